@@ -1,0 +1,39 @@
+# Two commands do everything: `make demo` and `make test`. Both set up `.venv` first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test lint bench docs clean
+
+setup: $(STAMP)
+
+# torch first and alone: a CPU build, so that no later requirement pulls a CUDA one.
+$(STAMP): pyproject.toml
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip setuptools
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==2.13.0
+	$(BIN)/pip install -q -e ".[dev]"
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/agentrl demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/agent_loop.py
+
+docs: setup
+	$(BIN)/agentrl docs config --out docs/config_reference.md
+
+clean:
+	rm -rf $(VENV) outputs build dist *.egg-info

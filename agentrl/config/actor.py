@@ -1,0 +1,151 @@
+"""`actor_rollout_ref.{model,actor,ref}` and the optimizer and FSDP sections that `critic` shares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from agentrl.config.base import Section
+from agentrl.config.rollout import RolloutConfig
+
+LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k2+", "k3+", "low_var_kl+"]
+
+
+class ModelConfig(Section):
+    """Which model, and how it is loaded."""
+
+    path: str = ""
+    """Hugging Face folder with weights, configuration and tokenizer."""
+    tokenizer_path: str | None = None
+    """Folder of the tokenizer, where it is not the model's."""
+    chat_template: str | None = None
+    """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
+    enable_gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third slower."""
+    use_remove_padding: bool = True
+    """Pack sequences where the attention kernel skips masked blocks; on CPU, micro-batches of like length instead."""
+    trust_remote_code: bool = False
+    """Run model code that comes with the model folder."""
+
+
+class OptimConfig(Section):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and second moment."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of matrices."""
+    lr_warmup_steps: int = -1
+    """Steps of linear warm-up; -1: `lr_warmup_steps_ratio` of all steps."""
+    lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Share of all steps that warm up."""
+    warmup_style: Literal["constant", "linear", "cosine"] = "constant"
+    """Schedule after the warm-up, down to `min_lr_ratio` at the last step."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Last learning rate as a share of the peak."""
+    total_training_steps: int = -1
+    """Length of the schedule; -1: the trainer's own number of steps."""
+
+
+class FSDPConfig(Section):
+    """Sharding and precision."""
+
+    param_offload: bool = False
+    """Keep parameters in host memory between uses (GPU only)."""
+    optimizer_offload: bool = False
+    """Keep optimizer state in host memory between uses (GPU only)."""
+    reshard_after_forward: bool = True
+    """Free gathered parameters after the forward pass."""
+    model_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the stored parameters and of the optimizer state."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the forward and backward pass; auto: bfloat16 on GPU, float32 on CPU."""
+
+
+class MicroBatchSection(Section):
+    """How a mini-batch is cut into micro-batches. Never changes the result."""
+
+    use_dynamic_bsz: bool = True
+    """Cut by tokens (`ppo_max_token_len_per_gpu`) instead of by rows."""
+    ppo_max_token_len_per_gpu: int = Field(default=16384, ge=1)
+    """Most tokens, padding included, of a micro-batch."""
+    ppo_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
+    """Rows of a micro-batch when `use_dynamic_bsz` is false."""
+
+
+class ActorConfig(MicroBatchSection):
+    """The policy update."""
+
+    strategy: Literal["fsdp2", "fsdp"] = "fsdp2"
+    """How the model is sharded; `fsdp` is accepted from verl and means `fsdp2`."""
+    ppo_mini_batch_size: int = Field(default=256, ge=1)
+    """Prompts per optimizer step (all their rollouts count, as in verl)."""
+    ppo_epochs: int = Field(default=1, ge=1)
+    """Passes over each batch."""
+    shuffle: bool = False
+    """Shuffle the rows of a batch, seeded, before they are cut into mini-batches."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest gradient norm; a step whose norm is not finite is skipped and counted."""
+    clip_ratio: float = Field(default=0.2, ge=0)
+    """PPO clip range, both sides."""
+    clip_ratio_low: float | None = Field(default=None, ge=0)
+    """Lower clip range; null: `clip_ratio`."""
+    clip_ratio_high: float | None = Field(default=None, ge=0)
+    """Upper clip range; null: `clip_ratio`."""
+    clip_ratio_c: float = Field(default=3.0, gt=1)
+    """Dual-clip bound for negative advantages."""
+    loss_agg_mode: LossAggMode = "token-mean"
+    """How token losses become one number; independent of micro-batches and ranks."""
+    policy_loss: str = "vanilla"
+    """Name in `agentrl.algorithms.POLICY_LOSSES`."""
+    entropy_coeff: float = 0.0
+    """Weight of the entropy bonus."""
+    use_kl_loss: bool = False
+    """Add the KL to the reference policy to the loss."""
+    kl_loss_coef: float = 0.001
+    """Weight of that KL."""
+    kl_loss_type: KLKind = "low_var_kl"
+    """Its estimator."""
+    optim: OptimConfig = Field(default_factory=OptimConfig)
+    """Optimizer."""
+    fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
+    """Sharding and precision."""
+
+
+class LogProbSection(Section):
+    """How log-probs without a gradient are cut into micro-batches."""
+
+    log_prob_use_dynamic_bsz: bool = True
+    """Cut by tokens instead of by rows."""
+    log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)
+    """Most tokens, padding included, of a micro-batch."""
+    log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
+    """Rows of a micro-batch when `log_prob_use_dynamic_bsz` is false."""
+
+
+class RefConfig(LogProbSection):
+    """The reference policy: the model at the start of the run, frozen."""
+
+    fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
+    """Sharding and precision."""
+
+
+class ActorRolloutRefConfig(Section):
+    """The policy: its model, its update, its rollouts and its reference."""
+
+    hybrid_engine: bool = True
+    """Kept from verl; false is refused."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The policy's model."""
+    actor: ActorConfig = Field(default_factory=ActorConfig)
+    """The policy update."""
+    ref: RefConfig = Field(default_factory=RefConfig)
+    """The reference policy."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """Generation and agent loops."""

@@ -1,0 +1,44 @@
+"""`data.*`: where the rows come from and how many make a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from agentrl.config.base import Section
+
+
+class DataConfig(Section):
+    """Datasets and batches."""
+
+    train_files: str | list[str] | None = None
+    """Parquet file, list of files, or glob with the training rows."""
+    val_files: str | list[str] | None = None
+    """Parquet file, list of files, or glob with the validation rows; null: no validation."""
+    dataset_weights: list[float] | None = None
+    """One sampling weight per training file; null: every row once per epoch."""
+    prompt_key: str = "prompt"
+    """Column that holds the messages."""
+    max_prompt_length: int = Field(default=512, ge=1)
+    """Most tokens of a rendered prompt, tool schemas included."""
+    max_response_length: int = Field(default=512, ge=1)
+    """Most tokens of a response, observations included."""
+    train_batch_size: int = Field(default=256, ge=1)
+    """Prompts per step; each is rolled out `rollout.n` times."""
+    val_batch_size: int | None = Field(default=None, ge=1)
+    """Prompts per validation batch; null: all at once."""
+    train_max_samples: int = -1
+    """Use only this many training rows; -1: all."""
+    val_max_samples: int = -1
+    """Use only this many validation rows; -1: all."""
+    shuffle: bool = True
+    """Draw the training rows in a seeded random order, another one each epoch."""
+    seed: int = 1
+    """Seed of the order of rows."""
+    filter_overlong_prompts: bool = False
+    """Leave out (and count) prompts over `max_prompt_length`; false: such a row is an error."""
+    return_raw_chat: bool = True
+    """Kept from verl, where it must be true for agent loops; false is refused."""
+    apply_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the chat template everywhere, for example `{enable_thinking: false}`."""

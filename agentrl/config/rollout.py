@@ -1,0 +1,176 @@
+"""`actor_rollout_ref.rollout.*`: engines, sampling, agent loops and their limits."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from agentrl.config.base import Section
+
+
+class ServerConfig(Section):
+    """The inference servers."""
+
+    addresses: list[str] | None = None
+    """`http://host:port` of servers that run already; null: the run starts its own."""
+    launch: int = Field(default=1, ge=1)
+    """How many servers the run starts when `addresses` is null."""
+    host: str = "127.0.0.1"
+    """Address that started servers listen on."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """First port of started servers (the next ones count up); null: free ports."""
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    """How long a started server may take until it is healthy."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """How long one generation may take."""
+    retries: int = Field(default=3, ge=0)
+    """How often an idempotent call is tried again."""
+    args: list[str] = Field(default_factory=list)
+    """More command-line arguments for a started SGLang server."""
+
+
+class EmbeddedConfig(Section):
+    """The embedded engine."""
+
+    max_running_requests: int = Field(default=128, ge=1)
+    """Slots of the KV cache: requests that decode together."""
+    max_context_length: int | None = Field(default=None, ge=1)
+    """Tokens per slot; null: prompt plus response length."""
+    prefill_chunk: int = Field(default=2048, ge=1)
+    """Most prompt tokens of one prefill step."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of the engine process; null: all cores."""
+
+
+class ToolAgentLimits(Section):
+    """`multi_turn.*`: tools, interactions and the limits of a conversation."""
+
+    enable: bool = True
+    """Kept from verl; false refuses tools and interactions in the data."""
+    tool_config_path: str | None = None
+    """Tool YAML."""
+    interaction_config_path: str | None = None
+    """Interaction YAML."""
+    format: str = "hermes"
+    """Name of the tool-call parser."""
+    max_assistant_turns: int | None = Field(default=None, ge=1)
+    """Most generations; null: no limit."""
+    max_user_turns: int | None = Field(default=None, ge=0)
+    """Most user or tool rounds; null: no limit."""
+    max_parallel_calls: int | None = Field(default=None, ge=1)
+    """Most calls in one turn; those beyond it are answered with a message that says so."""
+    max_tool_calls: int | None = Field(default=None, ge=1)
+    """Most calls of a trajectory."""
+    max_tool_response_length: int | None = Field(default=256, ge=0)
+    """Most tokens of one tool response; null: no limit."""
+    tool_response_truncate_side: Literal["left", "right", "middle"] = "middle"
+    """Which side of a long response is kept: left the head, right the tail, middle both."""
+    max_tokens_per_turn: int | None = Field(default=None, ge=1)
+    """Most tokens of one generation; null: what is left of the response."""
+    tool_timeout_s: float = Field(default=60.0, gt=0)
+    """Deadline of one tool call."""
+    turn_timeout_s: float | None = Field(default=None, gt=0)
+    """Deadline of one generation; null: `server.request_timeout_s`."""
+    trajectory_timeout_s: float | None = Field(default=None, gt=0)
+    """Deadline of a trajectory; null: no limit."""
+
+
+class AgentConfig(Section):
+    """Agent loops and the workers that run them."""
+
+    num_workers: int = Field(default=1, ge=1)
+    """Agent-loop workers."""
+    default_agent_loop: str = "single_turn_agent"
+    """Loop of rows without `agent_name`."""
+    agent_loop_config_path: str | None = None
+    """YAML list of `{name, _target_, ...}` that adds loops."""
+    max_in_flight: int = Field(default=1024, ge=1)
+    """Most trajectories that run at the same time, over all workers."""
+
+
+class ValKwargs(Section):
+    """Sampling in validation."""
+
+    n: int = Field(default=1, ge=1)
+    """Rollouts per validation prompt."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0: greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus."""
+    top_k: int = Field(default=-1, ge=-1)
+    """Most likely tokens to sample from; -1: all."""
+    do_sample: bool = False
+    """False: greedy, whatever `temperature` says."""
+
+
+class RolloutConfig(Section):
+    """Generation and agent loops."""
+
+    name: Literal["auto", "sglang", "embedded"] = "auto"
+    """The engine; auto: sglang where CUDA and sglang are present, else embedded."""
+    mode: Literal["async"] = "async"
+    """Kept from verl: agent loops are always asynchronous."""
+    n: int = Field(default=1, ge=1)
+    """Rollouts per prompt; they share one group."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature; log-probs are those of the scaled logits."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus; below 1 the old log-probs are recomputed."""
+    top_k: int = Field(default=-1, ge=-1)
+    """Most likely tokens to sample from; -1: all. Otherwise the old log-probs are recomputed."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Tokens below this share of the likeliest one are not sampled."""
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    """Above 1: tokens that were seen are less likely."""
+    stop: list[str] = Field(default_factory=list)
+    """Strings that end a turn."""
+    stop_token_ids: list[int] = Field(default_factory=list)
+    """Ids that end a turn, besides the model's own."""
+    ignore_eos: bool = False
+    """Never stop at the end-of-turn id (benchmarks)."""
+    prompt_length: int | None = Field(default=None, ge=1)
+    """Null: `data.max_prompt_length`."""
+    response_length: int | None = Field(default=None, ge=1)
+    """Null: `data.max_response_length`."""
+    max_failure_rate: float = Field(default=0.1, ge=0, le=1)
+    """Largest share of a step's trajectories that may end in infrastructure failures."""
+    weight_sync: Literal["auto", "disk", "tensor"] = "auto"
+    """How weights reach the engines; auto: disk, in shared memory where the machine has it."""
+    weight_sync_dir: str | None = None
+    """Folder for weights on their way to the engines, seen by trainer and servers; null: a temporary one."""
+    tensor_model_parallel_size: int = Field(default=1, ge=1)
+    """GPUs per started SGLang server."""
+    gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
+    """Share of GPU memory for a started SGLang server."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the engine's weights; auto: float32 on CPU, bfloat16 on GPU."""
+    log_prob_use_dynamic_bsz: bool = True
+    """Cut old log-probs by tokens instead of by rows."""
+    log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)
+    """Most tokens, padding included, of a micro-batch of old log-probs."""
+    log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
+    """Rows of such a micro-batch when `log_prob_use_dynamic_bsz` is false."""
+    server: ServerConfig = Field(default_factory=ServerConfig)
+    """The inference servers."""
+    embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)
+    """The embedded engine."""
+    multi_turn: ToolAgentLimits = Field(default_factory=ToolAgentLimits)
+    """Tools, interactions and the limits of a conversation."""
+    agent: AgentConfig = Field(default_factory=AgentConfig)
+    """Agent loops and their workers."""
+    val_kwargs: ValKwargs = Field(default_factory=ValKwargs)
+    """Sampling in validation."""
+
+    def sampling_params(self) -> dict[str, Any]:
+        """Sampling fields of a training request, as `/generate` names them, without `max_new_tokens`."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "stop": self.stop,
+            "stop_token_ids": self.stop_token_ids,
+            "ignore_eos": self.ignore_eos,
+        }

@@ -1,0 +1,139 @@
+"""Every exception that agentrl raises on purpose, as one tree.
+
+::
+
+    AgentRLError                      exit code 1
+    ├── UserInputError                exit code 2: what the user gave cannot be used; nothing has run yet
+    │   ├── ConfigError               run YAML or an override
+    │   ├── DataError                 a dataset file or row
+    │   ├── PluginError               a tool, interaction, agent loop or score function cannot be found or built
+    │   └── TemplateError             a model folder's tokenizer or chat template
+    ├── TokenStreamError              an invariant of the token rules R1-R11 would break: a bug, never the model's fault
+    ├── RewardError                   a score function failed
+    ├── InfrastructureError           exit code 3: R9, never a reward
+    │   ├── EngineError               the inference engine
+    │   │   ├── EngineUnavailable     no connection, 5xx, killed
+    │   │   ├── EngineTimeout         no answer in time
+    │   │   ├── EngineRequestError    the engine refused the request (4xx)
+    │   │   └── WeightVersionError    the engine serves other weights than asked for
+    │   ├── ToolServiceError          a tool's service failed after its retries
+    │   └── WorkerError               a training worker died
+    ├── FailureBudgetError            exit code 3: more infrastructure failures in a step than `rollout.max_failure_rate`
+    └── CheckpointError               exit code 4: a checkpoint cannot be written or read
+
+Errors for the model (R10) are values, not exceptions: see `agentrl.types.ToolResponse`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AgentRLError(Exception):
+    """Root of the tree. `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class UserInputError(AgentRLError):
+    """What the user gave cannot be used; raised before any work starts."""
+
+    exit_code = 2
+
+
+class ConfigError(UserInputError):
+    """One or more problems in a configuration; `problems` holds one readable line each."""
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        head = "" if len(self.problems) == 1 else f"{len(self.problems)} problems in the configuration:\n  "
+        super().__init__(head + "\n  ".join(self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
+        """Keep the structured fields across process boundaries."""
+        return type(self), (self.problems,)
+
+
+class DataError(UserInputError):
+    """A dataset cell that cannot be used: which file, row and column, what it holds, what was wanted."""
+
+    def __init__(self, file: str, row: int | None, column: str | None, got: str, wanted: str) -> None:
+        self.file, self.row, self.column, self.got, self.wanted = file, row, column, got, wanted
+        where = file + (f", row {row}" if row is not None else "") + (f", column '{column}'" if column else "")
+        super().__init__(f"{where}: got {got}, wanted {wanted}")
+
+    def __reduce__(self) -> tuple[type[DataError], tuple[str, int | None, str | None, str, str]]:
+        """Keep the structured fields across process boundaries."""
+        return type(self), (self.file, self.row, self.column, self.got, self.wanted)
+
+
+class PluginError(UserInputError):
+    """A tool, interaction, agent loop, reward or score function cannot be found or built."""
+
+
+class TemplateError(UserInputError):
+    """A tokenizer or chat template that cannot give exact tokens."""
+
+
+class TokenStreamError(AgentRLError):
+    """A token rule (R1-R11) would be broken. Always a bug in agentrl or a plug-in."""
+
+
+class RewardError(AgentRLError):
+    """A score function raised or returned something that is not a number."""
+
+
+class InfrastructureError(AgentRLError):
+    """R9: something around the model failed; the trajectory is left out, never scored 0."""
+
+    exit_code = 3
+
+
+class EngineError(InfrastructureError):
+    """The inference engine failed."""
+
+
+class EngineUnavailable(EngineError):
+    """No connection to the engine, or it answered 5xx."""
+
+
+class EngineTimeout(EngineError):
+    """The engine gave no answer in time."""
+
+
+class EngineRequestError(EngineError):
+    """The engine refused a request (4xx): retrying the same request cannot help."""
+
+
+class WeightVersionError(EngineError):
+    """The engine serves another weight version than the run asked for."""
+
+
+class ToolServiceError(InfrastructureError):
+    """A tool's backing service failed after its retries; raise it from `BaseTool.execute`."""
+
+
+class WorkerError(InfrastructureError):
+    """A training worker died."""
+
+
+class FailureBudgetError(AgentRLError):
+    """Too many trajectories of one step ended in infrastructure failures."""
+
+    exit_code = 3
+
+
+class CheckpointError(AgentRLError):
+    """A checkpoint cannot be written or read; the previous one is untouched."""
+
+    exit_code = 4
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the nearest known name, else the list of known names."""
+    known = sorted(known)
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean '{near[0]}'?"
+    return f" Known: {', '.join(known)}." if known else " None is known."

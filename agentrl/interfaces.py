@@ -1,0 +1,214 @@
+"""Every extension point of agentrl on one page.
+
+A user writes one of these, names it in YAML, by entry point, with `@register` or by path, and agentrl finds it through
+`agentrl.plugins`. One tool, interaction and loop instance lives exactly as long as one trajectory, so instance
+attributes are trajectory state and nothing needs an id dictionary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentrl.types import (
+    AgentLoopOutput,
+    GenerationOutput,
+    InteractionResponse,
+    JsonDict,
+    LoopLimits,
+    Message,
+    ParsedTurn,
+    ToolCall,
+    ToolResponse,
+)
+
+if TYPE_CHECKING:
+    from agentrl.trajectory import Trajectory
+
+GenerateFn = Callable[[list[int], JsonDict], Awaitable[GenerationOutput]]
+"""`await generate(prompt_ids, sampling_params)`: token ids in, token ids and log-probs out. Bound to one trajectory."""
+
+
+class BaseTool(ABC):
+    """A tool that the model may call. Errors of the model are returned; errors of a service are raised.
+
+    Args:
+        config: the tool's `config` mapping from the tool YAML.
+        tool_schema: the OpenAI function schema from the YAML; None when the class supplies its own.
+    """
+
+    def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
+        self.config = config
+        self.tool_schema = tool_schema if tool_schema is not None else self.default_schema()
+        self.name: str = self.tool_schema["function"]["name"]
+
+    @classmethod
+    def default_schema(cls) -> JsonDict:
+        """The schema to use where the YAML gives none."""
+        raise NotImplementedError(f"{cls.__name__} has no schema of its own: give `tool_schema` in the tool YAML")
+
+    async def create(self, **create_kwargs: Any) -> None:
+        """Called once before the first turn with the row's `tools_kwargs[name].create_kwargs`."""
+
+    @abstractmethod
+    async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
+        """Run one call. `arguments` is what the model wrote, checked against the schema.
+
+        Returns:
+            What goes back to the model. Set `is_error` when the model made a mistake (R10).
+
+        Raises:
+            ToolServiceError: the service behind the tool failed after its retries (R9).
+        """
+
+    async def calc_reward(self, **kwargs: Any) -> float:
+        """The tool's own reward for the whole trajectory, asked once at its end."""
+        return 0.0
+
+    async def release(self, **kwargs: Any) -> None:
+        """Free what the tool holds. Always called, however the trajectory ended."""
+
+
+class BaseInteraction(ABC):
+    """The other side of the conversation: reads what the assistant said and answers as the user.
+
+    Args:
+        config: the interaction's `config` mapping from the interaction YAML.
+    """
+
+    def __init__(self, config: JsonDict) -> None:
+        self.config = config
+
+    async def start_interaction(self, **interaction_kwargs: Any) -> None:
+        """Called once before the first turn with the row's `interaction_kwargs` (without `name`)."""
+
+    @abstractmethod
+    async def generate_response(self, messages: list[Message]) -> InteractionResponse:
+        """Answer the conversation so far, which ends with an assistant message."""
+
+    async def calculate_score(self) -> float:
+        """The score of the whole conversation."""
+        return 0.0
+
+    async def finalize_interaction(self) -> None:
+        """Free what the interaction holds. Always called, however the trajectory ended."""
+
+
+class ToolParser(ABC):
+    """Finds tool calls in the text of one assistant turn. Never raises on any text."""
+
+    @abstractmethod
+    def parse(self, text: str) -> ParsedTurn:
+        """Split `text` into content, calls and errors."""
+
+
+class Renderer(Protocol):
+    """Messages to token ids and back. Implemented by `agentrl.chat.renderer.ChatRenderer`."""
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Ids that end a turn."""
+
+    def render_prompt(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None = None) -> list[int]:
+        """Ids of a conversation followed by the generation prompt."""
+
+    def delta(
+        self, messages: Sequence[Message], *, sampled_ids: Sequence[int], tools: Sequence[JsonDict] | None = None
+    ) -> list[int]:
+        """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4)."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of plain text; look-alikes of special tokens stay plain text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of sampled ids, without the stop id at its end; other special tokens are kept."""
+
+
+class ToolRunner(Protocol):
+    """The tools of one trajectory. Implemented by `agentrl.rollout.toolset.ToolSet`."""
+
+    @property
+    def schemas(self) -> list[JsonDict]:
+        """Schemas of the tools that this row offers, in YAML order."""
+
+    async def execute(self, calls: Sequence[ToolCall]) -> list[ToolResponse]:
+        """Run calls concurrently, each with its own timeout; one response per call, in order.
+
+        Mistakes of the model come back as responses with `is_error` (R10). A service failure or a timeout of a tool
+        raises `ToolServiceError` (R9). Calls beyond `max_parallel_calls` are answered with a message that says so.
+        """
+
+    async def calc_rewards(self) -> dict[str, float]:
+        """`calc_reward` of every tool that was called, by tool name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopContext:
+    """What a loop works with; the worker builds one per trajectory."""
+
+    generate: GenerateFn
+    renderer: Renderer
+    tool_parser: ToolParser
+    tools: ToolRunner
+    interaction: BaseInteraction | None
+    limits: LoopLimits
+    new_trajectory: Callable[[list[int]], Trajectory]
+    """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report partial work."""
+
+
+class AgentLoopBase(ABC):
+    """One conversation between the model, its tools and its user.
+
+    Args:
+        context: the services of this trajectory.
+        **kwargs: what the agent-loop YAML entry gives besides `name` and `_target_`.
+    """
+
+    def __init__(self, context: LoopContext, **kwargs: Any) -> None:
+        self.context = context
+        if kwargs:
+            raise TypeError(f"{type(self).__name__} takes no options, got {sorted(kwargs)}")
+
+    @abstractmethod
+    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+        """Play the conversation to its end.
+
+        Args:
+            sampling_params: as in SGLang's `/generate`, without `max_new_tokens`.
+            **row_fields: `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
+                `interaction_kwargs`, `index`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RewardInput:
+    """What a score function may look at."""
+
+    data_source: str
+    solution_str: str
+    """What the assistant wrote, all its turns; tool and user text never counts."""
+    ground_truth: Any
+    extra_info: JsonDict = field(default_factory=dict)
+    """The row's `extra_info` and `num_turns`, `turn_scores`, `tool_rewards`, `num_tool_calls`, `messages`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardResult:
+    """A trajectory's outcome score and what else the score function reported (logged, and grouped in validation)."""
+
+    score: float
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class RewardManager(ABC):
+    """Scores finished trajectories; `score` runs as soon as one ends, overlapped with those that still run."""
+
+    @abstractmethod
+    async def score(self, item: RewardInput) -> RewardResult:
+        """Score one trajectory.
+
+        Raises:
+            RewardError: the score function failed; the trajectory is left out (R9), never scored 0.
+        """

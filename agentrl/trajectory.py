@@ -1,0 +1,143 @@
+"""The token stream of one conversation: the only writer of response ids, mask, log-probs and weight versions.
+
+Rules R1, R2, R5, R7 and R8 hold by construction:
+
+* `append_completion` writes sampled tokens (mask 1); `append_observation` writes everything else (mask 0, log-prob 0.0).
+* An observation stays pending until a sampled token follows it, so a trajectory always ends at its last sampled
+  token (R5) however it is stopped.
+
+Example, with one id per character: a turn of 67 ids, an observation of 90, a turn of 8::
+
+    trajectory = Trajectory(prompt_ids, response_length=1024)
+    trajectory.append_completion(first)        # 67 ids
+    trajectory.append_observation(delta_ids)   # 90 ids
+    trajectory.append_completion(second)       # 8 ids
+    trajectory.response_mask == [1] * 67 + [0] * 90 + [1] * 8
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from agentrl.errors import EngineError, TokenStreamError
+from agentrl.types import GenerationOutput
+
+NO_VERSION = -1
+"""Weight version of a token that no engine sampled."""
+
+
+class Trajectory:
+    """Exact tokens of one prompt and everything that follows it.
+
+    Args:
+        prompt_ids: ids of the rendered prompt, at least one.
+        response_length: most tokens that may follow the prompt, observations included.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], response_length: int) -> None:
+        if not prompt_ids:
+            raise TokenStreamError("a trajectory needs at least one prompt token")
+        if response_length < 1:
+            raise TokenStreamError(f"response_length must be at least 1, got {response_length}")
+        self._prompt_ids = list(prompt_ids)
+        self._response_length = response_length
+        self._ids: list[int] = []
+        self._mask: list[int] = []
+        self._log_probs: list[float] = []
+        self._versions: list[int] = []
+        self._pending: list[int] = []
+        self._cut = False
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Ids of the rendered prompt."""
+        return list(self._prompt_ids)
+
+    @property
+    def response_ids(self) -> list[int]:
+        """Ids after the prompt, up to the last sampled one (R5)."""
+        return list(self._ids)
+
+    @property
+    def response_mask(self) -> list[int]:
+        """1 where the policy sampled the token, else 0 (R1)."""
+        return list(self._mask)
+
+    @property
+    def rollout_log_probs(self) -> list[float]:
+        """The engine's log-prob of each sampled token, 0.0 elsewhere."""
+        return list(self._log_probs)
+
+    @property
+    def weight_versions(self) -> list[int]:
+        """The weight version that sampled each token, `NO_VERSION` elsewhere."""
+        return list(self._versions)
+
+    @property
+    def context_ids(self) -> list[int]:
+        """Everything the next generation conditions on: prompt, response and the pending observation (R3)."""
+        return self._prompt_ids + self._ids + self._pending
+
+    @property
+    def remaining(self) -> int:
+        """How many tokens still fit into the response."""
+        return self._response_length - len(self._ids) - len(self._pending)
+
+    @property
+    def was_cut(self) -> bool:
+        """True once a turn was ended by a length limit (R7)."""
+        return self._cut
+
+    def append_completion(self, output: GenerationOutput) -> None:
+        """Append one sampled turn with mask 1, and the pending observation before it with mask 0.
+
+        Raises:
+            TokenStreamError: unequal lengths, or a turn after one that was cut.
+            EngineError: a log-prob that is not finite, or more tokens than were asked for (R9: left out, never trained on).
+        """
+        count = len(output.token_ids)
+        if not count == len(output.log_probs) == len(output.weight_versions):
+            raise TokenStreamError(
+                f"ids, log-probs and weight versions differ in length: {count}, {len(output.log_probs)}, "
+                f"{len(output.weight_versions)}"
+            )
+        if self._cut:
+            raise TokenStreamError("a turn that was cut by a length limit ends the trajectory (R7)")
+        if count > self.remaining:
+            raise EngineError(f"the engine sampled {count} tokens where {self.remaining} were left")
+        if not all(map(math.isfinite, output.log_probs)):
+            raise EngineError("the engine reported a log-prob that is not finite")
+        self._cut = output.finish_reason == "length"
+        if not count:
+            return
+        gap = len(self._pending)
+        self._write(self._pending, [0] * gap, [0.0] * gap, [NO_VERSION] * gap)
+        self._pending = []
+        self._write(output.token_ids, [1] * count, output.log_probs, output.weight_versions)
+
+    def append_observation(self, ids: Sequence[int]) -> bool:
+        """Queue tokens that the policy did not sample; they count once a sampled token follows.
+
+        Returns:
+            False, and nothing changes, when the observation leaves no room for another sampled token (R8).
+
+        Raises:
+            TokenStreamError: before the first turn, or after one that was cut by a length limit (R7).
+        """
+        if not self._ids:
+            raise TokenStreamError("an observation needs a sampled turn before it")
+        if self._cut:
+            raise TokenStreamError("a turn that was cut by a length limit is never followed by an observation (R7)")
+        if len(ids) >= self.remaining:
+            return False
+        self._pending.extend(ids)
+        return True
+
+    def _write(
+        self, ids: Sequence[int], mask: Sequence[int], log_probs: Sequence[float], versions: Sequence[int]
+    ) -> None:
+        self._ids.extend(ids)
+        self._mask.extend(mask)
+        self._log_probs.extend(log_probs)
+        self._versions.extend(versions)

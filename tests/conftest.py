@@ -1,0 +1,40 @@
+"""Fixtures that every test folder shares. One thread per process: the suite shares two cores with Ray workers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from agentrl.testing.models import build_tiny_model, byte_tokenizer
+
+torch.set_num_threads(1)
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """Real data and models that some machines have beside the checkout."""
+    if not SHARED.is_dir():
+        pytest.skip(f"{SHARED} is absent: it holds real data and models")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen2 of 2 layers with a byte tokenizer and the ChatML tool template."""
+    return build_tiny_model(tmp_path_factory.mktemp("tiny_qwen2"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One id per byte, ChatML with tools."""
+    return byte_tokenizer()
