@@ -1,1 +1,1 @@
-"""TODO doc."""
+"""What a run tells its user: trackers (console, jsonl, tensorboard) and the token-level rollout log."""

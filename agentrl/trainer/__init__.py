@@ -1,1 +1,1 @@
-"""TODO doc."""
+"""Training: `run.run_training` sets a run up, `ppo.RayPPOTrainer.fit` is its loop."""

@@ -1,0 +1,191 @@
+"""Trackers: where metrics, rollouts and validation conversations of a run go."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agentrl.errors import ConfigError, suggest
+
+if TYPE_CHECKING:
+    from agentrl.data_proto import DataProto
+
+LOG = logging.getLogger(__name__)
+METRICS_FILE = "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a tracker may want to know before the first step."""
+
+    project: str
+    experiment: str
+    folder: Path
+    total_steps: int
+    resumed_from: int | None = None
+    """Step of the checkpoint that the run goes on from; None for a new run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One validation conversation, as text."""
+
+    data_source: str
+    input: str
+    output: str
+    score: float
+
+
+class Tracker(Protocol):
+    """Receives what happens in a run. Inherit from it and override what you need; every hook has a default."""
+
+    def on_start(self, run: RunInfo) -> None:
+        """Called once before the first step."""
+
+    def on_stage(self, step: int, stage: str) -> None:
+        """Called as a stage (`gen`, `update_actor`, …) of a step begins."""
+
+    def on_rollouts(self, step: int, batch: DataProto) -> None:
+        """Called with the trajectories of a training step, before the update."""
+
+    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+        """Called after a validation with its first `trainer.log_val_generations` conversations."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Called once a step with every number of that step; step 0 holds the validation before training."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Called once at the end of the run, however it ends."""
+
+
+class JsonlTracker(Tracker):
+    """One JSON object a step in `{run folder}/metrics.jsonl`; a resumed run goes on after its checkpoint's step."""
+
+    def on_start(self, run: RunInfo) -> None:
+        """Open the file; steps after the checkpoint will be made again, so their lines go."""
+        self._path = run.folder / METRICS_FILE
+        kept = [] if run.resumed_from is None else _lines_up_to(self._path, run.resumed_from)
+        self._path.write_text("".join(kept), encoding="utf-8")
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Append one line."""
+        line = json.dumps({"step": step, **{name: float(value) for name, value in metrics.items()}})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+class TensorboardTracker(Tracker):
+    """Scalars and validation texts under `{run folder}/tensorboard`."""
+
+    def on_start(self, run: RunInfo) -> None:
+        """Open the writer."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = None if run.resumed_from is None else run.resumed_from + 1
+        self._writer = SummaryWriter(log_dir=str(run.folder / "tensorboard"), purge_step=purge)
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Write one scalar per metric."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+        """Write conversations as text."""
+        for number, item in enumerate(conversations):
+            text = f"    {item.data_source}, score {item.score:g}\n\n{_indent(item.input)}\n\n{_indent(item.output)}"
+            self._writer.add_text(f"validation/{number}", text, step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if hasattr(self, "_writer"):
+            self._writer.close()
+
+
+class Trackers(Tracker):
+    """Several trackers as one."""
+
+    def __init__(self, members: Sequence[Tracker]) -> None:
+        self.members = list(members)
+
+    def on_start(self, run: RunInfo) -> None:
+        """Pass on."""
+        for member in self.members:
+            member.on_start(run)
+
+    def on_stage(self, step: int, stage: str) -> None:
+        """Pass on."""
+        for member in self.members:
+            member.on_stage(step, stage)
+
+    def on_rollouts(self, step: int, batch: DataProto) -> None:
+        """Pass on."""
+        for member in self.members:
+            member.on_rollouts(step, batch)
+
+    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+        """Pass on."""
+        for member in self.members:
+            member.on_validation(step, conversations)
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Pass on."""
+        for member in self.members:
+            member.log(metrics, step)
+
+    def close(self) -> None:
+        """Pass on."""
+        for member in self.members:
+            member.close()
+
+
+def make_trackers(names: Sequence[str]) -> list[Tracker]:
+    """Build the trackers that `trainer.logger` names.
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    from agentrl.observability.console import ConsoleTracker
+
+    kinds: dict[str, type[Tracker]] = {
+        "console": ConsoleTracker,
+        "jsonl": JsonlTracker,
+        "tensorboard": TensorboardTracker,
+    }
+    unknown = [name for name in names if name not in kinds]
+    if unknown:
+        raise ConfigError(
+            [
+                f"trainer.logger: '{name}' is not a tracker.{suggest(name, kinds)} Known: {', '.join(kinds)}."
+                for name in unknown
+            ]
+        )
+    return [kinds[name]() for name in dict.fromkeys(names)]
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """Read `metrics.jsonl` of a run folder, oldest step first."""
+    with (folder / METRICS_FILE).open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def _lines_up_to(path: Path, step: int) -> list[str]:
+    """Lines of whole records up to `step`; a record that a killed run left half-written is dropped."""
+    kept = []
+    if not path.is_file():
+        return kept
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        with suppress(json.JSONDecodeError):
+            if json.loads(line)["step"] <= step and line.endswith("\n"):
+                kept.append(line)
+    return kept
+
+
+def _indent(text: str) -> str:
+    return "\n".join("    " + line for line in text.splitlines())
