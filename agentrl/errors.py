@@ -9,6 +9,7 @@
     │   ├── PluginError               a tool, interaction, agent loop or score function cannot be found or built
     │   └── TemplateError             a model folder's tokenizer or chat template
     ├── TokenStreamError              an invariant of the token rules R1-R11 would break: a bug, never the model's fault
+    ├── DataProtoError                rows or columns that do not belong together: a bug in the calling code
     ├── RewardError                   a score function failed
     ├── InfrastructureError           exit code 3: R9, never a reward
     │   ├── EngineError               the inference engine
@@ -78,6 +79,10 @@ class TemplateError(UserInputError):
 
 class TokenStreamError(AgentRLError):
     """A token rule (R1-R11) would be broken. Always a bug in agentrl or a plug-in."""
+
+
+class DataProtoError(AgentRLError):
+    """Rows of a `DataProto` that do not belong together, or a column that is not there: a bug in the calling code."""
 
 
 class RewardError(AgentRLError):
