@@ -1,1 +1,1 @@
-"""TODO doc."""
+"""Datasets: parquet rows checked into `Sample`s, a loader that resumes exactly, and `preprocess/` to make the files."""

@@ -1,0 +1,161 @@
+"""`agentrl data arithmetic`: expressions with the length and operator mix of GSM8K's annotations, exact answers.
+
+Everything is seeded: the same arguments give the same rows on every machine. Expressions never repeat, and training
+and test rows have none in common.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from pathlib import Path
+
+from agentrl.data.preprocess.arithmetic_mix import (
+    FIRST_OPERAND,
+    NEXT_OPERAND,
+    OPERATOR_SEQUENCES,
+    PARENTHESES,
+    TRAILING_ZEROS,
+    WHOLE_ANSWERS,
+)
+from agentrl.data.preprocess.expressions import canonical, evaluate, expressions_in
+from agentrl.data.preprocess.gsm8k import read_gsm8k
+from agentrl.data.preprocess.writing import write_parquet
+from agentrl.errors import UserInputError
+from agentrl.types import JsonDict
+
+DATA_SOURCE = "agentrl/arithmetic"
+Pair = tuple[str, str]
+"""Expression and answer, for example `("48/2", "24")`."""
+
+_TRIES_PER_EXPRESSION = 2000
+
+
+def generate_expressions(count: int, seed: int, exclude: Collection[str] = ()) -> list[Pair]:
+    """Draw distinct expressions with their answers.
+
+    Short expressions are few, so a large `count` drifts towards longer ones.
+
+    Args:
+        count: how many.
+        seed: seed of the generator.
+        exclude: expressions that must not come out, for example those of another split.
+
+    Returns:
+        `(expression, answer)` pairs; answers are non-negative, in canonical form with at most four decimals.
+    """
+    rng = random.Random(seed)
+    seen = set(exclude)
+    pairs = []
+    for _ in range(count):
+        pair = _draw_new(rng, seen)
+        seen.add(pair[0])
+        pairs.append(pair)
+    return pairs
+
+
+def expressions_from_gsm8k(source: Path) -> list[Pair]:
+    """Distinct expressions of the annotations in a GSM8K jsonl file (or a folder with `train.jsonl`), with answers."""
+    return list(expressions_in(row["answer"] for row in read_gsm8k(source, "train")))
+
+
+def split_expressions(pairs: list[Pair], train: int, test: int, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Shuffle and cut into a training and a test split of the given sizes.
+
+    Raises:
+        UserInputError: there are not enough expressions.
+    """
+    if train + test > len(pairs):
+        raise UserInputError(
+            f"{train} training and {test} test expressions were asked for, but only {len(pairs)} distinct ones are "
+            "there. Ask for fewer."
+        )
+    shuffled = random.Random(seed).sample(pairs, train + test)
+    return shuffled[:train], shuffled[train:]
+
+
+def expression_row(pair: Pair, split: str, index: int) -> JsonDict:
+    """Dataset row of one expression: the user message is the expression, nothing else."""
+    expression, answer = pair
+    return {
+        "data_source": DATA_SOURCE,
+        "prompt": [{"role": "user", "content": expression}],
+        "ability": "arithmetic",
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "agent_name": "tool_agent",
+        "extra_info": {"split": split, "index": index, "question": expression, "answer": answer},
+    }
+
+
+def write_arithmetic(out: Path, train: int, test: int, seed: int, from_gsm8k: Path | None = None) -> dict[str, Path]:
+    """Write `train.parquet` and `test.parquet` with disjoint expressions to `out`.
+
+    Args:
+        out: folder; made if missing.
+        train: training rows.
+        test: test rows.
+        seed: seed of the generator, or of the shuffle with `from_gsm8k`.
+        from_gsm8k: take real expressions from this GSM8K jsonl file instead of generating them.
+
+    Returns:
+        The written file of each split.
+    """
+    pairs = generate_expressions(train + test, seed) if from_gsm8k is None else expressions_from_gsm8k(from_gsm8k)
+    splits = dict(zip(("train", "test"), split_expressions(pairs, train, test, seed), strict=True))
+    return {
+        split: write_parquet(
+            [expression_row(pair, split, index) for index, pair in enumerate(rows)], out / f"{split}.parquet"
+        )
+        for split, rows in splits.items()
+    }
+
+
+def _draw_new(rng: random.Random, seen: set[str]) -> Pair:
+    """Draw operators once, then operands until expression and answer are fit: so the operator mix stays as measured."""
+    operators = _choose(rng, OPERATOR_SEQUENCES)
+    wants_whole = rng.random() < WHOLE_ANSWERS
+    for _ in range(_TRIES_PER_EXPRESSION):
+        expression = _draw_expression(rng, operators)
+        value = evaluate(expression)
+        answer = canonical(value)
+        if answer is not None and value >= 0 and (value.denominator == 1) == wants_whole and expression not in seen:
+            return expression, answer
+        # Subtractions without decimals and sums of whole numbers rarely end in a fraction: do not insist for long.
+        wants_whole = wants_whole or rng.random() < 0.02
+    raise UserInputError(f"no further expression with the operators {operators!r}: ask for fewer expressions")
+
+
+def _draw_expression(rng: random.Random, operators: str) -> str:
+    patterns = [_choose(rng, FIRST_OPERAND[operators[0]])] + [_choose(rng, NEXT_OPERAND[o]) for o in operators]
+    numbers = [_draw_number(rng, pattern) for pattern in patterns]
+    grouped, share = PARENTHESES.get(operators, ("", 0.0))
+    if rng.random() < share:
+        remaining = iter(numbers)
+        return "".join(next(remaining) if char == "n" else char for char in grouped)
+    return numbers[0] + "".join(operator + number for operator, number in zip(operators, numbers[1:], strict=True))
+
+
+def _draw_number(rng: random.Random, pattern: str) -> str:
+    """A number of the given pattern. Decimals never end in 0; whole numbers end in zeros as often as measured."""
+    whole, _, decimals = pattern.partition(".")
+    if decimals:
+        left = "0" if whole == "0" else _draw_digits(rng, len(whole), 0)
+        return f"{left}.{_draw_decimals(rng, len(decimals))}"
+    shares = TRAILING_ZEROS[len(whole)]
+    return _draw_digits(rng, len(whole), rng.choices(range(len(shares)), shares)[0])
+
+
+def _draw_digits(rng: random.Random, count: int, zeros: int) -> str:
+    significant = count - zeros
+    digits = [rng.randint(1, 9)] + [rng.randint(0, 9) for _ in range(significant - 2)]
+    if significant > 1:
+        digits.append(rng.randint(1, 9))
+    return "".join(map(str, digits)) + "0" * zeros
+
+
+def _draw_decimals(rng: random.Random, count: int) -> str:
+    return "".join(str(rng.randint(0, 9)) for _ in range(count - 1)) + str(rng.randint(1, 9))
+
+
+def _choose(rng: random.Random, shares: dict[str, float]) -> str:
+    return rng.choices(list(shares), list(shares.values()))[0]

@@ -1,0 +1,35 @@
+"""Atomic parquet files: a reader sees the whole file or none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentrl.errors import UserInputError
+from agentrl.types import JsonDict
+
+
+def write_parquet(rows: Sequence[JsonDict], path: Path) -> Path:
+    """Write rows to a parquet file in one step; an earlier file stays untouched until the new one is complete.
+
+    Raises:
+        UserInputError: no rows, rows that have no common type, or the disk refuses.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not rows:
+        raise UserInputError(f"{path}: there are no rows to write")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(list(rows)), partial)
+        os.replace(partial, path)
+    except pa.ArrowInvalid as error:
+        raise UserInputError(f"{path}: the rows do not share one type per column: {error}") from error
+    except OSError as error:
+        raise UserInputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
