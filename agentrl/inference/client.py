@@ -1,0 +1,268 @@
+"""The async client of one engine: token ids in, token ids and log-probs out, over SGLang's native HTTP API.
+
+What is tried again, and why that is safe:
+
+* Control calls (health, model info, weights, pause, resume, abort, flush) are idempotent: connection failures, 429 and
+  5xx are tried again `retries` times.
+* A generation has no effect on the server but its own answer, so a lost one may be drawn anew, under a new request id.
+  It is tried again after a connection failure, 429 or 5xx. When the connection broke after the request was sent, the
+  earlier request is aborted first, so that it does not go on decoding for nobody.
+* A time-out is never tried again: the caller's deadline is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import orjson
+
+from agentrl.errors import EngineError, EngineRequestError, EngineTimeout, EngineUnavailable
+from agentrl.inference.protocol import check_request, error_text, parse_generation, parse_weight_version
+from agentrl.types import GenerationOutput, JsonDict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+CONTROL_TIMEOUT_S = 30.0
+HEALTH_TIMEOUT_S = 10.0
+KEEPALIVE_S = 3.0
+"""Shorter than the 5 s after which uvicorn closes an idle connection, so that a closing one is never picked up."""
+FIRST_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 2.0
+
+
+class EngineClient:
+    """Talks to one engine. Make, use and close it in one event loop.
+
+    Args:
+        address: `http://host:port`.
+        vocab_size: ids from here on are refused before they are sent: one such id kills a server.
+        request_timeout_s: deadline of one generation or weight update, tries included.
+        retries: how often a failed call is tried again.
+    """
+
+    def __init__(self, address: str, *, vocab_size: int, request_timeout_s: float = 600.0, retries: int = 3) -> None:
+        self.address = address.rstrip("/")
+        self.vocab_size = vocab_size
+        self.request_timeout_s = request_timeout_s
+        self.retries = retries
+        self._session: aiohttp.ClientSession | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: JsonDict,
+        rid: str | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> GenerationOutput:
+        """Sample one continuation of `prompt_ids`.
+
+        Args:
+            prompt_ids: ids of the whole context.
+            sampling_params: as in `/generate`, `max_new_tokens` included.
+            rid: request id; None: a random one.
+            timeout_s: deadline; None: `request_timeout_s`.
+
+        Raises:
+            EngineRequestError: an id outside the vocabulary, or the engine refused the request.
+            EngineTimeout: no answer in time; the request is aborted.
+            EngineUnavailable: no connection, or 5xx, after all tries.
+        """
+        check_request(prompt_ids, sampling_params, self.vocab_size)
+        base = rid or uuid.uuid4().hex
+        payload: JsonDict = {
+            "rid": base,
+            "input_ids": prompt_ids if isinstance(prompt_ids, list) else list(prompt_ids),
+            "sampling_params": sampling_params,
+            "return_logprob": True,
+        }
+        deadline = self.request_timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(deadline):
+                body = await self._generate_with_retries(payload, base)
+        except TimeoutError:
+            self._abort_later(payload["rid"])
+            raise EngineTimeout(f"{self.address} gave no answer within {deadline:g} s") from None
+        except asyncio.CancelledError:
+            self._abort_later(payload["rid"])
+            raise
+        return parse_generation(body, int(sampling_params.get("max_new_tokens", 0)))
+
+    async def health(self) -> bool:
+        """Whether the engine answers. Never raises for an engine that does not."""
+        try:
+            await self._call("GET", "/health", timeout_s=HEALTH_TIMEOUT_S, retries=0)
+        except EngineError:
+            return False
+        return True
+
+    async def model_info(self) -> JsonDict:
+        """What the engine says about its model."""
+        try:
+            info = await self._call("GET", "/model_info", timeout_s=CONTROL_TIMEOUT_S)
+        except EngineRequestError:  # servers from before the name was shortened
+            info = await self._call("GET", "/get_model_info", timeout_s=CONTROL_TIMEOUT_S)
+        if not isinstance(info, dict):
+            raise EngineError(f"{self.address}/model_info is no object: {str(info)[:200]}")
+        return info
+
+    async def weight_version(self) -> int:
+        """The weight version that the engine serves now."""
+        return parse_weight_version((await self.model_info()).get("weight_version"))
+
+    async def pause(self, mode: str = "in_place") -> None:
+        """Stop decoding: `abort` ends running requests, `in_place` keeps them, `retract` keeps them without cache."""
+        await self._call("POST", "/pause_generation", {"mode": mode})
+
+    async def resume(self) -> None:
+        """Go on after `pause`."""
+        await self._call("POST", "/continue_generation", {})
+
+    async def abort(self, rid: str | None = None) -> None:
+        """Abort one request, or all of them."""
+        await self._call("POST", "/abort_request", {"rid": rid or "", "abort_all": rid is None})
+
+    async def flush_cache(self) -> None:
+        """Forget cached prefixes."""
+        await self._call("POST", "/flush_cache", {})
+
+    async def update_weights_from_disk(self, path: str, weight_version: int) -> None:
+        """Load the weights in folder `path`, drop the prefix cache and report `weight_version` from now on.
+
+        Raises:
+            EngineRequestError: the engine refused the folder.
+            EngineUnavailable, EngineTimeout: as in `generate`.
+        """
+        payload = {"model_path": path, "weight_version": str(weight_version), "flush_cache": True}
+        self._check_success(await self._call("POST", "/update_weights_from_disk", payload, self.request_timeout_s))
+
+    async def update_weights_from_tensor(self, named_tensors: Mapping[str, Tensor], weight_version: int) -> None:
+        """Send weights in the request. Understood by the embedded engine only (SGLang wants pickles)."""
+        from safetensors.torch import save
+
+        payload = {
+            "serialized_named_tensors": [base64.b64encode(save(dict(named_tensors))).decode("ascii")],
+            "load_format": "safetensors",
+            "weight_version": str(weight_version),
+            "flush_cache": True,
+        }
+        self._check_success(await self._call("POST", "/update_weights_from_tensor", payload, self.request_timeout_s))
+
+    async def close(self) -> None:
+        """Close all connections, after giving aborts under way a moment."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=1.0)
+        for task in self._background:
+            task.cancel()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _generate_with_retries(self, payload: JsonDict, base: str) -> Any:
+        for attempt in range(self.retries + 1):
+            payload["rid"] = base if attempt == 0 else f"{base}.{attempt}"
+            try:
+                return await self._send("POST", "/generate", payload)
+            except EngineUnavailable as error:
+                if attempt == self.retries:
+                    raise
+                if isinstance(error.__cause__, aiohttp.ClientError) and not _never_connected(error.__cause__):
+                    self._abort_later(payload["rid"])
+                await self._back_off(attempt, error)
+        raise AssertionError("unreachable")
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        payload: JsonDict | None = None,
+        timeout_s: float = CONTROL_TIMEOUT_S,
+        retries: int | None = None,
+    ) -> Any:
+        """One idempotent call, tried again on connection failures and 5xx."""
+        tries = (self.retries if retries is None else retries) + 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                for attempt in range(tries):
+                    try:
+                        return await self._send(method, path, payload)
+                    except EngineUnavailable as error:
+                        if attempt == tries - 1:
+                            raise
+                        await self._back_off(attempt, error)
+        except TimeoutError:
+            raise EngineTimeout(f"{self.address}{path} gave no answer within {timeout_s:g} s") from None
+
+    async def _send(self, method: str, path: str, payload: JsonDict | None) -> Any:
+        """One HTTP exchange.
+
+        Raises:
+            EngineUnavailable: no connection (the aiohttp error is its cause), 429 or 5xx.
+            EngineRequestError: another 4xx.
+        """
+        data = None if payload is None else orjson.dumps(payload, option=orjson.OPT_SERIALIZE_NUMPY)
+        try:
+            async with self._open_session().request(method, self.address + path, data=data) as response:
+                body = await response.read()
+        except aiohttp.ClientError as error:
+            raise EngineUnavailable(f"{self.address}{path}: {error or type(error).__name__}") from error
+        if response.status < 300:
+            return self._decode(path, body)
+        message = f"{self.address}{path} answered {response.status}: {error_text(body)}"
+        if response.status >= 500 or response.status == 429:
+            raise EngineUnavailable(message)
+        raise EngineRequestError(message)
+
+    def _decode(self, path: str, body: bytes) -> Any:
+        """JSON where the body is some; plain answers (`/health`) as they are."""
+        if body[:1] not in (b"{", b"["):
+            return body
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise EngineError(f"{self.address}{path} answered with broken JSON: {error}") from error
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+                headers={"Content-Type": "application/json"},
+            )
+        return self._session
+
+    def _check_success(self, body: Any) -> None:
+        if not isinstance(body, dict) or not body.get("success"):
+            raise EngineRequestError(f"{self.address} did not take the weights: {str(body)[:500]}")
+
+    async def _back_off(self, attempt: int, error: EngineUnavailable) -> None:
+        delay = min(FIRST_BACKOFF_S * 2**attempt, MAX_BACKOFF_S)
+        logger.debug("try %d failed, next in %.1f s: %s", attempt + 1, delay, error)
+        await asyncio.sleep(delay)
+
+    def _abort_later(self, rid: str) -> None:
+        """Tell the engine to stop decoding for nobody; whether that works changes nothing here."""
+
+        async def abort() -> None:
+            try:
+                await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, 5.0, retries=0)
+            except EngineError as error:
+                logger.debug("abort of %s: %s", rid, error)
+
+        task = asyncio.get_running_loop().create_task(abort())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _never_connected(error: aiohttp.ClientError) -> bool:
+    return isinstance(error, aiohttp.ClientConnectorError)

@@ -1,0 +1,286 @@
+"""Spreads trajectories over engines, and keeps out engines that fail or serve other weights than the run's.
+
+A trajectory sticks to one engine, where its earlier turns are in the prefix cache. A new one goes to the engine with
+the fewest trajectories. When a call fails, the engine's health decides: an engine that is well keeps its place and the
+one trajectory fails (a request that breaks engines must not walk through all of them); one that is not is taken out and
+its trajectories move on (their tokens are exact wherever they go, only the cache is cold). It is admitted again once it
+is healthy and serves the weight version that the run expects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.errors import EngineError, EngineTimeout, EngineUnavailable, WeightVersionError
+from agentrl.inference.client import EngineClient
+from agentrl.types import GenerationOutput, JsonDict
+
+logger = logging.getLogger(__name__)
+
+PROBE_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    client: EngineClient
+    trajectories: set[str] = field(default_factory=set)
+    """Trajectories that stick to this server."""
+    reason_out: str | None = None
+    """Why the server is out; None while it is in."""
+    checkup: asyncio.Task[bool] | None = None
+    """The health check under way, shared by all trajectories whose calls failed."""
+
+
+class Router:
+    """Talks to all engines of a run. Make, use and close it in one event loop.
+
+    Args:
+        addresses: `http://host:port` of each engine.
+        vocab_size: ids from here on are never sent.
+        request_timeout_s: deadline of one generation or weight update.
+        retries: how often a call to one engine is tried again before the engine is taken out.
+        weight_version: the version that engines must serve; None: any, until `expect_version` or `update_weights`.
+        recovery_wait_s: how long a generation waits for an engine to come back when all are out.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        vocab_size: int,
+        request_timeout_s: float = 600.0,
+        retries: int = 3,
+        weight_version: int | None = None,
+        recovery_wait_s: float = 0.0,
+    ) -> None:
+        self._options = {"vocab_size": vocab_size, "request_timeout_s": request_timeout_s, "retries": retries}
+        self._expected = weight_version
+        self._recovery_wait_s = recovery_wait_s
+        self._home: dict[str, _Server] = {}
+        self._probe: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._admitted = asyncio.Event()
+        self._servers = [self._make_server(address) for address in self._checked(addresses)]
+
+    @property
+    def addresses(self) -> list[str]:
+        """Every engine, in or out."""
+        return [server.client.address for server in self._servers]
+
+    @property
+    def out(self) -> dict[str, str]:
+        """Engines that are out, and why."""
+        return {s.client.address: s.reason_out for s in self._servers if s.reason_out is not None}
+
+    def in_flight(self, address: str) -> int:
+        """How many trajectories stick to an engine."""
+        return next(len(s.trajectories) for s in self._servers if s.client.address == address.rstrip("/"))
+
+    async def generate(
+        self,
+        trajectory_id: str,
+        prompt_ids: Sequence[int],
+        sampling_params: JsonDict,
+        *,
+        rid: str | None = None,
+        timeout_s: float | None = None,
+    ) -> GenerationOutput:
+        """Sample one turn on the trajectory's engine, or on another one when that engine fails.
+
+        Raises:
+            EngineUnavailable: a healthy engine keeps failing this request, or no engine is left (the message says what
+                happened to each).
+            EngineRequestError, EngineTimeout: as `EngineClient.generate`; another engine would not help.
+        """
+        while True:
+            server = self._home.get(trajectory_id)
+            if server is None or server.reason_out is not None:
+                server = await self._assign(trajectory_id)
+            try:
+                output = await server.client.generate(prompt_ids, sampling_params, rid, timeout_s=timeout_s)
+                self._check_versions(output)
+            except WeightVersionError as error:
+                self._take_out(server, str(error))
+            except EngineUnavailable as error:
+                if await self._is_well(server):
+                    raise
+                self._take_out(server, str(error))
+            except EngineTimeout:
+                self._spawn(self._take_out_if_ill(server))
+                raise
+            else:
+                return output
+
+    def release(self, trajectory_id: str) -> None:
+        """Forget a trajectory that ended. Unknown ones are fine."""
+        server = self._home.pop(trajectory_id, None)
+        if server is not None:
+            server.trajectories.discard(trajectory_id)
+
+    def expect_version(self, version: int | None) -> None:
+        """From now on only engines that serve `version` may generate; None: any."""
+        self._expected = version
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Load the weights in `path` on every engine, then verify that each reports `version`.
+
+        An engine that cannot be reached is taken out while others go on with the new weights.
+
+        Raises:
+            EngineRequestError: an engine refused the weights.
+            WeightVersionError: an engine reports another version than it was given.
+            EngineUnavailable: no engine took the weights.
+        """
+
+        async def update(server: _Server) -> None:
+            await server.client.update_weights_from_disk(path, version)
+            served = await server.client.weight_version()
+            if served != version:
+                raise WeightVersionError(
+                    f"{server.client.address} serves weight version {served} after an update to {version}"
+                )
+
+        outcomes = await asyncio.gather(*map(update, self._servers), return_exceptions=True)
+        self._expected = version
+        for server, outcome in zip(self._servers, outcomes, strict=True):
+            if isinstance(outcome, EngineUnavailable):
+                self._take_out(server, str(outcome))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                self._admit(server)
+        if self._all_out():
+            raise EngineUnavailable("no engine took the new weights: " + self._reasons())
+
+    async def verify(self, version: int | None = None) -> None:
+        """Check that every engine is healthy and serves `version` (default: the expected one).
+
+        Raises:
+            EngineUnavailable, WeightVersionError: names the engine.
+        """
+        wanted = self._expected if version is None else version
+        for server in self._servers:
+            if not await server.client.health():
+                raise EngineUnavailable(f"{server.client.address} does not answer its health check")
+            served = await server.client.weight_version()
+            if wanted is not None and served != wanted:
+                raise WeightVersionError(
+                    f"{server.client.address} serves weight version {served}, the run is at {wanted}"
+                )
+
+    async def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Use these engines from now on; those that stay keep their trajectories and connections."""
+        before = {server.client.address: server for server in self._servers}
+        self._servers = [before.get(a) or self._make_server(a) for a in self._checked(addresses)]
+        for server in before.values():
+            if server in self._servers:
+                continue
+            for trajectory_id in list(server.trajectories):
+                self.release(trajectory_id)
+            await server.client.close()
+
+    async def pause(self, mode: str = "in_place") -> None:
+        """Pause every engine that is in."""
+        await asyncio.gather(*(s.client.pause(mode) for s in self._servers if s.reason_out is None))
+
+    async def resume(self) -> None:
+        """Resume every engine that is in."""
+        await asyncio.gather(*(s.client.resume() for s in self._servers if s.reason_out is None))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*(server.client.close() for server in self._servers))
+
+    def _make_server(self, address: str) -> _Server:
+        return _Server(EngineClient(address, **self._options))  # type: ignore[arg-type]
+
+    @staticmethod
+    def _checked(addresses: Sequence[str]) -> list[str]:
+        unique = list(dict.fromkeys(address.rstrip("/") for address in addresses))
+        if not unique:
+            raise EngineUnavailable("a router needs at least one engine address")
+        return unique
+
+    async def _assign(self, trajectory_id: str) -> _Server:
+        """The server with the fewest trajectories; waits for one when all are out."""
+        self.release(trajectory_id)
+        if self._all_out():
+            await self._wait_for_one()
+        server = min((s for s in self._servers if s.reason_out is None), key=lambda s: len(s.trajectories))
+        server.trajectories.add(trajectory_id)
+        self._home[trajectory_id] = server
+        return server
+
+    async def _wait_for_one(self) -> None:
+        try:
+            async with asyncio.timeout(self._recovery_wait_s):
+                while self._all_out():
+                    self._admitted.clear()
+                    await self._admitted.wait()
+        except TimeoutError:
+            raise EngineUnavailable("no engine is left: " + self._reasons()) from None
+
+    def _check_versions(self, output: GenerationOutput) -> None:
+        if self._expected is None:
+            return
+        wrong = [version for version in output.weight_versions if version != self._expected]
+        if wrong:
+            raise WeightVersionError(f"tokens of weight version {wrong[0]}, the run is at {self._expected}")
+
+    def _all_out(self) -> bool:
+        return all(server.reason_out is not None for server in self._servers)
+
+    def _reasons(self) -> str:
+        return "; ".join(f"{address} ({reason})" for address, reason in self.out.items())
+
+    def _take_out(self, server: _Server, reason: str) -> None:
+        if server.reason_out is None:
+            logger.warning("engine %s is out: %s", server.client.address, reason)
+        server.reason_out = reason
+        if self._probe is None or self._probe.done():
+            self._probe = self._spawn(self._probe_until_all_in())
+
+    async def _is_well(self, server: _Server) -> bool:
+        if server.checkup is None or server.checkup.done():
+            server.checkup = asyncio.get_running_loop().create_task(server.client.health())
+        return await asyncio.shield(server.checkup)
+
+    async def _take_out_if_ill(self, server: _Server) -> None:
+        if not await self._is_well(server):
+            self._take_out(server, "a request timed out and the health check failed")
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def _admit(self, server: _Server) -> None:
+        if server.reason_out is not None:
+            logger.warning("engine %s is in again", server.client.address)
+        server.reason_out = None
+        self._admitted.set()
+
+    async def _probe_until_all_in(self) -> None:
+        while self.out:
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            for server in [s for s in self._servers if s.reason_out is not None]:
+                await self._probe_one(server)
+
+    async def _probe_one(self, server: _Server) -> None:
+        try:
+            healthy = await server.client.health()
+            served = await server.client.weight_version() if healthy else None
+        except EngineError:
+            return
+        if not healthy:
+            return
+        if self._expected is None or served == self._expected:
+            self._admit(server)
+        else:
+            server.reason_out = f"healthy again, but serves weight version {served}; the run is at {self._expected}"
