@@ -49,9 +49,8 @@ class ConsoleTracker(Tracker):
         self._total = run.total_steps
         self._began = time.monotonic()
         resumed = "" if run.resumed_from is None else f", goes on after step {run.resumed_from}"
-        self._console.print(
-            f"{run.project}/{run.experiment}: {run.total_steps} steps in {run.folder}{resumed}", soft_wrap=True
-        )
+        head = f"{run.project}/{run.experiment}: {run.total_steps} steps in {run.folder}{resumed}"
+        self._console.print(head, soft_wrap=True, highlight=False, markup=False)
         if not self._console.is_terminal:
             return
         self._progress = Progress(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,12 @@ def rows(batch: DataProto, step: int, decode: Decode) -> Iterator[dict[str, Any]
         }
 
 
-def write_rollouts(folder: Path, step: int, batch: DataProto, decode: Decode) -> Path:
-    """Write `{folder}/{step}.jsonl`; the file appears whole or not at all."""
+def write_rollouts(folder: Path, step: int, batches: Sequence[DataProto], decode: Decode) -> Path:
+    """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / f"{step}.jsonl", folder / f".{step}.jsonl.part"
     with part.open("wb") as file:
-        for record in rows(batch, step, decode):
+        for record in (record for batch in batches for record in rows(batch, step, decode)):
             file.write(orjson.dumps(record, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
     os.replace(part, path)
     return path

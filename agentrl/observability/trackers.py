@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError, suggest
 
@@ -41,7 +41,7 @@ class Conversation:
     score: float
 
 
-class Tracker(Protocol):
+class Tracker:
     """Receives what happens in a run. Inherit from it and override what you need; every hook has a default."""
 
     def on_start(self, run: RunInfo) -> None:
@@ -177,7 +177,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 def _lines_up_to(path: Path, step: int) -> list[str]:
     """Lines of whole records up to `step`; a record that a killed run left half-written is dropped."""
-    kept = []
+    kept: list[str] = []
     if not path.is_file():
         return kept
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):

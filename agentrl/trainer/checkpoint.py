@@ -1,0 +1,193 @@
+"""Checkpoints of a run: written beside, renamed into place, named last; so a half-written one is never loaded.
+
+Layout under `trainer.default_local_dir`::
+
+    global_step_N/actor/, critic/     sharded training state, written by the workers
+    global_step_N/data.pt             cursor of the data loader
+    global_step_N/trainer_state.pt    global step, KL controller, random states
+    latest_checkpointed_iteration.txt N, replaced atomically after everything else
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from agentrl.errors import CheckpointError
+
+LOG = logging.getLogger(__name__)
+LATEST = "latest_checkpointed_iteration.txt"
+PREFIX = "global_step_"
+PART = ".part_"
+DATA_FILE = "data.pt"
+STATE_FILE = "trainer_state.pt"
+
+
+class CheckpointManager:
+    """Saves, finds and prunes the checkpoints of one run folder.
+
+    Args:
+        folder: the run folder.
+        keep: how many checkpoints to keep; None: all.
+    """
+
+    def __init__(self, folder: Path, keep: int | None = None) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Write a checkpoint.
+
+        Args:
+            step: the global step.
+            write: fills the folder that it is given.
+
+        Returns:
+            The finished folder.
+
+        Raises:
+            CheckpointError: it cannot be written; what was there before is untouched.
+        """
+        final = self.folder / f"{PREFIX}{step}"
+        part = self.folder / f"{PART}{final.name}"
+        try:
+            self.remove_leftovers()
+            part.mkdir(parents=True)
+            write(part)
+            _flush_folder(part)
+            if final.exists():
+                _replace_folder(part, final)
+            else:
+                os.replace(part, final)
+            self._name_latest(step)
+        except (OSError, CheckpointError) as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise CheckpointError(
+                f"cannot write checkpoint {final}: {_reason(error)}. {self._what_remains()}"
+            ) from error
+        self._prune(step)
+        return final
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint, or None where the run has none.
+
+        Raises:
+            CheckpointError: the folder that the run names as its newest is gone or damaged.
+        """
+        pointer = self.folder / LATEST
+        if not pointer.is_file():
+            return None
+        text = pointer.read_text(encoding="utf-8").strip()
+        if not text.isdigit():
+            raise CheckpointError(
+                f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start anew"
+            )
+        return check_complete(self.folder / f"{PREFIX}{text}")
+
+    def find(self, mode: Literal["auto", "disable", "resume_path"], path: str | None) -> Path | None:
+        """The checkpoint to go on from under `trainer.resume_mode`; None: start anew."""
+        if mode == "disable":
+            return None
+        if mode == "auto":
+            return self.latest()
+        return check_complete(Path(path or ""))
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed run left half-written."""
+        for leftover in self.folder.glob(f"{PART}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def _name_latest(self, step: int) -> None:
+        part = self.folder / f"{PART}{LATEST}"
+        with part.open("w", encoding="utf-8") as file:
+            file.write(str(step))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.folder / LATEST)
+
+    def _prune(self, newest: int) -> None:
+        if self._keep is None:
+            return
+        steps = sorted(step for step in self._steps() if step <= newest)
+        for step in steps[: -self._keep]:
+            shutil.rmtree(self.folder / f"{PREFIX}{step}", ignore_errors=True)
+
+    def _steps(self) -> list[int]:
+        names = (path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*"))
+        return [int(name) for name in names if name.isdigit()]
+
+    def _what_remains(self) -> str:
+        pointer = self.folder / LATEST
+        if not pointer.is_file():
+            return "There is no earlier one"
+        return f"The one of step {pointer.read_text(encoding='utf-8').strip()} is untouched"
+
+
+def check_complete(folder: Path) -> Path:
+    """Return `folder` if it holds a whole checkpoint.
+
+    Raises:
+        CheckpointError: it is missing, half-written, or not a checkpoint.
+    """
+    if folder.name.startswith(PART):
+        raise CheckpointError(f"{folder} is a half-written checkpoint and is never loaded")
+    missing = [name for name in (STATE_FILE, DATA_FILE, "actor") if not (folder / name).exists()]
+    if not folder.is_dir() or missing:
+        what = f"lacks {', '.join(missing)}" if folder.is_dir() else "does not exist"
+        raise CheckpointError(f"checkpoint {folder} {what}. Wanted a whole `{PREFIX}N` folder (trainer.resume_mode)")
+    return folder
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Write plain state (numbers, lists, tensors).
+
+    Raises:
+        CheckpointError: the disk is full, or any other failure of the write.
+    """
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:  # torch wraps a failed write of the archive
+        raise CheckpointError(f"{path.name}: {_reason(error)}") from error
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Read what `save_state` wrote.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"cannot read {path}: {_reason(error)}") from error
+    return state
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the bytes of a folder durable before it gets its final name."""
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _replace_folder(part: Path, final: Path) -> None:
+    old = final.with_name(f"{PART}old_{final.name}")
+    os.replace(final, old)
+    os.replace(part, final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

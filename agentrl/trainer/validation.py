@@ -1,0 +1,175 @@
+"""Validation: roll out held-out rows and turn their scores into `val-core/*` and `val-aux/*`."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl.data_proto import DataProto
+from agentrl.observability.rollout_log import Decode, rows, write_rollouts
+from agentrl.observability.trackers import Conversation
+from agentrl.trainer.metrics import Metrics, spread
+from agentrl.types import Sample
+
+Generate = Callable[[DataProto], DataProto]
+CORE_VARIABLES = ("acc", "reward")
+"""The first of these that a data source reports is its core variable; the others are auxiliary."""
+PREDICTION = "pred"
+"""Key of the reward's extra information that majority voting groups by."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """What one validation gave."""
+
+    metrics: Metrics
+    conversations: list[Conversation]
+
+
+class Validator:
+    """Rolls out the validation rows.
+
+    Args:
+        samples: the rows.
+        n: rollouts per row.
+        batch_size: rows at a time; None: all.
+        decode: ids to text.
+        dump_folder: where each validation's rollouts are written; None: nowhere.
+        show: how many conversations to return for the trackers.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        *,
+        n: int,
+        batch_size: int | None,
+        decode: Decode,
+        dump_folder: Path | None = None,
+        show: int = 0,
+    ) -> None:
+        self._samples = list(samples)
+        self._n = n
+        self._batch_size = batch_size or max(len(self._samples), 1)
+        self._decode = decode
+        self._dump_folder = dump_folder
+        self._show = show
+
+    def run(self, generate: Generate, step: int, weight_version: int) -> ValidationResult:
+        """Validate with the weights that the engines serve now."""
+        parts = [generate(batch) for batch in self._batches(step, weight_version)]
+        if self._dump_folder is not None:
+            write_rollouts(self._dump_folder, step, parts, self._decode)
+        fields = {
+            name: np.concatenate([part.non_tensor_batch[name] for part in parts])
+            for name in ("uid", "data_source", "score", "num_turns", "reward_extra_info")
+        }
+        lost = len(self._samples) * self._n - len(fields["uid"])
+        metrics = {**score_metrics(fields, self._n), "val-aux/left_out": float(lost)}
+        return ValidationResult(metrics, self._conversations(parts[0], step))
+
+    def _batches(self, step: int, weight_version: int) -> Iterator[DataProto]:
+        for start in range(0, len(self._samples), self._batch_size):
+            samples = self._samples[start : start + self._batch_size]
+            yield sample_batch(
+                samples, self._n, step=step, weight_version=weight_version, validate=True, first_group=start
+            )
+
+    def _conversations(self, done: DataProto, step: int) -> list[Conversation]:
+        shown = done[: min(self._show, len(done))]
+        return [
+            Conversation(record["data_source"], record["input"], record["output"], record["score"])
+            for record in rows(shown, step, self._decode)
+        ]
+
+
+def sample_batch(
+    samples: Sequence[Sample],
+    n: int,
+    *,
+    step: int,
+    weight_version: int,
+    validate: bool = False,
+    first_group: int = 0,
+) -> DataProto:
+    """A batch for `AgentLoopManager.generate_sequences`: each sample `n` times, a group sharing one `uid`.
+
+    Args:
+        samples: the rows.
+        n: rollouts per row.
+        step: the training step; part of the uid and of deterministic seeds.
+        weight_version: the version that the engines serve.
+        validate: sample as `rollout.val_kwargs` says.
+        first_group: number of the first group within the step.
+    """
+    repeated = [sample for sample in samples for _ in range(n)]
+    column = np.empty(len(repeated), dtype=object)
+    column[:] = repeated
+    uids = np.array([f"{step}-{first_group + i}" for i in range(len(samples)) for _ in range(n)], dtype=object)
+    return DataProto(
+        batch={},
+        non_tensor_batch={"sample": column, "uid": uids},
+        meta_info={"validate": validate, "global_step": step, "weight_version": weight_version},
+    )
+
+
+def score_metrics(fields: dict[str, np.ndarray], n: int) -> Metrics:
+    """Aggregate scores by data source and variable.
+
+    Args:
+        fields: non-tensor columns of the rollouts: `uid`, `data_source`, `score`, `num_turns`, `reward_extra_info`.
+        n: rollouts per prompt, the N of the names.
+    """
+    groups: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row, (source, uid) in enumerate(zip(fields["data_source"], fields["uid"], strict=True)):
+        groups[source][uid].append(row)
+    metrics: Metrics = {}
+    for source, prompts in groups.items():
+        metrics |= _source_metrics(source, list(prompts.values()), fields, n)
+    turns = fields["num_turns"].astype(np.float64)
+    return metrics | spread("val-aux/num_turns", turns)
+
+
+def _source_metrics(source: str, prompts: list[list[int]], fields: dict[str, np.ndarray], n: int) -> Metrics:
+    variables = _variables([row for prompt in prompts for row in prompt], fields)
+    core = next(name for name in CORE_VARIABLES if name in variables)
+    metrics: Metrics = {}
+    for name, values in variables.items():
+        section = "val-core" if name == core else "val-aux"
+        votes = [[fields["reward_extra_info"][row].get(PREDICTION) for row in prompt] for prompt in prompts]
+        scores = [[values[row] for row in prompt] for prompt in prompts]
+        metrics |= {f"{section}/{source}/{name}/{stat}": value for stat, value in _statistics(scores, votes, n).items()}
+    return metrics
+
+
+def _variables(members: list[int], fields: dict[str, np.ndarray]) -> dict[str, dict[int, float]]:
+    """`reward` and every number that the score function reported for all of these rows, by row."""
+    variables = {"reward": {row: float(fields["score"][row]) for row in members}}
+    for name in fields["reward_extra_info"][members[0]]:
+        values = {row: fields["reward_extra_info"][row].get(name) for row in members}
+        if all(isinstance(value, bool | int | float | np.number) for value in values.values()):
+            variables[name] = {row: float(value) for row, value in values.items()}
+    return variables
+
+
+def _statistics(scores: list[list[float]], votes: list[list[Any]], n: int) -> Metrics:
+    """Means over prompts of the mean, deviation, best and majority-vote score of each prompt's rollouts."""
+    statistics = {f"mean@{n}": float(np.mean([np.mean(group) for group in scores]))}
+    if n == 1:
+        return statistics
+    statistics[f"std@{n}"] = float(np.mean([np.std(group) for group in scores]))
+    statistics[f"best@{n}"] = float(np.mean([max(group) for group in scores]))
+    if all(vote is not None for group in votes for vote in group):
+        statistics[f"maj@{n}"] = float(np.mean([_majority(*pair) for pair in zip(scores, votes, strict=True)]))
+    return statistics
+
+
+def _majority(scores: list[float], votes: list[Any]) -> float:
+    """Score of the prediction that most rollouts gave; the first of those that tie."""
+    winner, _count = Counter(map(str, votes)).most_common(1)[0]
+    return next(score for score, vote in zip(scores, votes, strict=True) if str(vote) == winner)

@@ -1,0 +1,109 @@
+"""Trackers write what they are given, and a resumed run's log holds every step once."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from agentrl.errors import ConfigError
+from agentrl.observability.console import ConsoleTracker
+from agentrl.observability.trackers import (
+    METRICS_FILE,
+    Conversation,
+    JsonlTracker,
+    RunInfo,
+    TensorboardTracker,
+    Trackers,
+    make_trackers,
+    read_metrics,
+)
+
+
+def run(folder: Path, resumed_from: int | None = None) -> RunInfo:
+    return RunInfo("project", "run", folder, total_steps=4, resumed_from=resumed_from)
+
+
+def test_unknown_logger_names_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'tensorboard'") as caught:
+        make_trackers(["console", "tensorbord"])
+    assert caught.value.exit_code == 2
+
+
+def test_jsonl_has_one_line_a_step(tmp_path):
+    tracker = JsonlTracker()
+    tracker.on_start(run(tmp_path))
+    tracker.log({"a/b": 1}, 1)
+    tracker.log({"a/b": 0.5}, 2)
+    assert read_metrics(tmp_path) == [{"step": 1, "a/b": 1.0}, {"step": 2, "a/b": 0.5}]
+
+
+def test_resumed_jsonl_drops_steps_that_will_be_made_again(tmp_path):
+    lines = [json.dumps({"step": step}) + "\n" for step in (1, 2, 3)]
+    (tmp_path / METRICS_FILE).write_text("".join(lines) + '{"step": 4, "sco')
+    tracker = JsonlTracker()
+    tracker.on_start(run(tmp_path, resumed_from=2))
+    tracker.log({}, 3)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_new_run_in_an_old_folder_starts_a_new_log(tmp_path):
+    (tmp_path / METRICS_FILE).write_text('{"step": 9}\n')
+    JsonlTracker().on_start(run(tmp_path))
+    assert read_metrics(tmp_path) == []
+
+
+def test_tensorboard_scalars_and_text_can_be_read_back(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracker = TensorboardTracker()
+    tracker.on_start(run(tmp_path))
+    tracker.log({"critic/score/mean": 0.25}, 1)
+    tracker.on_validation(1, [Conversation("math", "1+1", "2", 1.0)])
+    tracker.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("critic/score/mean")] == [(1, 0.25)]
+    assert any("validation/0" in tag for tag in events.Tags()["tensors"])
+
+
+def console(*, terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=120)
+
+
+def test_console_prints_one_plain_line_a_step_without_a_terminal(tmp_path):
+    screen = console(terminal=False)
+    tracker = ConsoleTracker(screen)
+    tracker.on_start(run(tmp_path))
+    tracker.on_stage(1, "gen")
+    tracker.log({"critic/score/mean": 0.25, "timing_s/step": 1.5, "val-core/x/reward/mean@1": 0.5}, 1)
+    tracker.close()
+    _head, line = screen.file.getvalue().strip().splitlines()
+    assert line.startswith("step 1/4  score 0.25  seconds 1.5  val-core/x/reward/mean@1 0.5")
+
+
+def test_console_shows_a_live_table_on_a_terminal(tmp_path):
+    screen = console(terminal=True)
+    tracker = ConsoleTracker(screen)
+    tracker.on_start(run(tmp_path, resumed_from=2))
+    tracker.on_stage(3, "update_actor")
+    tracker.log({"critic/score/mean": 0.25}, 3)
+    tracker.on_validation(3, [Conversation("math", "one plus [one]", "two", 1.0)])
+    tracker.close()
+    shown = screen.file.getvalue()
+    assert "goes on after step 2" in shown
+    assert "step 3: update_actor" in shown
+    assert "3/4" in shown
+    assert "one plus [one]" in shown
+
+
+def test_trackers_pass_everything_on(tmp_path):
+    first, second = JsonlTracker(), JsonlTracker()
+    both = Trackers([first, second])
+    both.on_start(run(tmp_path))
+    both.log({"x": 1}, 1)
+    both.close()
+    assert len(read_metrics(tmp_path)) == 2

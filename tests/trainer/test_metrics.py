@@ -1,0 +1,105 @@
+"""Numbers of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.data_proto import DataProto
+from agentrl.trainer.balance import balance_metrics, partition_by_tokens
+from agentrl.trainer.metrics import (
+    StageTimer,
+    group_metrics,
+    length_metrics,
+    reward_metrics,
+    spread,
+    throughput_metrics,
+)
+from agentrl.types import StopReason
+
+
+def batch() -> DataProto:
+    mask = torch.tensor([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    return DataProto(
+        {
+            "prompts": torch.ones(2, 4, dtype=torch.long),
+            "attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]),
+            "response_mask": mask,
+            "token_level_scores": torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
+            "token_level_rewards": torch.tensor([[-0.25, 0.0, 1.0], [0.0, 0.0, 0.0]]),
+            "advantages": torch.tensor([[2.0, 99.0, 4.0], [-3.0, 99.0, 99.0]]),
+            "returns": torch.tensor([[1.0, 99.0, 2.0], [3.0, 99.0, 99.0]]),
+            "values": torch.tensor([[1.0, 99.0, 2.0], [3.0, 99.0, 99.0]]),
+        },
+        {
+            "num_turns": [4, 2],
+            "num_tool_calls": [1, 0],
+            "stop_reason": [StopReason.COMPLETED, StopReason.LENGTH],
+        },
+    )
+
+
+def test_reward_metrics_look_at_sampled_tokens_only():
+    metrics = reward_metrics(batch())
+    assert metrics["critic/score/mean"] == 0.5
+    assert metrics["critic/rewards/max"] == 0.75
+    assert (metrics["critic/advantages/min"], metrics["critic/advantages/max"]) == (-3.0, 4.0)
+    assert metrics["critic/returns/mean"] == 2.0
+    assert metrics["critic/vf_explained_var"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_length_metrics():
+    metrics = length_metrics(batch(), max_prompt_length=4)
+    assert (metrics["response_length/max"], metrics["response_length/min"]) == (3.0, 1.0)
+    assert metrics["response_length/clip_ratio"] == 0.5
+    assert metrics["prompt_length/mean"] == 3.5
+    assert metrics["prompt_length/clip_ratio"] == 0.5
+    assert metrics["num_turns/mean"] == 3.0
+    assert metrics["tool_call_counts/max"] == 1.0
+
+
+def test_spread_of_nothing_is_nothing():
+    assert spread("x", np.array([])) == {}
+
+
+def test_groups_without_variance_are_counted():
+    metrics = group_metrics(["a", "a", "b", "b", "c"], [1, 1, 0, 1, 1])
+    assert metrics == {"rollout/zero_variance_groups": 1.0, "rollout/zero_variance_fraction": pytest.approx(1 / 3)}
+
+
+def test_stage_timer_adds_up_and_announces():
+    seen: list[str] = []
+    timer = StageTimer(seen.append)
+    for stage in ("gen", "update_actor", "gen"):
+        with timer(stage):
+            pass
+    metrics = timer.metrics()
+    assert seen == ["gen", "update_actor", "gen"]
+    assert set(metrics) == {"timing_s/gen", "timing_s/update_actor", "timing_s/step"}
+    assert metrics["timing_s/step"] >= metrics["timing_s/gen"]
+
+
+def test_throughput_is_per_rank():
+    metrics = throughput_metrics({"gen": 1.0, "testing": 5.0}, step_seconds=2.0, num_tokens=400, num_ranks=2)
+    assert metrics["perf/throughput"] == 100.0
+    assert metrics["timing_per_token_ms/gen"] == 2.5
+    assert "timing_per_token_ms/testing" not in metrics
+
+
+@given(st.lists(st.integers(1, 1000), max_size=40), st.integers(1, 5))
+def test_partition_holds_every_row_once_and_is_balanced(lengths, ranks):
+    parts = partition_by_tokens(lengths, ranks)
+    assert len(parts) == ranks
+    assert sorted(row for part in parts for row in part) == list(range(len(lengths)))
+    loads = [sum(lengths[row] for row in part) for part in parts]
+    assert not lengths or max(loads) - min(loads) <= max(lengths)
+    assert len(lengths) < ranks or all(parts)
+
+
+def test_balance_metrics_compare_with_dealing_in_order():
+    metrics = balance_metrics([10, 10, 1, 1], partition_by_tokens([10, 10, 1, 1], 2))
+    assert metrics["global_seqlen/minmax_diff"] == 18.0
+    assert metrics["global_seqlen/balanced_min"] == metrics["global_seqlen/balanced_max"] == 11.0
