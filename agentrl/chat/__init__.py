@@ -1,1 +1,1 @@
-"""TODO doc."""
+"""Messages to token ids and back: rendering, delta rendering, the template probe and tool-call parsers."""

@@ -1,0 +1,134 @@
+"""Text to ids without injection: what looks like a special token inside a message stays ordinary text.
+
+A chat template writes special tokens as text (`<|im_end|>`), and so may a user or a tool. `TextEncoder.protect` hides
+the look-alikes of messages behind markers before the template runs; whatever special token the rendered text still
+shows is the template's own. `TextEncoder.encode` cuts the text there, puts the hidden text back and encodes it as
+plain text.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import TemplateError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_CACHED_PIECE = 64
+"""Pieces up to this many characters are kept with their ids: the scaffold of a template repeats in every turn."""
+
+
+class TextEncoder:
+    """Encodes rendered conversations and plain text with one tokenizer.
+
+    Args:
+        tokenizer: a fast tokenizer (one with a `tokenizers` backend).
+
+    Raises:
+        TemplateError: the tokenizer has no such backend.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise TemplateError(
+                f"{type(tokenizer).__name__} of {tokenizer.name_or_path or 'this model'} is a slow tokenizer, "
+                "and agentrl needs a fast one (with a `tokenizer.json`)"
+            )
+        self._backend = backend
+        self._lock = Lock()
+        added = tokenizer.added_tokens_decoder
+        self.special_ids = {str(token.content): i for i, token in added.items() if token.special}
+        self.special_id_set = frozenset(self.special_ids.values())
+        names = sorted(self.special_ids, key=len, reverse=True)
+        self._special = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)()")
+        nonce = secrets.token_hex(8)
+        self._marker = f"Hidden{nonce}N%dE"
+        self._hidden = re.compile(f"Hidden{nonce}N([0-9]+)E")
+        self._cached = lru_cache(maxsize=4096)(self._encode_whole)
+        plain_flags = all(
+            not (t.lstrip or t.rstrip or t.single_word or t.normalized) for t in added.values() if t.special
+        )
+        self._by_piece = plain_flags and self._pieces_are_exact()
+
+    def protect(self, value: Any, vault: list[str]) -> Any:
+        """Copy messages or schemas with every look-alike of a special token replaced by a marker.
+
+        Args:
+            value: strings, mappings, lists of them; anything else is passed through.
+            vault: receives what the markers stand for; `encode` needs it.
+        """
+        if isinstance(value, str):
+            return self._special.sub(lambda match: self._hide(match[0], vault), value)
+        if isinstance(value, Mapping):
+            return {self.protect(key, vault): self.protect(item, vault) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.protect(item, vault) for item in value]
+        return value
+
+    def encode(self, text: str, vault: list[str]) -> list[int]:
+        """Ids of rendered text: its special tokens become their ids, what `vault` hides becomes plain text."""
+        if not vault and not self._by_piece:
+            return self._encode_whole(text)
+        ids: list[int] = []
+        run = ""
+        for index, piece in enumerate(self._special.split(text)):
+            if index % 2 == 0 and vault and self._hidden.search(piece):
+                ids += self._encode_whole(run) + self.encode_plain(self._restore(piece, vault))
+                run = ""
+            elif not self._by_piece:
+                run += piece  # the tokenizer looks across special tokens: give it the longest run it may see whole
+            elif index % 2:
+                ids.append(self.special_ids[piece])
+            elif piece:
+                ids += self._cached(piece) if len(piece) <= _CACHED_PIECE else self._encode_whole(piece)
+        return ids + self._encode_whole(run) if run else ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Ids of text in which nothing is a special token."""
+        if not self._special.search(text):
+            return self._encode_whole(text)
+        with self._lock:
+            self._backend.encode_special_tokens = True
+            try:
+                return self._encode_whole(text)
+            finally:
+                self._backend.encode_special_tokens = False
+
+    def find_special(self, text: str) -> int:
+        """Where the first special token of rendered text starts, or -1."""
+        match = self._special.search(text)
+        return match.start() if match else -1
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids, special tokens kept."""
+        return str(self._backend.decode(ids, skip_special_tokens=False))
+
+    def _encode_whole(self, text: str) -> list[int]:
+        return list(self._backend.encode(text, add_special_tokens=False).ids) if text else []
+
+    def _hide(self, text: str, vault: list[str]) -> str:
+        vault.append(text)
+        return self._marker % (len(vault) - 1)
+
+    def _restore(self, text: str, vault: list[str]) -> str:
+        return self._hidden.sub(lambda match: vault[int(match[1])], text)
+
+    def _pieces_are_exact(self) -> bool:
+        """Whether ids of a text are the ids of its pieces between special tokens.
+
+        True for byte-level tokenizers; false for those that treat the first piece of a text differently (a prefix
+        space).
+        """
+        for special, special_id in self.special_ids.items():
+            for left, right in (("", "a b"), ("a b", " c"), ("a\n", "\nb"), ("é ", "1.5")):
+                pieces = [*self._encode_whole(left), special_id, *self._encode_whole(right)]
+                if self._encode_whole(left + special + right) != pieces:
+                    return False
+        return True
