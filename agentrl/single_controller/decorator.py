@@ -1,0 +1,66 @@
+"""`@register`: marks a worker method as callable from the controller and says how its data is spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_SPEC = "__agentrl_method_spec__"
+
+
+class Dispatch(Enum):
+    """How a call becomes one call per rank, and the results one result."""
+
+    ONE_TO_ALL = "one_to_all"
+    """Every rank gets the same arguments; the caller gets the list of results by rank."""
+    ALL_TO_ALL = "all_to_all"
+    """Every argument is a list with one entry per rank; the caller gets the list of results by rank."""
+    RANK_ZERO = "rank_zero"
+    """Only rank 0 runs it, so it must not communicate with other ranks; the caller gets its result."""
+    DP_COMPUTE_PROTO = "dp_compute_proto"
+    """Every `DataProto` argument is split over the ranks, the `DataProto`s they return are joined in the input's order.
+
+    The split is in consecutive parts that differ by at most one row, or as `meta_info["rank_partitions"]` (one list of
+    rows per rank) of the first `DataProto` says. Other arguments go to every rank.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """What `@register` recorded about a method."""
+
+    name: str
+    dispatch: Dispatch
+    blocking: bool
+
+
+def register(dispatch_mode: Dispatch = Dispatch.ONE_TO_ALL, blocking: bool = True) -> Callable[[Method], Method]:
+    """Make a `Worker` method callable on a `WorkerGroup`.
+
+    Args:
+        dispatch_mode: how arguments and results travel.
+        blocking: False makes the bound method return a `WorkerFuture` at once.
+    """
+    if not isinstance(dispatch_mode, Dispatch):
+        raise TypeError(f"@register takes a Dispatch, got {dispatch_mode!r}")
+
+    def mark(method: Method) -> Method:
+        setattr(method, _SPEC, MethodSpec(method.__name__, dispatch_mode, blocking))
+        return method
+
+    return mark
+
+
+def registered_methods(worker_cls: type) -> dict[str, MethodSpec]:
+    """Registered methods of a class and its bases by name; an override counts as registered like what it overrides."""
+    found: dict[str, MethodSpec] = {}
+    for cls in reversed(worker_cls.__mro__):
+        for name, member in vars(cls).items():
+            spec = getattr(member, _SPEC, None)
+            if isinstance(spec, MethodSpec):
+                found[name] = spec
+    return found

@@ -1,0 +1,112 @@
+"""Spreading one call over the ranks and joining their results, the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.data_proto import DataProto
+from agentrl.errors import DataProtoError
+from agentrl.single_controller.decorator import Dispatch
+
+PARTITIONS = "rank_partitions"
+"""`meta_info` key: one list of row numbers per rank."""
+
+RankCall = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One call per rank that takes part, and how to join what they return."""
+
+    calls: dict[int, RankCall]
+    dispatch: Dispatch
+    order: list[int] | None = None
+    """DP_COMPUTE_PROTO: the input's row number of each row of the concatenated results."""
+
+    @property
+    def shared(self) -> bool:
+        """True when every rank gets the same objects, so that a backend may send them once."""
+        return self.dispatch is Dispatch.ONE_TO_ALL
+
+    def collect(self, results: Sequence[Any]) -> Any:
+        """Join results, given in rank order."""
+        if self.dispatch is Dispatch.RANK_ZERO:
+            return results[0]
+        if self.dispatch is Dispatch.DP_COMPUTE_PROTO and all(isinstance(item, DataProto) for item in results):
+            return _join(list(results), self.order)
+        return list(results)
+
+
+def plan_call(dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    """Make the calls of every rank.
+
+    Raises:
+        DataProtoError: lists or partitions that do not fit the number of ranks or rows.
+    """
+    if dispatch is Dispatch.RANK_ZERO:
+        return Plan({0: (args, kwargs)}, dispatch)
+    if dispatch is Dispatch.ONE_TO_ALL:
+        return Plan(dict.fromkeys(range(world_size), (args, kwargs)), dispatch)
+    if dispatch is Dispatch.ALL_TO_ALL:
+        _require_lists(world_size, [*args, *kwargs.values()])
+        return Plan({rank: _take(rank, args, kwargs) for rank in range(world_size)}, dispatch)
+    return _plan_data_parallel(world_size, args, kwargs)
+
+
+def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    protos = [value for value in (*args, *kwargs.values()) if isinstance(value, DataProto)]
+    if not protos:
+        raise DataProtoError("a DP_COMPUTE_PROTO method needs a DataProto argument")
+    rows = len(protos[0])
+    if any(len(proto) != rows for proto in protos):
+        raise DataProtoError(f"DataProto arguments of one call differ in rows: {[len(proto) for proto in protos]}")
+    partitions = protos[0].meta_info.get(PARTITIONS)
+    if partitions is not None:
+        partitions = _check_partitions(partitions, world_size, rows)
+
+    def spread(value: Any) -> list[Any]:
+        if not isinstance(value, DataProto):
+            return [value] * world_size
+        value = DataProto(
+            value.batch, value.non_tensor_batch, {k: v for k, v in value.meta_info.items() if k != PARTITIONS}
+        )
+        return value.chunk(world_size) if partitions is None else [value[part] for part in partitions]
+
+    spread_args = tuple(spread(value) for value in args)
+    spread_kwargs = {key: spread(value) for key, value in kwargs.items()}
+    calls = {rank: _take(rank, spread_args, spread_kwargs) for rank in range(world_size)}
+    order = None if partitions is None else [row for part in partitions for row in part]
+    return Plan(calls, Dispatch.DP_COMPUTE_PROTO, order)
+
+
+def _take(rank: int, args: Sequence[Any], kwargs: dict[str, Any]) -> RankCall:
+    return tuple(value[rank] for value in args), {key: value[rank] for key, value in kwargs.items()}
+
+
+def _require_lists(world_size: int, values: Sequence[Any]) -> None:
+    for value in values:
+        if not isinstance(value, (list, tuple)) or len(value) != world_size:
+            raise DataProtoError(f"an ALL_TO_ALL argument must be a list of {world_size} entries, got {value!r:.120}")
+
+
+def _check_partitions(partitions: Any, world_size: int, rows: int) -> list[list[int]]:
+    parts = [[int(row) for row in part] for part in partitions]
+    if len(parts) != world_size or sorted(row for part in parts for row in part) != list(range(rows)):
+        raise DataProtoError(
+            f"{PARTITIONS} must give each of {rows} rows to exactly one of {world_size} ranks, got {parts!r:.200}"
+        )
+    return parts
+
+
+def _join(results: list[DataProto], order: list[int] | None) -> DataProto:
+    # A rank without rows may not know the columns of the others; it contributes only its metadata.
+    joined = DataProto.concat([item for item in results if len(item)] or results[:1])
+    joined.meta_info = DataProto.concat([DataProto(meta_info=item.meta_info) for item in results]).meta_info
+    if order is None or len(joined) != len(order):
+        return joined
+    inverse = [0] * len(order)
+    for position, row in enumerate(order):
+        inverse[row] = position
+    return joined[inverse]

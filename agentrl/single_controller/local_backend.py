@@ -1,0 +1,67 @@
+"""The `local` backend: one rank, in this process. For debugging, tests and machines without Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from agentrl.errors import AgentRLError, ConfigError
+from agentrl.single_controller.dispatch import Plan
+from agentrl.single_controller.resource_pool import ResourcePool
+from agentrl.single_controller.worker import Placement, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCall:
+    """A call that ran already."""
+
+    value: Any = None
+    error: AgentRLError | None = None
+
+    def done(self) -> bool:
+        """Always true."""
+        return True
+
+    def results(self) -> list[Any]:
+        """The one result, or the error that the call ended with."""
+        if self.error is not None:
+            raise self.error
+        return [self.value]
+
+
+class LocalBackend:
+    """One worker in this process. Its arguments are shared, not copied, and errors are raised as they are.
+
+    Raises:
+        ConfigError: more than one rank, or a GPU that is not there.
+    """
+
+    def __init__(self, pool: ResourcePool, worker_cls: type[Worker], *args: Any, **kwargs: Any) -> None:
+        if pool.world_size != 1:
+            raise ConfigError(
+                f"trainer.backend=local runs one rank in this process, got {pool.world_size}: "
+                "set trainer.nnodes=1 and trainer.n_gpus_per_node=1, or trainer.backend=ray"
+            )
+        if pool.use_gpu and not torch.cuda.is_available():
+            raise ConfigError("a GPU was asked for, and torch sees none: set trainer.device=cpu")
+        if pool.threads_per_rank is not None:
+            torch.set_num_threads(pool.threads_per_rank)
+        self.world_size = 1
+        self._worker = worker_cls.place(Placement(use_gpu=pool.use_gpu), None, *args, **kwargs)
+
+    def start(self, method: str, plan: Plan) -> FinishedCall:
+        """Run the call now."""
+        args, kwargs = plan.calls[0]
+        try:
+            return FinishedCall(getattr(self._worker, method)(*args, **kwargs))
+        except AgentRLError as error:
+            return FinishedCall(error=error)
+
+    def check(self) -> None:
+        """Nothing to check: the rank lives as long as this process."""
+
+    def shutdown(self) -> None:
+        """Let the worker leave its process group."""
+        self._worker.close()

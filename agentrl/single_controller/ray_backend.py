@@ -1,0 +1,187 @@
+"""The `ray` backend: one Ray actor per rank, joined by one process group."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import psutil
+import ray
+from torch._C._distributed_c10d import Store, TCPStore
+
+from agentrl.errors import ConfigError, WorkerError
+from agentrl.single_controller.dispatch import Plan, RankCall
+from agentrl.single_controller.ray_calls import RayCall, failure_of
+from agentrl.single_controller.ray_runtime import require_ray
+from agentrl.single_controller.resource_pool import ResourcePool
+from agentrl.single_controller.worker import Placement, Worker
+
+START_TIMEOUT_S = 300.0
+CLOSE_TIMEOUT_S = 5.0
+EXIT_TIMEOUT_S = 10.0
+
+
+class RankHost:
+    """The process of one rank (a Ray actor): holds the worker and the store where its ranks meet."""
+
+    def __init__(self) -> None:
+        self._store: Store | None = None
+        self._worker: Worker | None = None
+
+    def pid(self) -> tuple[str, int]:
+        """This rank's node id and process id."""
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    def open_store(self, world_size: int, one_node: bool) -> tuple[str, int]:
+        """Rank 0: listen on a free port; returns where."""
+        host = "127.0.0.1" if one_node else ray.util.get_node_ip_address()
+        store = TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False)
+        self._store = store
+        return host, store.port
+
+    def build(self, placement: Placement, worker_cls: type[Worker], call: RankCall) -> None:
+        """Build the worker."""
+        args, kwargs = call
+        if placement.master_addr == "127.0.0.1" and os.path.exists("/sys/class/net/lo"):
+            # gloo would resolve the host name, which fails or is slow on machines without a network.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        placement.apply_to_process()
+        if placement.world_size > 1 and self._store is None:
+            self._store = TCPStore(
+                placement.master_addr, placement.master_port, placement.world_size, wait_for_workers=False
+            )
+        self._worker = worker_cls.place(placement, self._store, *args, **kwargs)
+
+    def call(self, method: str, call: RankCall) -> Any:
+        """Run one registered method."""
+        args, kwargs = call
+        return getattr(self._worker, method)(*args, **kwargs)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+class RayBackend:
+    """One `RankHost` actor per rank.
+
+    Raises:
+        ConfigError: Ray is not running, or the cluster has too few GPUs or machines.
+        WorkerError: a rank died while it started.
+    """
+
+    def __init__(self, pool: ResourcePool, worker_cls: type[Worker], *args: Any, **kwargs: Any) -> None:
+        require_ray()
+        self.world_size = pool.world_size
+        self._name = worker_cls.__name__
+        self._actors = [_new_actor(pool, node, local) for node, local in pool.rank_slots()]
+        self._pids: list[tuple[str, int]] = []
+        try:
+            self._start_ranks(pool, worker_cls, (args, kwargs))
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _start_ranks(self, pool: ResourcePool, worker_cls: type[Worker], call: RankCall) -> None:
+        self._pids = self._pending("start", [actor.pid.remote() for actor in self._actors]).results(START_TIMEOUT_S)
+        host, port = "127.0.0.1", 0
+        if self.world_size > 1:
+            one_node = len({node for node, _ in self._pids}) == 1
+            opened = [self._actors[0].open_store.remote(self.world_size, one_node)]
+            host, port = self._pending("start", opened).results(START_TIMEOUT_S)[0]
+        shared = ray.put(call)
+        builds = []
+        for rank, (node, local) in enumerate(pool.rank_slots()):
+            local_size = pool.process_on_nodes[node]
+            threads = pool.threads_per_rank or max(1, (os.cpu_count() or 1) // local_size)
+            placement = Placement(rank, self.world_size, local, local_size, host, port, pool.use_gpu, threads)
+            builds.append(self._actors[rank].build.remote(placement, worker_cls, shared))
+        self._pending("__init__", builds).results()
+
+    def start(self, method: str, plan: Plan) -> RayCall:
+        """Send the calls to their ranks."""
+        if plan.shared:
+            payload = ray.put(plan.calls[0])
+            refs = [self._actors[rank].call.remote(method, payload) for rank in plan.calls]
+        else:
+            refs = [self._actors[rank].call.remote(method, call) for rank, call in plan.calls.items()]
+        return self._pending(method, refs)
+
+    def check(self) -> None:
+        """Ask every rank for a sign of life; a rank that is busy counts as alive.
+
+        Raises:
+            WorkerError: a rank is dead.
+        """
+        refs = [actor.pid.remote() for actor in self._actors]
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0.5)
+        for ref in ready:
+            error = failure_of(ref, self._name, "check", refs.index(ref), self.world_size)
+            if error is not None:
+                raise error
+
+    def shutdown(self) -> None:
+        """Let every rank close, then end the processes and wait until they are gone."""
+        closing = [actor.close.remote() for actor in self._actors]
+        ray.wait(closing, num_returns=len(closing), timeout=CLOSE_TIMEOUT_S)
+        for actor in self._actors:
+            ray.kill(actor)
+        here = ray.get_runtime_context().get_node_id()
+        _wait_for_exit([pid for node, pid in self._pids if node == here])
+
+    def _pending(self, method: str, refs: list[Any]) -> RayCall:
+        return RayCall(refs, self._name, method, self.world_size)
+
+
+def _new_actor(pool: ResourcePool, node: int, local: int) -> Any:
+    """A host for one rank. CPU ranks of one machine reserve nothing: the machine is theirs."""
+    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+    if pool.use_gpu or len(pool.process_on_nodes) > 1:
+        options |= {"scheduling_strategy": _bundle(pool, node, local), "num_cpus": 1 / pool.max_colocate}
+    if pool.use_gpu:
+        options["num_gpus"] = 1 / pool.max_colocate
+    return ray.remote(RankHost).options(**options).remote()
+
+
+def _bundle(pool: ResourcePool, node: int, local: int) -> Any:
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    if "placement_groups" not in pool.shared:
+        pool.shared["placement_groups"] = _reserve(pool)
+    return PlacementGroupSchedulingStrategy(pool.shared["placement_groups"][node], placement_group_bundle_index=local)
+
+
+def _reserve(pool: ResourcePool) -> list[Any]:
+    """One placement group per machine, one bundle per rank."""
+    bundle = {"CPU": 1.0} | ({"GPU": 1.0} if pool.use_gpu else {})
+    has = ray.cluster_resources()
+    for kind in bundle:
+        if has.get(kind, 0) < pool.world_size:
+            raise ConfigError(
+                f"{pool.world_size} ranks need {pool.world_size} {kind}s, the Ray cluster has {has.get(kind, 0):g}: "
+                "lower trainer.nnodes or trainer.n_gpus_per_node, or use a larger cluster"
+            )
+    groups = [ray.util.placement_group([bundle] * count, strategy="STRICT_PACK") for count in pool.process_on_nodes]
+    for group in groups:
+        if not group.wait(timeout_seconds=START_TIMEOUT_S):
+            for taken in groups:
+                ray.util.remove_placement_group(taken)
+            raise ConfigError(f"the Ray cluster has no machine with {group.bundle_specs} free for the training ranks")
+    return groups
+
+
+def _wait_for_exit(pids: list[int]) -> None:
+    deadline = time.monotonic() + EXIT_TIMEOUT_S
+    while any(psutil.pid_exists(pid) and _running(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            raise WorkerError(f"worker processes {pids} did not end within {EXIT_TIMEOUT_S:g} s")
+        time.sleep(0.02)
+
+
+def _running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

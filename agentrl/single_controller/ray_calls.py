@@ -1,0 +1,96 @@
+"""Waiting for Ray calls, and turning what went wrong into one readable error."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from agentrl.errors import AgentRLError, WorkerError
+
+GRACE_S = 5.0
+"""After one rank failed: how long to wait for what the others say, since the first error is often not the cause."""
+
+
+class RayCall:
+    """One method running on several ranks."""
+
+    def __init__(self, refs: list[Any], worker: str, method: str, world_size: int) -> None:
+        self._refs = refs
+        self._worker = worker
+        self._method = method
+        self._world_size = world_size
+
+    def done(self) -> bool:
+        """True when every rank has answered or failed."""
+        ready, _ = ray.wait(self._refs, num_returns=len(self._refs), timeout=0, fetch_local=False)
+        return len(ready) == len(self._refs)
+
+    def results(self, timeout_s: float | None = None) -> list[Any]:
+        """Wait for all ranks; on a failure wait only a moment for the others and raise the most telling error."""
+        errors: list[AgentRLError] = []
+        pending = list(self._refs)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while pending:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, pending = ray.wait(pending, num_returns=1, timeout=left)
+            if not ready:
+                break
+            for ref in ready:
+                rank = self._refs.index(ref)
+                error = failure_of(ref, self._worker, self._method, rank, self._world_size)
+                if error is not None:
+                    errors.append(error)
+                    deadline = time.monotonic() + GRACE_S if len(errors) == 1 else deadline
+        if errors:
+            raise min(errors, key=_rank_of_error)
+        if pending:
+            raise WorkerError(f"{self._worker}.{self._method}: no answer from {len(pending)} ranks in {timeout_s:g} s")
+        return list(ray.get(self._refs))
+
+
+def failure_of(ref: Any, worker: str, method: str, rank: int, world_size: int) -> AgentRLError | None:
+    """What a finished call failed with, as an agentrl error that names the rank; None when it succeeded."""
+    where = f"rank {rank} of {world_size} ({worker})"
+    try:
+        ray.get(ref)
+    except RayTaskError as error:
+        return _own_error(error, where, method)
+    except RayActorError as error:
+        return DeadRankError(f"{where} died in {method}: {_death(error)}")
+    except RayError as error:
+        return WorkerError(f"{where} failed in {method}: {type(error).__name__}: {str(error).splitlines()[0]}")
+    return None
+
+
+def _own_error(error: RayTaskError, where: str, method: str) -> AgentRLError:
+    """The worker's own agentrl error, or a `WorkerError` about any other; both carry the rank's traceback as a note."""
+    cause = error.cause
+    text = f"{type(cause).__name__}: {cause}" if cause is not None else str(error).strip().splitlines()[-1]
+    own = cause if isinstance(cause, AgentRLError) else WorkerError(f"{where} failed in {method}: {text}")
+    own.add_note(f"raised in {where}, {method}:\n{error}")
+    return own
+
+
+class DeadRankError(WorkerError):
+    """The process of a rank is gone."""
+
+
+def _rank_of_error(error: AgentRLError) -> int:
+    """Own errors first, then a death, then what other ranks say about it (a peer closed the connection)."""
+    if isinstance(error, DeadRankError):
+        return 1
+    return 2 if isinstance(error, WorkerError) else 0
+
+
+def _death(error: RayActorError) -> str:
+    """The telling part of Ray's report, which is a page of possible reasons."""
+    text = str(error)
+    if "memory monitor" in text:
+        return "Ray's memory monitor ended it: the machine is short of memory"
+    if "connection error code 2" in text:
+        return "its process was killed or crashed (a signal, or the kernel short of memory)"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "exit detail" in line.lower()), lines[0])

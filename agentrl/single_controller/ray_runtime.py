@@ -1,0 +1,149 @@
+"""`init_ray`: a private Ray cluster that starts fast, is quiet and leaves nothing behind; or an existing one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from agentrl.errors import ConfigError, InfrastructureError
+
+# Ray's sockets live under its folder and a socket path holds at most 107 bytes; Ray adds about 60.
+_LONGEST_TEMP_DIR = 40
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "1",
+    # Failed calls whose results nobody asked for are part of an error that is reported already.
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+}
+
+
+@dataclass(slots=True)
+class RaySession:
+    """What `init_ray` started. `shutdown` ends only that."""
+
+    private: bool
+    """True when this session started its own cluster."""
+    owns_connection: bool
+    folder: str | None = None
+
+    def shutdown(self) -> None:
+        """Disconnect; a private cluster ends with all its processes, and its folder goes."""
+        import ray
+
+        if self.owns_connection:
+            self.owns_connection = False
+            ray.shutdown()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+def init_ray(
+    num_cpus: int | None = None, address: str | None = None, *, num_gpus: int | None = None, log_to_driver: bool = True
+) -> RaySession:
+    """Connect to Ray; without an address, start a private cluster on this machine.
+
+    Use it as a context manager, so that Ctrl-C and errors end the cluster too. When this process is connected already,
+    that connection is used and left alone.
+
+    Args:
+        num_cpus: CPUs of a private cluster; None: all.
+        address: `host:port` of a running cluster, or `auto`.
+        num_gpus: GPUs of a private cluster; None: all.
+        log_to_driver: show what workers write to stdout and stderr.
+
+    Raises:
+        ConfigError: Ray is not installed, or `num_cpus` is given for a running cluster.
+        InfrastructureError: no cluster at `address`, or the private one does not start.
+    """
+    for key, value in _QUIET.items():
+        os.environ.setdefault(key, value)
+    ray = _import_ray()
+    if ray.is_initialized():
+        return RaySession(private=False, owns_connection=False)
+    if address is not None:
+        if num_cpus is not None:
+            raise ConfigError("ray_init.num_cpus belongs to a private cluster: leave it out with ray_init.address")
+        _start(ray, address=address, log_to_driver=log_to_driver)
+        return RaySession(private=False, owns_connection=True)
+    folder = _temp_dir()
+    try:
+        _start(
+            ray,
+            address="local",
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            include_dashboard=False,
+            log_to_driver=log_to_driver,
+            _temp_dir=folder,
+        )
+    except BaseException:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return RaySession(private=True, owns_connection=True, folder=folder)
+
+
+def require_ray() -> None:
+    """Raise a readable error unless this process is connected to Ray."""
+    if not _import_ray().is_initialized():
+        raise ConfigError("the ray backend needs a connection: call agentrl.single_controller.ray_runtime.init_ray")
+
+
+def _import_ray() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+    except ImportError as error:
+        raise ConfigError("Ray is not installed: pip install 'ray[default]', or set trainer.backend=local") from error
+    return ray
+
+
+def _start(ray: Any, **options: Any) -> None:
+    try:
+        with warnings.catch_warnings(), _python_path():
+            warnings.simplefilter("ignore")
+            ray.init(logging_level=logging.ERROR, configure_logging=True, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+        raise InfrastructureError(f"Ray did not start ({options.get('address')}): {error}") from error
+
+
+@contextmanager
+def _python_path() -> Iterator[None]:
+    """Let the processes of a private cluster import what this process can: plug-ins beside a script, test modules."""
+    before = os.environ.get("PYTHONPATH")
+    own = [os.path.abspath(entry) for entry in sys.path if not entry.startswith((sys.prefix, sys.base_prefix))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(own))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def _temp_dir() -> str:
+    base = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="agentrl-ray-", dir=base if len(base) <= _LONGEST_TEMP_DIR else "/tmp")

@@ -1,0 +1,152 @@
+"""WorkerGroup: what the trainer holds. One bound method per `@register`ed method of the worker class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from agentrl.errors import ConfigError, WorkerError, suggest
+from agentrl.single_controller.decorator import registered_methods
+from agentrl.single_controller.dispatch import Plan, plan_call
+from agentrl.single_controller.resource_pool import ResourcePool
+from agentrl.single_controller.worker import Worker
+
+
+class PendingCall(Protocol):
+    """A call on its way. Implemented by each backend."""
+
+    def done(self) -> bool:
+        """True when every rank has answered or failed."""
+
+    def results(self) -> list[Any]:
+        """Wait; results by rank. Raises the worker's own `AgentRLError`, or `WorkerError`."""
+
+
+class RankBackend(Protocol):
+    """Where ranks live. Implemented by `LocalBackend` and `RayBackend`."""
+
+    world_size: int
+
+    def start(self, method: str, plan: Plan) -> PendingCall:
+        """Send the calls of a plan to their ranks."""
+
+    def check(self) -> None:
+        """Raise `WorkerError` when a rank is dead."""
+
+    def shutdown(self) -> None:
+        """End all ranks; returns when their processes are gone."""
+
+
+class WorkerFuture:
+    """The joined result of a call that may still run."""
+
+    def __init__(self, pending: PendingCall, plan: Plan) -> None:
+        self._pending = pending
+        self._plan = plan
+
+    def done(self) -> bool:
+        """True when `get` will not wait."""
+        return self._pending.done()
+
+    def get(self) -> Any:
+        """Wait for every rank and join the results.
+
+        Raises:
+            AgentRLError: as a worker raised it.
+            WorkerError: a worker died or failed otherwise; names rank and cause.
+        """
+        return self._plan.collect(self._pending.results())
+
+
+class WorkerGroup:
+    """The ranks of one worker class.
+
+    Every registered method of the class is a method here. It returns the joined result, or a `WorkerFuture` when it was
+    registered with `blocking=False`. `submit` starts any of them without waiting. Use it as a context manager, or call
+    `shutdown`.
+    """
+
+    def __init__(self, backend: RankBackend, worker_cls: type[Worker]) -> None:
+        self._backend = backend
+        self._name = worker_cls.__name__
+        self._methods = registered_methods(worker_cls)
+        self._open = True
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._backend.world_size
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The bound method of a registered worker method."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        spec = self._methods.get(name)
+        if spec is None:
+            hint = suggest(name, self._methods)
+            raise AttributeError(f"{self._name} has no registered method '{name}'.{hint}")
+
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            future = self.submit(name, *args, **kwargs)
+            return future.get() if spec.blocking else future
+
+        bound.__name__ = name
+        return bound
+
+    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> WorkerFuture:
+        """Start a registered method on the ranks and return at once."""
+        spec = self._methods.get(method)
+        if spec is None:
+            raise AttributeError(f"{self._name} has no registered method '{method}'.{suggest(method, self._methods)}")
+        if not self._open:
+            raise WorkerError(f"{self._name}.{method} was called after the group's shutdown")
+        plan = plan_call(spec.dispatch, self.world_size, args, kwargs)
+        return WorkerFuture(self._backend.start(method, plan), plan)
+
+    def check(self) -> None:
+        """Raise `WorkerError` when a rank is dead."""
+        self._backend.check()
+
+    def shutdown(self) -> None:
+        """End all ranks; calling it again does nothing."""
+        if self._open:
+            self._open = False
+            self._backend.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+def create_worker_group(
+    backend: Literal["ray", "local"], pool: ResourcePool, worker_cls: type[Worker], *args: Any, **kwargs: Any
+) -> WorkerGroup:
+    """Start `worker_cls(*args, **kwargs)` on every rank of `pool`.
+
+    Args:
+        backend: `ray` (call `init_ray` first) or `local`.
+        pool: how many ranks, where.
+        worker_cls: subclass of `Worker`.
+        *args: positional arguments of the worker, the same on every rank.
+        **kwargs: keyword arguments of the worker.
+
+    Raises:
+        ConfigError: an unknown backend, or a pool that the backend or the cluster cannot serve.
+        AgentRLError: as the worker's `__init__` raised it.
+    """
+    if backend == "local":
+        from agentrl.single_controller.local_backend import LocalBackend
+
+        return WorkerGroup(LocalBackend(pool, worker_cls, *args, **kwargs), worker_cls)
+    if backend == "ray":
+        from agentrl.single_controller.ray_backend import RayBackend
+
+        return WorkerGroup(RayBackend(pool, worker_cls, *args, **kwargs), worker_cls)
+    raise ConfigError(
+        f"trainer.backend: got '{backend}', wanted ray or local.{suggest(str(backend), ['ray', 'local'])}"
+    )

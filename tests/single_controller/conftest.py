@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agentrl.single_controller.ray_runtime import RaySession, init_ray
+
+
+@pytest.fixture(scope="package")
+def ray_session() -> Iterator[RaySession]:
+    with init_ray(num_cpus=2) as session:
+        yield session
