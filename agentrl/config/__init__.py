@@ -1,1 +1,6 @@
-"""TODO doc."""
+"""The run configuration: pydantic models, one per section, and `load_config`, which reads recipes and overrides."""
+
+from agentrl.config.loader import check_config, dump_config, load, load_config
+from agentrl.config.root import RunConfig
+
+__all__ = ["RunConfig", "check_config", "dump_config", "load", "load_config"]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentrl.config.base import Section
+from agentrl.config.base import InputPath, Section
 from agentrl.config.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -16,11 +16,11 @@ KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k2+
 class ModelConfig(Section):
     """Which model, and how it is loaded."""
 
-    path: str = ""
+    path: InputPath = ""
     """Hugging Face folder with weights, configuration and tokenizer."""
-    tokenizer_path: str | None = None
+    tokenizer_path: InputPath | None = None
     """Folder of the tokenizer, where it is not the model's."""
-    chat_template: str | None = None
+    chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
@@ -82,8 +82,6 @@ class MicroBatchSection(Section):
 class ActorConfig(MicroBatchSection):
     """The policy update."""
 
-    strategy: Literal["fsdp2", "fsdp"] = "fsdp2"
-    """How the model is sharded; `fsdp` is accepted from verl and means `fsdp2`."""
     ppo_mini_batch_size: int = Field(default=256, ge=1)
     """Prompts per optimizer step (all their rollouts count, as in verl)."""
     ppo_epochs: int = Field(default=1, ge=1)
@@ -139,8 +137,6 @@ class RefConfig(LogProbSection):
 class ActorRolloutRefConfig(Section):
     """The policy: its model, its update, its rollouts and its reference."""
 
-    hybrid_engine: bool = True
-    """Kept from verl; false is refused."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The policy's model."""
     actor: ActorConfig = Field(default_factory=ActorConfig)

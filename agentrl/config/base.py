@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -11,3 +14,17 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", use_attribute_docstrings=True, validate_assignment=True, validate_default=True, frozen=False
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PathKind:
+    """Marks a field as a path: `~` and environment variables in it are expanded.
+
+    `input` paths are looked for as given, then beside the YAML that names them, then in agentrl's `configs/`.
+    """
+
+    kind: Literal["input", "output"]
+
+
+InputPath = Annotated[str, PathKind("input")]
+OutputPath = Annotated[str, PathKind("output")]

@@ -6,15 +6,15 @@ from typing import Any
 
 from pydantic import Field
 
-from agentrl.config.base import Section
+from agentrl.config.base import InputPath, Section
 
 
 class DataConfig(Section):
     """Datasets and batches."""
 
-    train_files: str | list[str] | None = None
+    train_files: InputPath | list[InputPath] | None = None
     """Parquet file, list of files, or glob with the training rows."""
-    val_files: str | list[str] | None = None
+    val_files: InputPath | list[InputPath] | None = None
     """Parquet file, list of files, or glob with the validation rows; null: no validation."""
     dataset_weights: list[float] | None = None
     """One sampling weight per training file; null: every row once per epoch."""
@@ -38,7 +38,5 @@ class DataConfig(Section):
     """Seed of the order of rows."""
     filter_overlong_prompts: bool = False
     """Leave out (and count) prompts over `max_prompt_length`; false: such a row is an error."""
-    return_raw_chat: bool = True
-    """Kept from verl, where it must be true for agent loops; false is refused."""
     apply_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the chat template everywhere, for example `{enable_thinking: false}`."""

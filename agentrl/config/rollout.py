@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import Section
+from agentrl.config.base import InputPath, OutputPath, Section
 
 
 class ServerConfig(Section):
@@ -46,11 +46,9 @@ class EmbeddedConfig(Section):
 class ToolAgentLimits(Section):
     """`multi_turn.*`: tools, interactions and the limits of a conversation."""
 
-    enable: bool = True
-    """Kept from verl; false refuses tools and interactions in the data."""
-    tool_config_path: str | None = None
+    tool_config_path: InputPath | None = None
     """Tool YAML."""
-    interaction_config_path: str | None = None
+    interaction_config_path: InputPath | None = None
     """Interaction YAML."""
     format: str = "hermes"
     """Name of the tool-call parser."""
@@ -83,7 +81,7 @@ class AgentConfig(Section):
     """Agent-loop workers."""
     default_agent_loop: str = "single_turn_agent"
     """Loop of rows without `agent_name`."""
-    agent_loop_config_path: str | None = None
+    agent_loop_config_path: InputPath | None = None
     """YAML list of `{name, _target_, ...}` that adds loops."""
     max_in_flight: int = Field(default=1024, ge=1)
     """Most trajectories that run at the same time, over all workers."""
@@ -109,8 +107,6 @@ class RolloutConfig(Section):
 
     name: Literal["auto", "sglang", "embedded"] = "auto"
     """The engine; auto: sglang where CUDA and sglang are present, else embedded."""
-    mode: Literal["async"] = "async"
-    """Kept from verl: agent loops are always asynchronous."""
     n: int = Field(default=1, ge=1)
     """Rollouts per prompt; they share one group."""
     temperature: float = Field(default=1.0, gt=0)
@@ -137,7 +133,7 @@ class RolloutConfig(Section):
     """Largest share of a step's trajectories that may end in infrastructure failures."""
     weight_sync: Literal["auto", "disk", "tensor"] = "auto"
     """How weights reach the engines; auto: disk, in shared memory where the machine has it."""
-    weight_sync_dir: str | None = None
+    weight_sync_dir: OutputPath | None = None
     """Folder for weights on their way to the engines, seen by trainer and servers; null: a temporary one."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)
     """GPUs per started SGLang server."""

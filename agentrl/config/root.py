@@ -1,4 +1,4 @@
-"""The whole run YAML: `critic`, `reward_model`, `custom_reward_function`, `algorithm`, `trainer`, `ray_init` and the root."""
+"""`RunConfig`, the whole run YAML, and its sections besides `data` and `actor_rollout_ref`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.config.actor import (
     ModelConfig,
     OptimConfig,
 )
-from agentrl.config.base import Section
+from agentrl.config.base import InputPath, OutputPath, Section
 from agentrl.config.data import DataConfig
 
 
@@ -52,7 +52,7 @@ class RewardModelConfig(Section):
 class CustomRewardFunction(Section):
     """A score function of the user's own."""
 
-    path: str | None = None
+    path: InputPath | None = None
     """Python file."""
     name: str = "compute_score"
     """Function in that file."""
@@ -130,11 +130,11 @@ class TrainerConfig(Section):
     """Run in the trackers."""
     logger: list[str] = Field(default_factory=lambda: ["console", "jsonl"])
     """`console`, `jsonl`, `tensorboard`."""
-    default_local_dir: str = "outputs/${trainer.project_name}/${trainer.experiment_name}"
+    default_local_dir: OutputPath = "outputs/${trainer.project_name}/${trainer.experiment_name}"
     """Run folder: resolved config, checkpoints, logs."""
-    rollout_data_dir: str | None = None
+    rollout_data_dir: OutputPath | None = None
     """Folder of rollout dumps, one jsonl per step; null: none."""
-    validation_data_dir: str | None = None
+    validation_data_dir: OutputPath | None = None
     """Folder of validation dumps; null: none."""
     log_val_generations: int = Field(default=0, ge=0)
     """How many validation conversations the trackers show."""
@@ -150,7 +150,7 @@ class TrainerConfig(Section):
     """Checkpoints to keep; null: all."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
     """Auto: go on from the newest checkpoint in the run folder, if there is one."""
-    resume_from_path: str | None = None
+    resume_from_path: InputPath | None = None
     """Checkpoint folder (`…/global_step_N`) for `resume_mode: resume_path`."""
     critic_warmup: int = Field(default=0, ge=0)
     """Steps in which only the critic learns."""

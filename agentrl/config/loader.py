@@ -1,0 +1,99 @@
+"""`load_config`: recipe files and overrides to a checked `RunConfig`, or one error that lists everything wrong."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from agentrl.config.base import Section
+from agentrl.config.checks import CHECKS
+from agentrl.config.problems import take_unknown, validate
+from agentrl.config.recipe import read_recipe
+from agentrl.config.resolve import resolve
+from agentrl.config.root import RunConfig
+from agentrl.config.values import Tree, drop_value, leaves, set_value
+from agentrl.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Section)
+Check = Callable[[M], Iterator[str]]
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run recipe.
+
+    Args:
+        path: a YAML file, or the name of a recipe in agentrl's `configs/`; None: only defaults and overrides.
+        overrides: `section.key=value`, values by YAML's rules (`[a,b]`, null, true, 1e-6, quoted text); `+key=` means
+            the same as `key=`.
+
+    Returns:
+        The checked configuration: `${...}` replaced, paths found.
+
+    Raises:
+        ConfigError: every problem with its key, what was given, what is allowed and the nearest key.
+    """
+    return load(path, overrides, RunConfig, CHECKS)
+
+
+def load(path: str | Path | None, overrides: Sequence[str], model: type[M], checks: Sequence[Check[M]] = ()) -> M:
+    """As `load_config`, for any model and its checks."""
+    recipe = read_recipe(path, list(overrides), model)
+    for note in dict.fromkeys(recipe.notes):
+        logger.warning("%s", note)
+    problems = take_unknown(recipe.tree, model)
+    recipe.tree = _over_defaults(recipe.tree, model)
+    resolve(recipe, model)
+    config, wrong = _build(recipe.tree, model)
+    problems |= wrong
+    lines = recipe.problems + list(problems.values())
+    if config is not None:
+        # A check that looks at a default which stands in for a wrong value would only confuse.
+        found = (line for check in checks for line in check(config))
+        lines += [line for line in found if not any(key in line for key in problems)]
+    if lines or config is None:
+        raise ConfigError(lines)
+    return config
+
+
+def check_config(config: RunConfig) -> None:
+    """Check a configuration that was built in Python for impossible combinations.
+
+    Raises:
+        ConfigError: all of them.
+    """
+    problems = [line for check in CHECKS for line in check(config)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def dump_config(config: Section) -> str:
+    """The whole configuration as YAML that `load_config` reads back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
+    """Lay the user's values over the defaults, so that `${...}` may name either."""
+    # `model_construct` gives the defaults of a model whose required keys are still missing.
+    merged: Tree = model.model_construct().model_dump(mode="json")
+    for key, value in leaves(tree):
+        set_value(merged, key, copy.deepcopy(value))
+    return merged
+
+
+def _build(tree: Tree, model: type[M]) -> tuple[M | None, dict[str, str]]:
+    """Build the model; where values are wrong, with their defaults, so that the checks can still look at the rest."""
+    problems: dict[str, str] = {}
+    while True:
+        config, wrong = validate(tree, model)
+        if config is not None or not wrong.keys() - problems.keys():
+            return config, problems | wrong  # type: ignore[return-value]
+        problems |= wrong
+        for key in wrong:
+            drop_value(tree, key)

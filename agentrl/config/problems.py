@@ -1,0 +1,86 @@
+"""What a tree of plain values gets wrong, in words: unknown keys and values of the wrong kind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+
+from agentrl.config.base import Section
+from agentrl.config.tree import describe, find_field, is_free, nearest
+from agentrl.config.values import Tree, drop_value, get_value, leaves
+
+
+def take_unknown(tree: Tree, model: type[Section]) -> dict[str, str]:
+    """Remove unknown keys from the tree; one problem for each, by its key."""
+    problems: dict[str, str] = {}
+    for key, value in list(leaves(tree)):
+        unknown = _unknown_part(model, key)
+        if unknown is not None and unknown not in problems:
+            given = show(value) if unknown == key else "a section"
+            problems[unknown] = f"{unknown}: unknown key (given {given}).{nearest(model, unknown)}"
+            drop_value(tree, unknown)
+    return problems
+
+
+def _unknown_part(model: type[Section], key: str) -> str | None:
+    """The shortest front of a key that the model does not know; None where the matter is a type."""
+    parts = key.split(".")
+    for end in range(1, len(parts) + 1):
+        front = ".".join(parts[:end])
+        field = find_field(model, front)
+        if field is None:
+            parent = find_field(model, ".".join(parts[: end - 1])) if end > 1 else None
+            below_leaf = parent is not None and not describe(parent).startswith("a section")
+            return None if below_leaf or is_free(model, front) else front
+    return None
+
+
+def validate(tree: Tree, model: type[Section]) -> tuple[Section | None, dict[str, str]]:
+    """Check values against a model without any silent conversion.
+
+    Returns:
+        The model, or None and one problem for each key that is wrong.
+    """
+    try:
+        # JSON mode is strict (no "3" for 3, no true for 1) and still takes a list for a tuple.
+        return model.model_validate_json(json.dumps(tree), strict=True), {}
+    except ValidationError as error:
+        problems: dict[str, str] = {}
+        for detail in error.errors():
+            key = _field_of(detail["loc"], model)
+            if key not in problems:
+                problems[key] = _explain(key, detail, tree, model)
+        return None, problems
+
+
+def _field_of(loc: tuple[int | str, ...], model: type[Section]) -> str:
+    """The longest front of an error's location that is a key; what follows are list positions and union members."""
+    key = ""
+    for part in loc:
+        longer = f"{key}.{part}" if key else str(part)
+        if find_field(model, longer) is None:
+            break
+        key = longer
+    return key
+
+
+def _explain(key: str, detail: Any, tree: Tree, model: type[Section]) -> str:
+    field = find_field(model, key)
+    try:
+        given = show(get_value(tree, key))
+    except KeyError:
+        given = "nothing"
+    if detail["type"] == "value_error":
+        return f"{key}: got {given}, but {detail['ctx']['error']}"
+    return f"{key}: got {given}, wanted {describe(field)}" if field else f"{key}: {detail['msg']}"
+
+
+def show(value: Any) -> str:
+    """A value as its user wrote it, shortened."""
+    if isinstance(value, dict):
+        return "a section" if value else "an empty section"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = f"'{value}'" if isinstance(value, str) else text
+    return text if len(text) <= 80 else f"{text[:76]} …"

@@ -1,0 +1,136 @@
+"""From files and overrides to one tree of plain values that remembers where each value was written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.base import Section
+from agentrl.config.tree import accepts, describe, find_field, section_of
+from agentrl.config.values import Tree, leaves, set_value
+from agentrl.config.verl_keys import translate
+from agentrl.config.yaml_reader import parse_flow, parse_scalar, read_yaml
+from agentrl.errors import ConfigError, suggest
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+SELF = "_self_"
+VERL_DEFAULTS = frozenset({"ppo_trainer", "ppo_megatron_trainer"})
+"""Names of verl's own base configurations: agentrl's defaults stand in for them."""
+
+
+@dataclass
+class Recipe:
+    """Merged values of a run, before they are checked against the models."""
+
+    tree: Tree = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    """Folder of the YAML that a dotted key was last given in; absent for overrides."""
+    notes: list[str] = field(default_factory=list)
+    """What was accepted without an effect, for the user to read."""
+    problems: list[str] = field(default_factory=list)
+
+    def merge(self, tree: Tree, folder: Path | None, model: type[Section]) -> None:
+        """Lay values over those that are there: mappings are merged, everything else is replaced."""
+        for key, value in leaves(tree):
+            known = find_field(model, key)
+            if known is not None and section_of(known):
+                if value:  # `critic:` with nothing below it says nothing
+                    self.problems.append(f"{key}: got {value!r}, wanted {describe(known)}")
+                continue
+            set_value(self.tree, key, value)
+            if folder is None:
+                self.folders.pop(key, None)
+            else:
+                self.folders[key] = folder
+
+
+def read_recipe(path: str | Path | None, overrides: list[str], model: type[Section]) -> Recipe:
+    """Read a recipe with everything it includes, and lay the overrides over it.
+
+    Raises:
+        ConfigError: a file cannot be found or read, or includes itself.
+    """
+    recipe = Recipe()
+    if path is not None:
+        _read_file(find_recipe(str(path), None), (), recipe, model)
+    for override in overrides:
+        _apply_override(override, recipe, model)
+    return recipe
+
+
+def find_recipe(name: str, folder: Path | None) -> Path:
+    """Find a recipe: as given, beside the YAML that names it, or in agentrl's `configs/`; `.yaml` may be left out."""
+    given = os.path.expandvars(os.path.expanduser(name))
+    places = [Path()] if folder is None else [folder, Path()]
+    for place in [*places, CONFIGS]:
+        for candidate in (place / given, place / f"{given}.yaml"):
+            if candidate.is_file():
+                return candidate
+    known = [str(file.relative_to(CONFIGS).with_suffix("")) for file in CONFIGS.glob("*.yaml")]
+    raise ConfigError(f"{name}: there is no such recipe file.{suggest(Path(given).stem, known)}")
+
+
+def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: type[Section]) -> None:
+    path = path.resolve()
+    if path in including:
+        chain = " -> ".join(str(file) for file in (*including, path))
+        raise ConfigError(f"`defaults` goes in a circle: {chain}")
+    tree = read_yaml(path)
+    names = _included(tree.pop("defaults", None), path)
+    for name in names:
+        if name == SELF:
+            own, notes, problems = translate(tree, model)
+            recipe.merge(own, path.parent, model)
+            recipe.notes += notes
+            recipe.problems += [f"{path}: {problem}" for problem in problems]
+        elif name in VERL_DEFAULTS:
+            recipe.notes.append(f"{path}: agentrl's own defaults stand in for verl's '{name}'")
+        else:
+            _read_file(find_recipe(name, path.parent), (*including, path), recipe, model)
+
+
+def _included(given: Any, path: Path) -> list[str]:
+    """Names in `defaults`, with `_self_` (the file's own values) where it is named, else last."""
+    names = [given] if isinstance(given, str) else ([] if given is None else given)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{path}: defaults: got {given!r}, wanted a list of recipe names")
+    return names if SELF in names else [*names, SELF]
+
+
+def _apply_override(text: str, recipe: Recipe, model: type[Section]) -> None:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if key.startswith("~"):
+        recipe.problems.append(f"override '{text}': `~key` (delete) is not there; set the key to its default instead")
+        return
+    key = key.lstrip("+").strip()
+    if not equals or not key or not all(key.split(".")):
+        recipe.problems.append(f"override '{text}': wanted `section.key=value`")
+        return
+    tree: Tree = {}
+    try:
+        set_value(tree, key, _override_value(key, value.strip(), model))
+    except ValueError as error:
+        recipe.problems.append(f"override '{text}': {error}. Quote text that holds special characters")
+        return
+    own, notes, problems = translate(tree, model)
+    recipe.merge(own, None, model)
+    recipe.notes += notes
+    recipe.problems += problems
+
+
+def _override_value(key: str, text: str, model: type[Section]) -> Any:
+    """Read a value by YAML's rules; what looks like a number stays text where the key wants text."""
+    if text[:1] in ("[", "{", "'", '"'):
+        return parse_flow(text)
+    field = find_field(model, key)
+    if text == "" and field is not None and accepts(field, str):
+        return ""
+    value = parse_scalar(text)
+    if field is not None and isinstance(value, (bool, int, float)) and accepts(field, str):
+        kinds = (int, float) if isinstance(value, int) and not isinstance(value, bool) else (type(value),)
+        return value if any(accepts(field, kind) for kind in kinds) else text
+    return value

@@ -1,0 +1,118 @@
+"""`${...}` in values, and paths: the step between the merged recipe and the models."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentrl.config.base import Section
+from agentrl.config.recipe import CONFIGS, Recipe
+from agentrl.config.tree import accepts, find_field, nearest, path_kind
+from agentrl.config.values import Tree, get_value, leaves, set_value
+from agentrl.config.yaml_reader import parse_scalar
+
+_REFERENCE = re.compile(r"\$\{([^${}]+)\}")
+_ENVIRONMENT = "oc.env:"
+
+
+class _UnresolvedError(Exception):
+    """A reference that leads nowhere; the message says why."""
+
+
+def resolve(recipe: Recipe, model: type[Section]) -> None:
+    """Replace every `${section.key}`, `${oc.env:NAME}`, `${oc.env:NAME,default}` and `${NAME}`, then find the paths.
+
+    Problems are added to the recipe; the value stays as it was.
+    """
+    for key, value in list(leaves(recipe.tree)):
+        try:
+            resolved = _resolve_value(value, key, recipe.tree, model, ())
+            set_value(recipe.tree, key, _find_paths(key, resolved, recipe, model))
+        except _UnresolvedError as error:
+            recipe.problems.append(f"{key}: {error}")
+
+
+def _resolve_value(value: Any, key: str, tree: Tree, model: type[Section], visiting: tuple[str, ...]) -> Any:
+    if isinstance(value, list):
+        return [_resolve_value(item, key, tree, model, visiting) for item in value]
+    if isinstance(value, dict):
+        return {name: _resolve_value(item, key, tree, model, visiting) for name, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    whole = _REFERENCE.fullmatch(value)
+    if whole:
+        found = _look_up(whole.group(1).strip(), tree, model, visiting)
+        field = find_field(model, key)
+        wants_text = field is None or accepts(field, str)
+        return found if wants_text or not isinstance(found, str) else parse_scalar(found)
+    return _REFERENCE.sub(lambda match: _as_text(_look_up(match.group(1).strip(), tree, model, visiting)), value)
+
+
+def _look_up(name: str, tree: Tree, model: type[Section], visiting: tuple[str, ...]) -> Any:
+    if name.startswith(_ENVIRONMENT):
+        variable, comma, default = name.removeprefix(_ENVIRONMENT).partition(",")
+        return _environment(variable.strip(), default.strip() if comma else None)
+    if "." not in name and name not in model.model_fields:
+        return _environment(name, None)
+    if name in visiting:
+        raise _UnresolvedError(f"${{...}} goes in a circle: {' -> '.join((*visiting, name))}")
+    try:
+        value = get_value(tree, name)
+    except KeyError:
+        raise _UnresolvedError(f"'${{{name}}}' names no key.{nearest(model, name)}") from None
+    return _resolve_value(value, name, tree, model, (*visiting, name))
+
+
+def _environment(variable: str, default: str | None) -> str:
+    value = os.environ.get(variable, default)
+    if value is None:
+        raise _UnresolvedError(f"the environment variable {variable} is not set")
+    return value
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        raise _UnresolvedError("a section or list cannot be part of a text")
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _find_paths(key: str, value: Any, recipe: Recipe, model: type[Section]) -> Any:
+    field = find_field(model, key)
+    kind = path_kind(field) if field is not None else None
+    if kind is None:
+        return value
+    folder = recipe.folders.get(key)
+    find: Callable[[str], str] = expand if kind.kind == "output" else lambda text: find_input(text, folder)
+    if isinstance(value, list):
+        return [find(item) if isinstance(item, str) else item for item in value]
+    return find(value) if isinstance(value, str) else value
+
+
+def expand(text: str) -> str:
+    """Expand `~` and `$NAME`."""
+    return os.path.expandvars(os.path.expanduser(text))
+
+
+def find_input(text: str, folder: Path | None) -> str:
+    """Path of an input: as given, else beside the YAML that names it, else in agentrl's `configs/`.
+
+    What is in none of these places comes back as given, for its reader to say what it misses.
+    """
+    given = expand(text)
+    # A chat template may be given as text, and its braces are no path.
+    if not given or "\n" in given or "{%" in given or os.path.isabs(given) or _exists(given):
+        return given
+    for place in [CONFIGS] if folder is None else [folder, CONFIGS]:
+        candidate = str(place / given)
+        if _exists(candidate):
+            return candidate
+    return given
+
+
+def _exists(path: str) -> bool:
+    file = path.split(".py:")[0] + ".py" if ".py:" in path else path
+    return os.path.exists(file) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))

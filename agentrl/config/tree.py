@@ -1,0 +1,149 @@
+"""What the configuration models allow: which keys there are, and what each wants, in words."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from agentrl.config.base import PathKind, Section
+
+_PLAIN = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+    Any: "anything",
+}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """The section that a field holds; None for a leaf."""
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def walk(model: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a model, sections included, as dotted paths in the order of the models."""
+    for name, field in model.model_fields.items():
+        yield prefix + name, field
+        section = section_of(field)
+        if section is not None:
+            yield from walk(section, f"{prefix}{name}.")
+
+
+def find_field(model: type[Section], path: str) -> FieldInfo | None:
+    """The field at a dotted path, or None."""
+    name, _, rest = path.partition(".")
+    field = model.model_fields.get(name)
+    if field is None or not rest:
+        return field
+    section = section_of(field)
+    return find_field(section, rest) if section else None
+
+
+def is_free(model: type[Section], path: str) -> bool:
+    """True below a field that takes any mapping, such as `custom_reward_function.reward_kwargs`."""
+    parent = path
+    while "." in parent:
+        parent = parent.rpartition(".")[0]
+        field = find_field(model, parent)
+        if field is not None:
+            return any(get_origin(kind) is dict for kind in _alternatives(field.annotation))
+    return False
+
+
+def nearest(model: type[Section], path: str) -> str:
+    """Say which known key comes nearest to an unknown one, anywhere in the tree."""
+    leaf = path.rpartition(".")[2]
+
+    def likeness(candidate: str) -> float:
+        whole = difflib.SequenceMatcher(None, path, candidate).ratio()
+        last = difflib.SequenceMatcher(None, leaf, candidate.rpartition(".")[2]).ratio()
+        return 0.6 * last + 0.4 * whole
+
+    best = max((known for known, _ in walk(model)), key=likeness)
+    if likeness(best) >= 0.6:
+        return f" Did you mean '{best}'?"
+    parent = path.rpartition(".")[0]
+    siblings = _siblings(model, parent)
+    return f" Known{f' in {parent!r}' if parent else ''}: {', '.join(siblings)}." if siblings else ""
+
+
+def _siblings(model: type[Section], parent: str) -> list[str]:
+    if not parent:
+        return list(model.model_fields)
+    field = find_field(model, parent)
+    section = section_of(field) if field else None
+    return list(section.model_fields) if section else []
+
+
+def describe(field: FieldInfo) -> str:
+    """What a field wants, in words: `a whole number at least 1, or null`."""
+    section = section_of(field)
+    if section is not None:
+        return f"a section with the keys {', '.join(section.model_fields)}"
+    kinds = [_describe_kind(kind) for kind in _alternatives(field.annotation)]
+    bounds = [
+        f"{word} {getattr(item, attribute):g}"
+        for item in field.metadata
+        for attribute, word in _BOUNDS.items()
+        if getattr(item, attribute, None) is not None
+    ]
+    if bounds:
+        kinds[0] += f" {' and '.join(bounds)}"
+    return kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+
+
+def _describe_kind(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return (
+            "one of " + ", ".join(f"'{choice}'" for choice in arguments) if len(arguments) > 1 else f"'{arguments[0]}'"
+        )
+    if get_origin(kind) is list:
+        return f"a list, each {_describe_kind(arguments[0])}"
+    if get_origin(kind) is tuple:
+        return f"a list of {len(arguments)}, each {_describe_kind(arguments[0])}"
+    return "a mapping"
+
+
+def accepts(field: FieldInfo, kind: type) -> bool:
+    """True when a plain value of this Python type may stand in the field."""
+    for alternative in _alternatives(field.annotation):
+        plain = get_args(alternative)[0] if get_origin(alternative) is Annotated else alternative
+        if plain is kind or plain is Any or (get_origin(plain) is Literal and kind is str):
+            return True
+    return False
+
+
+def path_kind(field: FieldInfo) -> PathKind | None:
+    """How to treat the text of a field that holds paths; None for other fields."""
+    for item in field.metadata:
+        if isinstance(item, PathKind):
+            return item
+    return next(_path_kinds(field.annotation), None)
+
+
+def _path_kinds(annotation: Any) -> Iterator[PathKind]:
+    if get_origin(annotation) is Annotated:
+        yield from (item for item in get_args(annotation)[1:] if isinstance(item, PathKind))
+    elif get_origin(annotation) is not Literal:
+        for argument in get_args(annotation):
+            yield from _path_kinds(argument)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """Members of a union, null last."""
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return [annotation]
+    return sorted(get_args(annotation), key=lambda kind: kind is type(None))

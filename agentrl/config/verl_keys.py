@@ -1,0 +1,228 @@
+"""Keys of verl that agentrl knows but does not have: renamed, without a meaning here, or only with one value.
+
+A recipe or command written for verl passes through `translate` before it is checked. A key without a meaning is
+accepted with a note, so nothing is ignored in silence; a value that asks for something agentrl does not do is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from agentrl.config.base import Section
+from agentrl.config.tree import find_field, is_free
+from agentrl.config.values import leaves, set_value
+
+_AR = "actor_rollout_ref."
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """Lives under another key here."""
+
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Harmless:
+    """Changes nothing here, whatever its value."""
+
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Harmless with these values; another value asks for something that is not there."""
+
+    allowed: tuple[Any, ...]
+    reason: str
+
+
+Answer = Renamed | Harmless | Only
+
+_OFF = (False, None, 0)
+_SMALL = (1, None)
+_NO_COMPILE = Harmless("there is no torch.compile step")
+_BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
+_REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
+
+VERL_KEYS: dict[str, Answer] = {
+    # data
+    "data.return_raw_chat": Only((True,), "agent loops need the raw messages"),
+    "data.return_raw_input_ids": Harmless("the agent loop makes the ids"),
+    "data.return_full_prompt": Harmless("rollout dumps hold the whole prompt"),
+    "data.return_multi_modal_inputs": Harmless("there are no multi-modal inputs"),
+    "data.truncation": Only(("error",), "a prompt is never cut: set `data.filter_overlong_prompts=true`"),
+    "data.filter_overlong_prompts_workers": Harmless("filtering needs no processes of its own"),
+    "data.reward_fn_key": Only(("data_source",), "the score function is picked by the column `data_source`"),
+    "data.tokenizer": Renamed("actor_rollout_ref.model.tokenizer_path"),
+    "data.trust_remote_code": Renamed("actor_rollout_ref.model.trust_remote_code"),
+    "data.dataloader_num_workers": Harmless("the loader reads in this process, so that it resumes exactly"),
+    "data.gen_batch_size": Only(_OFF, "a step generates `data.train_batch_size` prompts"),
+    "data.validation_shuffle": Only(_OFF, "validation rows keep their order"),
+    "data.image_key": Harmless("there are no multi-modal inputs"),
+    "data.video_key": Harmless("there are no multi-modal inputs"),
+    "data.image_patch_size": Harmless("there are no multi-modal inputs"),
+    "data.use_shm": Only(_OFF, "files are memory-mapped where they are"),
+    "data.custom_cls.*": Only((None,), "there are no dataset plug-ins"),
+    "data.sampler.*": Only((None,), "there are no sampler plug-ins"),
+    "data.datagen.*": Only((None,), "there are no dataset plug-ins"),
+    "data.need_tools_kwargs": Harmless("a row says itself whether it has `tools_kwargs`"),
+    "data.tool_config_path": Renamed("actor_rollout_ref.rollout.multi_turn.tool_config_path"),
+    # actor_rollout_ref
+    _AR + "hybrid_engine": Only((True,), "trainer and engines share the machine's devices in one run"),
+    _AR + "nccl_timeout": Harmless("collectives use torch's own deadline"),
+    _AR + "model.custom_chat_template": Renamed(_AR + "model.chat_template"),
+    _AR + "model.use_shm": Only(_OFF, "weights are read where they are"),
+    _AR + "model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
+    _AR + "model.override_config*": Only((None, {}), "change the model folder's config.json"),
+    _AR + "model.enable_activation_offload": Only(_OFF, "activations are not offloaded"),
+    _AR + "model.lora_*": Only(_OFF, "LoRA is not supported"),
+    _AR + "model.target_modules": Harmless("LoRA is not supported; it is off"),
+    _AR + "model.exclude_modules": Harmless("LoRA is not supported; it is off"),
+    _AR + "model.use_liger": Only(_OFF, "Liger kernels are not supported"),
+    _AR + "model.use_fused_kernels": Only(_OFF, "there are no fused kernels"),
+    _AR + "model.fused_kernel_options.*": Harmless("there are no fused kernels"),
+    "*.ulysses_sequence_parallel_size": Only(_SMALL, "sequence parallelism is not supported"),
+    "*.use_torch_compile": _NO_COMPILE,
+    "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
+    "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
+    "*.calculate_entropy": Harmless("the entropy is always computed"),
+    "*.profiler.*": Harmless("there is no profiler section"),
+    "*.profile.*": Harmless("there is no profiler section"),
+    "*.checkpoint.*": Harmless("a checkpoint holds model, optimizer and the rest of the state"),
+    "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
+    "*.fsdp_config.offload_policy": Only(_OFF, "use `param_offload` and `optimizer_offload`"),
+    "*.fsdp_config.fsdp_size": Only((-1, None), "parameters are sharded over all ranks"),
+    "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),
+    "*.fsdp_config.use_orig_params": Harmless("FSDP2 keeps the original parameters"),
+    "*.fsdp_config.dtype": Renamed("*.fsdp_config.compute_dtype"),
+    "*.optim.lr_scheduler_type": Renamed("*.optim.warmup_style"),
+    "*.optim.num_cycles": Only((0.5, None), "the cosine schedule is half a period"),
+    "*.optim.optimizer": Only(("AdamW", None), "the optimizer is AdamW"),
+    "*.optim.optimizer_impl": Harmless("the optimizer is torch's AdamW"),
+    "*.optim.clip_grad": Harmless("gradients are clipped at `grad_clip`"),
+    _AR + "actor.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
+    "critic.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
+    _AR + "ref.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
+    _AR + "actor.policy_loss.loss_mode": Renamed(_AR + "actor.policy_loss"),
+    _AR + "actor.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
+    "critic.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
+    "*.log_prob_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("log_prob_micro_batch_size_per_gpu")),
+    _AR + "actor.rollout_n": Harmless("`rollout.n` counts"),
+    _AR + "actor.data_loader_seed": Harmless("`trainer.seed` counts"),
+    # rollout
+    _AR + "rollout.mode": Only(("async",), "agent loops are asynchronous"),
+    _AR + "rollout.do_sample": Only((True,), "training rollouts are sampled"),
+    _AR + "rollout.calculate_log_probs": Harmless("the engine's log-probs are always recorded"),
+    _AR + "rollout.enforce_eager": Harmless("the engine decides; give SGLang's flags in `server.args`"),
+    _AR + "rollout.free_cache_engine": Harmless("the engine keeps its cache between steps"),
+    _AR + "rollout.load_format": Harmless("engines load the model folder, then get the trainer's weights"),
+    _AR + "rollout.max_model_len": Renamed(_AR + "rollout.embedded.max_context_length"),
+    _AR + "rollout.max_num_seqs": Renamed(_AR + "rollout.embedded.max_running_requests"),
+    _AR + "rollout.max_num_batched_tokens": Renamed(_AR + "rollout.embedded.prefill_chunk"),
+    _AR + "rollout.enable_chunked_prefill": Harmless("prefill is always chunked"),
+    _AR + "rollout.enable_prefix_caching": Harmless("prefixes are always reused"),
+    _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
+    _AR + "rollout.layered_summon": Harmless("weights are gathered one by one"),
+    _AR + "rollout.cudagraph_capture_sizes": Harmless("give SGLang's flags in `server.args`"),
+    _AR + "rollout.update_weights_bucket_megabytes": Harmless("weights are gathered one by one"),
+    _AR + "rollout.multi_stage_wake_up": Harmless("the engine keeps its cache between steps"),
+    _AR + "rollout.engine_kwargs.*": Only((None,), "give the engine's flags in `server.args`"),
+    _AR + "rollout.data_parallel_size": Only(_SMALL, "start more servers: `rollout.server.launch`"),
+    _AR + "rollout.expert_parallel_size": Only(_SMALL, "expert parallelism is not supported"),
+    _AR + "rollout.pipeline_model_parallel_size": Only(_SMALL, "pipeline parallelism is not supported"),
+    _AR + "rollout.over_sample_rate": Only(_OFF, "over-sampling is not supported"),
+    _AR + "rollout.limit_images": Harmless("there are no multi-modal inputs"),
+    _AR + "rollout.multi_turn.tokenization_sanity_check_mode": Harmless("the template is probed when the run starts"),
+    _AR + "rollout.multi_turn.use_inference_chat_template": Harmless("sampled turns are never rendered again"),
+    _AR + "rollout.multi_turn.num_repeat_rollouts": Only((None,), "`rollout.n` counts"),
+    _AR + "rollout.multi_turn.completion_callback": Only((None,), "write an agent loop instead"),
+    _AR + "rollout.agent.custom_async_server.*": Only((None,), "give servers by `rollout.server.addresses`"),
+    _AR + "rollout.multi_turn.enable": Only((True,), "each row's agent loop decides; leave the key out"),
+    # critic, reward
+    "critic.enable": Harmless("`algorithm.adv_estimator` decides whether there is a critic"),
+    "critic.rollout_n": Harmless("`rollout.n` counts"),
+    "critic.forward_*": Harmless("values are computed in the micro-batches of the update"),
+    "critic.shuffle": Only(_OFF, "the critic sees rows in order"),
+    "critic.model.tokenizer_path": Harmless("the critic reads the policy's token ids"),
+    "reward_model.enable": Only(_OFF, "reward models are not supported"),
+    "reward_model.enable_resource_pool": Only(_OFF, "reward models are not supported"),
+    "reward_model.launch_reward_fn_async": Harmless("scores are always computed while rollouts run"),
+    "reward_model.model.*": Harmless("reward models are not supported; `reward_model.enable` is off"),
+    "reward_model.sandbox_fusion.*": Only((None,), "there is no sandbox score"),
+    "reward.reward_manager.name": Renamed("reward_model.reward_manager"),
+    "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
+    "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
+    # algorithm
+    "algorithm.use_pf_ppo": Only(_OFF, "preference feedback PPO is not supported"),
+    "algorithm.pf_ppo.*": Harmless("preference feedback PPO is not supported; it is off"),
+    "algorithm.filter_groups.enable": Renamed("algorithm.filter_zero_variance_groups"),
+    "algorithm.rollout_correction.rollout_is": Renamed("algorithm.rollout_correction.is_level"),
+    "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
+    "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
+    # trainer, Ray, Hydra
+    "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_ckpt_to_keep"),
+    "trainer.max_critic_ckpt_to_keep": Harmless("`max_actor_ckpt_to_keep` counts: actor and critic are kept together"),
+    "trainer.remove_previous_ckpt_in_save": Only(_OFF, "set `trainer.max_ckpt_to_keep=1`"),
+    "trainer.del_local_ckpt_after_load": Only(_OFF, "a checkpoint is never deleted for having been read"),
+    "trainer.default_hdfs_dir": _REMOTE,
+    "trainer.ray_wait_register_center_timeout": Harmless("workers register through Ray itself"),
+    "trainer.use_legacy_worker_impl": Harmless("there is one worker implementation"),
+    "trainer.esi_redundant_time": Harmless("checkpoints follow `trainer.save_freq`"),
+    "trainer.profile_steps": Only((None, []), "there is no profiler section"),
+    "trainer.npu_profile.*": Harmless("there is no profiler section"),
+    "trainer.*_nsight_options.*": Harmless("there is no profiler section"),
+    "global_profiler.*": Harmless("there is no profiler section"),
+    "ray_kwargs.ray_init.num_cpus": Renamed("ray_init.num_cpus"),
+    "ray_kwargs.ray_init.address": Renamed("ray_init.address"),
+    "ray_kwargs.timeline_json_file": Only((None,), "Ray's timeline is not written"),
+    "hydra.*": Harmless("recipes are found beside the YAML and in agentrl's configs/"),
+}
+
+
+def translate(tree: dict[str, Any], model: type[Section]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Rewrite the keys of verl in one file or override.
+
+    Args:
+        tree: plain values as they were written.
+        model: what agentrl knows.
+
+    Returns:
+        The values under agentrl's keys, notes for the user, problems.
+    """
+    out: dict[str, Any] = {}
+    notes, problems = [], []
+    for key, value in leaves(tree):
+        pattern = None if _is_known(model, key) else _pattern_for(key)
+        if pattern is None:
+            set_value(out, key, value)
+            continue
+        answer = VERL_KEYS[pattern]
+        if isinstance(answer, Renamed):
+            new = _renamed(key, pattern, answer.to)
+            set_value(out, new, value)
+            notes.append(f"{key} is '{new}' here")
+        elif isinstance(answer, Harmless):
+            notes.append(f"{key} has no effect here: {answer.note}")
+        elif not any(value == fine and type(value) is type(fine) for fine in answer.allowed):
+            problems.append(f"{key}: got {value!r}, but {answer.reason}")
+    return out, notes, problems
+
+
+def _is_known(model: type[Section], key: str) -> bool:
+    return find_field(model, key) is not None or is_free(model, key)
+
+
+def _pattern_for(key: str) -> str | None:
+    if key in VERL_KEYS:
+        return key
+    return next((pattern for pattern in VERL_KEYS if fnmatchcase(key, pattern)), None)
+
+
+def _renamed(key: str, pattern: str, to: str) -> str:
+    """The new key; a `*` at the front of both patterns stands for the same text."""
+    if not to.startswith("*"):
+        return to
+    return key.removesuffix(pattern[1:]) + to[1:]
