@@ -10,6 +10,7 @@ import psutil
 import ray
 from torch._C._distributed_c10d import Store, TCPStore
 
+from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError, WorkerError
 from agentrl.single_controller.dispatch import Plan, RankCall
 from agentrl.single_controller.ray_calls import RayCall, failure_of
@@ -102,12 +103,10 @@ class RayBackend:
 
     def start(self, method: str, plan: Plan) -> RayCall:
         """Send the calls to their ranks."""
-        if plan.shared:
-            payload = ray.put(plan.calls[0])
-            refs = [self._actors[rank].call.remote(method, payload) for rank in plan.calls]
-        else:
-            refs = [self._actors[rank].call.remote(method, call) for rank, call in plan.calls.items()]
-        return self._pending(method, refs)
+        calls: dict[int, Any] = dict(plan.calls)
+        if plan.shared and _holds_data(plan.calls[0]):
+            calls = dict.fromkeys(calls, ray.put(plan.calls[0]))
+        return self._pending(method, [self._actors[rank].call.remote(method, call) for rank, call in calls.items()])
 
     def check(self) -> None:
         """Ask every rank for a sign of life; a rank that is busy counts as alive.
@@ -133,6 +132,12 @@ class RayBackend:
 
     def _pending(self, method: str, refs: list[Any]) -> RayCall:
         return RayCall(refs, self._name, method, self.world_size)
+
+
+def _holds_data(call: RankCall) -> bool:
+    """True when it pays to send the arguments to the object store once instead of once per rank."""
+    args, kwargs = call
+    return any(isinstance(value, DataProto) for value in (*args, *kwargs.values()))
 
 
 def _new_actor(pool: ResourcePool, node: int, local: int) -> Any:
