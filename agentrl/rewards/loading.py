@@ -1,0 +1,47 @@
+"""The run's reward manager and score function, from `reward_model` and `custom_reward_function`."""
+
+from __future__ import annotations
+
+import functools
+from typing import cast
+
+from agentrl import plugins
+from agentrl.config.root import RunConfig
+from agentrl.errors import PluginError, suggest
+from agentrl.interfaces import RewardManager
+from agentrl.rewards.dispatcher import ScoreFunction, default_compute_score
+from agentrl.rewards.naive import NaiveRewardManager
+
+MANAGERS = {"naive": NaiveRewardManager}
+
+
+def load_score_function(config: RunConfig) -> ScoreFunction:
+    """The user's score function, else `default_compute_score`; with `reward_kwargs` bound to either.
+
+    Raises:
+        PluginError: the file or the function cannot be found or loaded.
+    """
+    section = config.custom_reward_function
+    function: ScoreFunction = default_compute_score
+    if section.path is not None:
+        separator = ":" if section.path.endswith(".py") else "."
+        function = cast(ScoreFunction, plugins.resolve("rewards", f"{section.path}{separator}{section.name}"))
+        if not callable(function):
+            raise PluginError(f"custom_reward_function: {section.name} in {section.path} is not a function")
+    return functools.partial(function, **section.reward_kwargs) if section.reward_kwargs else function
+
+
+def load_reward_manager(config: RunConfig) -> RewardManager:
+    """Build the run's reward manager around its score function.
+
+    Raises:
+        PluginError: unknown manager, or the score function cannot be loaded.
+    """
+    name = config.reward_model.reward_manager
+    manager = MANAGERS.get(name)
+    if manager is None:
+        known = {*MANAGERS, *plugins.known("rewards")}
+        if not any(mark in name for mark in ".:") and name not in known:
+            raise PluginError(f"reward_model.reward_manager: '{name}' is unknown.{suggest(name, known)}")
+        manager = plugins.resolve("rewards", name)
+    return cast(RewardManager, manager(load_score_function(config), config.reward_model.timeout_s))

@@ -1,0 +1,51 @@
+"""GSM8K: the last `#### number` (strict), or the last number in the text (flexible), against the ground truth."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any, Literal
+
+from agentrl.errors import RewardError
+from agentrl.rewards.scores.numbers import LOOSE_NUMBER, last_number, to_number
+
+MARKED_NUMBER = re.compile(r"####[ \t]*(" + LOOSE_NUMBER + r")(?![.,]?[\w/])")
+"""A marker and the number behind it. `3/4`, `72abc` and `1.2.3` are no numbers, not the number they begin with."""
+
+
+def extract_answer(solution_str: str, method: Literal["strict", "flexible"] = "strict") -> Decimal | None:
+    """The answer that a solution gives, or None where it gives none."""
+    if method == "flexible":
+        return last_number(solution_str)
+    if method != "strict":
+        raise RewardError(f"gsm8k method is 'strict' or 'flexible', got {method!r}")
+    found = MARKED_NUMBER.findall(solution_str)
+    return to_number(found[-1]) if found else None
+
+
+def compute_score(
+    solution_str: str,
+    ground_truth: Any,
+    method: Literal["strict", "flexible"] = "strict",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> float:
+    """`score` for the right number, `format_score` for a well-formed wrong one, else 0.
+
+    Args:
+        solution_str: what the assistant wrote.
+        ground_truth: the right number, or a GSM8K solution that ends with `#### number`.
+        method: where the answer is looked for.
+        format_score: the score of a wrong answer in the right form.
+        score: the score of the right answer.
+
+    Raises:
+        RewardError: the ground truth is not a number.
+    """
+    wanted = to_number(str(ground_truth).rpartition("####")[2])
+    if wanted is None:
+        raise RewardError(f"the ground truth {ground_truth!r} is not a number")
+    given = extract_answer(solution_str, method)
+    if given is None:
+        return 0.0
+    return score if given == wanted else format_score

@@ -1,0 +1,106 @@
+r"""Mathematics: the content of the last `\boxed{}` against the ground truth, as values (`0.5` equals `\frac{1}{2}`).
+
+Equal text and equal numbers are settled here. The rest is decided by the math-verify library, which parses LaTeX and
+may compute for very long: it runs in a process of its own, whose alarm ends what takes over a few seconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing
+import threading
+from multiprocessing.pool import Pool
+from typing import Any
+
+from agentrl.rewards.scores.numbers import to_number
+
+COMPARE_TIMEOUT_S = 5
+HARD_TIMEOUT_S = 30.0
+"""For what does not heed the alarm; includes the start of the comparing process."""
+_NOISE = ("\\left", "\\right", "\\!", "\\,", "\\;", "\\ ", "\\$", "$", "\\%", "%", "\\displaystyle")
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last `\boxed{…}` or `\fbox{…}` with balanced braces, or None."""
+    start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
+    if start < 0:
+        return None
+    opening = text.index("{", start)
+    depth = 0
+    for place in range(opening, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[opening + 1 : place]
+    return None
+
+
+def normalize(answer: str) -> str:
+    """Text of an answer without spaces, signs of layout and units of text."""
+    for noise in _NOISE:
+        answer = answer.replace(noise, "")
+    answer = answer.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    return "".join(answer.split()).rstrip(".")
+
+
+def compute_score(solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0) -> float:
+    r"""`score` if the last `\boxed{}` equals the ground truth, `format_score` if it does not, 0 without one.
+
+    A comparison that takes over `COMPARE_TIMEOUT_S` counts as not equal.
+    """
+    answer = last_boxed(solution_str)
+    if answer is None:
+        return 0.0
+    gold = str(ground_truth)
+    gold = last_boxed(gold) or gold
+    return score if _equal(answer, gold) else format_score
+
+
+def _equal(answer: str, gold: str) -> bool:
+    given, wanted = normalize(answer), normalize(gold)
+    if not wanted:
+        return False
+    if given == wanted:
+        return True
+    numbers = to_number(given), to_number(wanted)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    return _comparer().equal(answer, gold)
+
+
+class _Comparer:
+    """One process that compares; spawned, since this process has threads and perhaps a Ray runtime."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: Pool | None = None
+        atexit.register(self._stop)
+
+    def equal(self, answer: str, gold: str) -> bool:
+        """Compare values; a comparison that neither ends nor heeds its alarm costs the process its life."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = multiprocessing.get_context("spawn").Pool(1)
+            try:
+                return self._pool.apply_async(_equal_values, (answer, gold)).get(timeout=HARD_TIMEOUT_S)
+            except multiprocessing.TimeoutError:
+                self._stop()
+                return False
+
+    def _stop(self) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool = None
+
+
+@functools.cache
+def _comparer() -> _Comparer:
+    return _Comparer()
+
+
+def _equal_values(answer: str, gold: str) -> bool:
+    """Runs in the comparing process, in its main thread, where math-verify's alarms work."""
+    from math_verify import parse, verify
+
+    parsed = [parse(f"${text}$", parsing_timeout=COMPARE_TIMEOUT_S) for text in (gold, answer)]
+    return bool(all(parsed) and verify(*parsed, timeout_seconds=COMPARE_TIMEOUT_S))

@@ -1,0 +1,84 @@
+"""Exact match for question answering with search (the scoring that Search-R1's datasets expect).
+
+The last `<answer>` of what the assistant wrote counts. Both sides are normalised: lower case, ASCII punctuation
+deleted, the words a, an, the dropped, spaces collapsed. A gold answer that normalises to nothing never matches.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from agentrl.errors import RewardError
+
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+_INSIDE = r"(?:(?!</?(?:think|search|answer|information)>).)*"
+_THOUGHT = rf"\s*<think>{_INSIDE}</think>\s*"
+WELL_FORMED = re.compile(
+    rf"(?=.)(?:{_THOUGHT}<search>{_INSIDE}</search>\s*)*(?:{_THOUGHT}<answer>{_INSIDE}</answer>\s*)?", re.DOTALL
+)
+"""Turns of a thought and a search, then a thought and the answer; the answer may be missing."""
+
+
+def normalize_answer(text: str) -> str:
+    """The form in which answers are compared."""
+    return " ".join(ARTICLE.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, golds: Iterable[str]) -> bool:
+    """Whether the prediction is one of the gold answers."""
+    given = normalize_answer(prediction)
+    return any(gold and gold == given for gold in map(normalize_answer, golds))
+
+
+def substring_match(prediction: str, golds: Iterable[str]) -> bool:
+    """Whether the prediction contains one of the gold answers."""
+    given = normalize_answer(prediction)
+    return any(gold and gold in given for gold in map(normalize_answer, golds))
+
+
+def compute_score(
+    solution_str: str,
+    ground_truth: Any,
+    method: Literal["em", "substring"] = "em",
+    format_score: float = 0.0,
+    score: float = 1.0,
+    format_reward: bool = False,
+) -> float:
+    """`score` for a right answer, `format_score` for a wrong one, 0 for none.
+
+    Args:
+        solution_str: what the assistant wrote, all its turns.
+        ground_truth: `{"target": [...]}`, a list of gold answers, or one.
+        method: equality, or containment of a gold answer.
+        format_score: the score of a wrong answer.
+        score: the score of a right answer.
+        format_reward: also judge the tags: right 1.0 (0.8 if the format is off), wrong 0.2 / 0.1, none 0.2 / 0.
+
+    Raises:
+        RewardError: there is no gold answer.
+    """
+    golds = _golds(ground_truth)
+    answers = ANSWER.findall(solution_str)
+    matches = exact_match if method == "em" else substring_match
+    right = bool(answers) and matches(answers[-1], golds)
+    if not format_reward:
+        return (score if right else format_score) if answers else 0.0
+    well_formed = WELL_FORMED.fullmatch(solution_str) is not None
+    if right:
+        return score if well_formed else score - 0.2
+    if answers:
+        return 0.2 if well_formed else 0.1
+    return 0.2 if well_formed else 0.0
+
+
+def _golds(ground_truth: Any) -> list[str]:
+    target = ground_truth.get("target") if isinstance(ground_truth, dict) else ground_truth
+    golds = [target] if isinstance(target, str) else list(target) if isinstance(target, Iterable) else []
+    if not golds:
+        raise RewardError(f"the ground truth {ground_truth!r} holds no gold answer: give {{'target': [..]}}")
+    return [str(gold) for gold in golds]

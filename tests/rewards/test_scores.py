@@ -1,0 +1,215 @@
+"""Score functions against the values of the field's datasets."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.errors import PluginError, RewardError
+from agentrl.rewards import default_compute_score
+from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
+from agentrl.rewards.scores.numbers import last_number, to_number
+
+
+@pytest.mark.parametrize(
+    ("solution", "truth", "wanted"),
+    [
+        ("#### 72", "72", 1.0),
+        ("#### 1,234", "1234", 1.0),
+        ("#### 1234", "1,234", 1.0),
+        ("#### 72.", "72", 1.0),
+        ("#### 72.0", "72", 1.0),
+        ("#### $72", "72", 1.0),
+        ("#### $1,234.50.", 1234.5, 1.0),
+        ("so it is\n#### -5", "-5", 1.0),
+        ("#### -$5", "-5", 1.0),
+        ("#### $-5", "-5", 1.0),
+        (r"#### \$5", "5", 1.0),
+        ("#### 5 wait #### 6", "6", 1.0),
+        ("#### 5 wait #### 6", "5", 0.0),
+        ("#### 3/4", "3", 0.0),
+        ("#### 34/4", "3", 0.0),
+        ("#### 1,234/5", "1", 0.0),
+        ("#### 72abc", "72", 0.0),
+        ("#### 1.2.3", "1.2", 0.0),
+        ("#### .5", "0.5", 1.0),
+        ("#### 72 dollars", "72", 1.0),
+        ("#### 72\nanything else", "72", 1.0),
+        ("the answer is 72", "72", 0.0),
+        ("", "72", 0.0),
+        ("####", "72", 0.0),
+        ("#### many", "72", 0.0),
+        ("#### 72", "#### 72", 1.0),
+        ("#### 72", "48/2 = 24\n48+24 = 72\n#### 72", 1.0),
+        ("#### 0.1", "0.10", 1.0),
+        ("#### 12345678901234567890123", "12345678901234567890124", 0.0),
+    ],
+)
+def test_gsm8k_strict(solution: str, truth: object, wanted: float) -> None:
+    assert gsm8k.compute_score(solution, truth) == wanted
+
+
+@pytest.mark.parametrize(
+    ("solution", "truth", "wanted"),
+    [
+        ("it is 72.", "72", 1.0),
+        ("costs $72", "72", 1.0),
+        ("1,234", "1234", 1.0),
+        ("first 5, then 10, 20", "20", 1.0),
+        ("10-3", "3", 1.0),
+        ("it is -3", "-3", 1.0),
+        ("well...72", "72", 1.0),
+        ("a half: .5", "0.5", 1.0),
+        ("x1 and nothing else", "1", 0.0),
+        ("nothing", "72", 0.0),
+    ],
+)
+def test_gsm8k_flexible(solution: str, truth: str, wanted: float) -> None:
+    assert gsm8k.compute_score(solution, truth, method="flexible") == wanted
+
+
+def test_gsm8k_format_score_is_for_well_formed_wrong_answers_only() -> None:
+    assert gsm8k.compute_score("#### 71", "72", format_score=0.1) == 0.1
+    assert gsm8k.compute_score("#### 72", "72", format_score=0.1) == 1.0
+    assert gsm8k.compute_score("71", "72", format_score=0.1) == 0.0
+    assert gsm8k.compute_score("#### 3/4", "3", format_score=0.1) == 0.0
+    assert gsm8k.compute_score("#### 72", "72", score=2.0) == 2.0
+
+
+@pytest.mark.parametrize("truth", ["", "none", None, "3/4", "nan", True])
+def test_gsm8k_refuses_a_ground_truth_that_is_no_number(truth: object) -> None:
+    with pytest.raises(RewardError, match="not a number"):
+        gsm8k.compute_score("#### 72", truth)
+
+
+def test_gsm8k_refuses_an_unknown_method() -> None:
+    with pytest.raises(RewardError, match="strict"):
+        gsm8k.compute_score("#### 72", "72", method="loose")  # type: ignore[arg-type]
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**12), max_value=10**12))
+def test_every_number_is_read_back(number: Decimal) -> None:
+    for written in (f"{number:f}", f"{number:,f}"):
+        assert to_number(written) == number
+        assert gsm8k.extract_answer(f"#### {written}") == number
+        assert last_number(f"so we get {written}.") == number
+
+
+@given(st.text())
+def test_any_text_is_scored(text: str) -> None:
+    assert gsm8k.compute_score(text, "72") in (0.0, 1.0)
+    assert gsm8k.compute_score(text, "72", method="flexible") in (0.0, 1.0)
+    assert arithmetic.compute_score(text, "72") in (0.0, 1.0)
+    assert search_em.compute_score(text, ["72"], format_reward=True) in (0.0, 0.1, 0.2, 0.8, 1.0)
+    math.last_boxed(text)
+
+
+def test_scoring_a_long_run_of_digits_takes_no_time() -> None:
+    import time
+
+    start = time.perf_counter()
+    gsm8k.compute_score("#### " + "1" * 20_000 + "x", "72")
+    gsm8k.compute_score("1," * 20_000 + "x", "72", method="flexible")
+    assert time.perf_counter() - start < 2.0
+
+
+def test_arithmetic_reads_the_final_answer_only() -> None:
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3+4"}}\n</tool_call>'
+    assert arithmetic.compute_score("The answer is 7.", "7") == 1.0
+    assert arithmetic.compute_score("7 or 8", "7") == 0.0
+    assert arithmetic.compute_score(call, "4") == 0.0
+    messages = [
+        {"role": "user", "content": "3+4"},
+        {"role": "assistant", "content": call},
+        {"role": "tool", "content": "7"},
+        {"role": "assistant", "content": "It is 7.0"},
+    ]
+    assert arithmetic.compute_score(f"{call}\nIt is 7.0", "7", {"messages": messages}) == 1.0
+    assert arithmetic.compute_score(call, "7", {"messages": messages[:3]}) == 0.0
+    with pytest.raises(RewardError):
+        arithmetic.compute_score("7", None)
+
+
+def test_search_exact_match() -> None:
+    score = search_em.compute_score
+    assert score("<answer>the Beatles.</answer>", {"target": ["Beatles"]}) == 1.0
+    assert score("<answer>Paris</answer> no, <answer>Rome</answer>", {"target": ["Rome"]}) == 1.0
+    assert score("<answer>Paris</answer> no, <answer>Rome</answer>", {"target": ["Paris"]}) == 0.0
+    assert score("<answer>New York City</answer>", {"target": ["New York"]}) == 0.0
+    assert score("<answer>New York City</answer>", {"target": ["New York"]}, method="substring") == 1.0
+    assert score("<answer>B</answer>", {"target": ["A", "b"]}) == 1.0
+    assert score("Beatles", {"target": ["Beatles"]}) == 0.0
+    assert score("<answer>x</answer>", {"target": ["y"]}, format_score=0.1) == 0.1
+    assert score("<answer>U.S.A</answer>", "USA") == 1.0
+
+
+def test_search_gold_that_normalises_to_nothing_never_matches() -> None:
+    assert search_em.compute_score("<answer></answer>", {"target": ["the"]}) == 0.0
+    assert search_em.compute_score("<answer>anything</answer>", {"target": ["..."]}, method="substring") == 0.0
+
+
+@pytest.mark.parametrize("truth", [None, {}, {"target": []}, 3])
+def test_search_needs_a_gold_answer(truth: object) -> None:
+    with pytest.raises(RewardError, match="gold"):
+        search_em.compute_score("<answer>x</answer>", truth)
+
+
+def test_search_format_reward() -> None:
+    gold = {"target": ["Rome"]}
+    turn = "<think>I look it up.</think>\n<search>capital of Italy</search>\n"
+
+    def score(text: str) -> float:
+        return search_em.compute_score(text, gold, format_reward=True)
+
+    assert score(turn + "<think>found</think><answer>Rome</answer>") == 1.0
+    assert score("<answer>Rome</answer>") == 0.8
+    assert score(turn + "<think>found</think><answer>Paris</answer>") == 0.2
+    assert score("<answer>Paris</answer>") == 0.1
+    assert score(turn) == 0.2
+    assert score("Rome") == 0.0
+    assert score("") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("solution", "truth", "wanted"),
+    [
+        (r"so \boxed{72}", "72", 1.0),
+        (r"\boxed{1} then \boxed{2}", "2", 1.0),
+        (r"\boxed{1} then \boxed{2}", "1", 0.0),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", 1.0),
+        (r"\boxed{\dfrac{1}{2}}", r"\frac12", 1.0),
+        (r"\boxed{0.5}", r"\frac{1}{2}", 1.0),
+        (r"\boxed{1,234.0}", "1234", 1.0),
+        (r"\boxed{2\sqrt{2}}", r"\sqrt{8}", 1.0),
+        (r"\boxed{(1, 2)}", "(1,2)", 1.0),
+        (r"\boxed{x+1}", "1+x", 1.0),
+        (r"\boxed{3}", "4", 0.0),
+        (r"\boxed{}", "", 0.0),
+        (r"\boxed{3", "3", 0.0),
+        ("72", "72", 0.0),
+    ],
+)
+def test_math(solution: str, truth: str, wanted: float) -> None:
+    assert math.compute_score(solution, truth) == wanted
+
+
+def test_math_comparison_that_never_ends_counts_as_wrong() -> None:
+    assert math.compute_score(r"\boxed{9^{9^{9^{9^{9}}}}}", "3") == 0.0
+
+
+def test_default_score_routes_by_data_source() -> None:
+    assert default_compute_score("openai/gsm8k", "#### 72", "72") == 1.0
+    assert default_compute_score("openai/gsm8k", "72", "72", method="flexible") == 1.0
+    assert default_compute_score("agentrl/arithmetic", "72", "72", {"messages": []}) == 1.0
+    assert default_compute_score("searchR1_nq", "<answer>a b</answer>", {"target": ["b"]}) == 1.0
+    assert default_compute_score("lighteval/MATH", r"\boxed{1}", "1") == 1.0
+
+
+def test_default_score_names_the_known_sources() -> None:
+    with pytest.raises(PluginError, match=r"Did you mean 'openai/gsm8k'.*searchR1_\*"):
+        default_compute_score("openai/gsm8", "#### 72", "72")
+    with pytest.raises(PluginError, match="sandbox service"):
+        default_compute_score("codecontests", "x", None)
