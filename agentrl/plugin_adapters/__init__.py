@@ -1,0 +1,66 @@
+"""Make plain functions and verl-style classes look like agentrl's own tools and interactions.
+
+`as_tool` and `as_interaction` recognise what they are given by its signature, so a user's plug-in works unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentrl.errors import PluginError
+from agentrl.interfaces import BaseInteraction, BaseTool
+from agentrl.plugin_adapters.functions import FunctionTool, function_schema
+from agentrl.plugin_adapters.verl import VerlInteraction, VerlTool, has_parameter, verl_schema
+from agentrl.types import JsonDict
+
+__all__ = ["as_interaction", "as_tool", "schema_of"]
+
+
+def schema_of(plugin: Any, config: JsonDict) -> JsonDict:
+    """The schema that a tool class or function brings along.
+
+    Raises:
+        PluginError: it has none, or it is no tool.
+    """
+    try:
+        if not isinstance(plugin, type):
+            return function_schema(plugin)
+        if issubclass(plugin, BaseTool):
+            return plugin.default_schema()
+        return verl_schema(plugin, config)
+    except NotImplementedError as error:
+        raise PluginError(str(error)) from error
+
+
+def as_tool(plugin: Any, config: JsonDict, schema: JsonDict) -> BaseTool:
+    """Build one tool instance for one trajectory.
+
+    Raises:
+        PluginError: `plugin` is neither a tool class nor a function.
+    """
+    if isinstance(plugin, type):
+        if issubclass(plugin, BaseTool):
+            return plugin(config, schema)
+        if has_parameter(plugin, "execute", "instance_id"):
+            return VerlTool(plugin, config, schema)
+        raise PluginError(
+            f"{plugin.__qualname__} is not a tool: derive it from agentrl.interfaces.BaseTool "
+            "(or give it verl's execute(instance_id, parameters))"
+        )
+    if callable(plugin):
+        return FunctionTool(plugin, config, schema)
+    raise PluginError(f"{plugin!r} is not a tool: a class or a function is wanted")
+
+
+def as_interaction(plugin: Any, config: JsonDict) -> BaseInteraction:
+    """Build one interaction instance for one trajectory.
+
+    Raises:
+        PluginError: `plugin` is no interaction class.
+    """
+    if isinstance(plugin, type):
+        if issubclass(plugin, BaseInteraction):
+            return plugin(config)
+        if has_parameter(plugin, "generate_response", "instance_id"):
+            return VerlInteraction(plugin, config)
+    raise PluginError(f"{plugin!r} is not an interaction: derive it from agentrl.interfaces.BaseInteraction")

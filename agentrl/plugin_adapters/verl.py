@@ -1,0 +1,149 @@
+"""Tools and interactions written for verl, unchanged: one instance serves one trajectory, under one instance id."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from agentrl.errors import PluginError
+from agentrl.interfaces import BaseInteraction, BaseTool
+from agentrl.plugin_adapters.functions import call
+from agentrl.types import InteractionResponse, JsonDict, Message, ToolResponse
+
+
+class SchemaView(dict[str, Any]):
+    """A schema that also reads as attributes, as verl's pydantic models do."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return `self[name]`."""
+        try:
+            value = self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+        return SchemaView(value) if isinstance(value, dict) else value
+
+    def model_dump(self, **_: Any) -> JsonDict:
+        """The plain mapping."""
+        return dict(self)
+
+
+class VerlTool(BaseTool):
+    """A verl tool of one trajectory.
+
+    Args:
+        cls: has `create(instance_id, **kw)`, `execute(instance_id, parameters, **kw)`, `calc_reward`, `release`.
+        config: its configuration.
+        tool_schema: its schema.
+    """
+
+    def __init__(self, cls: type, config: JsonDict, tool_schema: JsonDict) -> None:
+        super().__init__(config, tool_schema)
+        self._tool = cls(config, SchemaView(tool_schema))
+        self._id: Any = None
+
+    async def create(self, **create_kwargs: Any) -> None:
+        """Create the instance; verl passes the row's mapping as one keyword."""
+        whole = {"create_kwargs": create_kwargs} if _accepts(self._tool.create, "create_kwargs") else create_kwargs
+        made = await call(self._tool.create, **whole)
+        self._id = made[0] if isinstance(made, tuple) else made
+
+    async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
+        """Run one call and merge verl's triple into one response."""
+        result = await call(self._tool.execute, self._id, arguments, **execute_kwargs)
+        if not isinstance(result, tuple) or len(result) != 3:
+            raise TypeError(f"tool {self.name}: execute returned {result!r}, wanted (response, reward, metrics)")
+        answer, reward, metrics = result
+        numbers = {key: float(value) for key, value in (metrics or {}).items() if isinstance(value, int | float)}
+        if isinstance(answer, str):
+            return ToolResponse(text=answer, reward=reward, metrics=numbers)
+        return ToolResponse(
+            text=getattr(answer, "text", None) or "",
+            reward=reward,
+            metrics=numbers,
+            image=list(getattr(answer, "image", None) or []),
+            video=list(getattr(answer, "video", None) or []),
+        )
+
+    async def calc_reward(self, **kwargs: Any) -> float:
+        """Ask for the instance's reward."""
+        if not hasattr(self._tool, "calc_reward"):
+            return 0.0
+        return float(await call(self._tool.calc_reward, self._id, **kwargs) or 0.0)
+
+    async def release(self, **kwargs: Any) -> None:
+        """Release the instance."""
+        if hasattr(self._tool, "release"):
+            await call(self._tool.release, self._id, **kwargs)
+
+
+class VerlInteraction(BaseInteraction):
+    """A verl interaction of one trajectory.
+
+    Args:
+        cls: has `start_interaction(instance_id, **kw)` and `generate_response(instance_id, messages, **kw)`.
+        config: its configuration.
+    """
+
+    def __init__(self, cls: type, config: JsonDict) -> None:
+        super().__init__(config)
+        self._interaction: Any = cls(config)
+        self._id: Any = None
+        self._kwargs: JsonDict = {}
+
+    async def start_interaction(self, **interaction_kwargs: Any) -> None:
+        """Start the instance; verl passes the row's mapping again with every turn."""
+        self._kwargs = interaction_kwargs
+        self._id = await call(self._interaction.start_interaction, None, **interaction_kwargs)
+
+    async def generate_response(self, messages: list[Message]) -> InteractionResponse:
+        """Ask for the next user message."""
+        result = await call(self._interaction.generate_response, self._id, messages, **self._kwargs)
+        if not isinstance(result, tuple) or len(result) != 4:
+            raise TypeError(f"generate_response returned {result!r}, wanted (terminate, text, score, extra)")
+        terminate, content, score, extra = result
+        return InteractionResponse(bool(terminate), content or "", score, dict(extra or {}))
+
+    async def calculate_score(self) -> float:
+        """Ask for the conversation's score."""
+        return float(await self._ask("calculate_score") or 0.0)
+
+    async def finalize_interaction(self) -> None:
+        """Finalize the instance."""
+        await self._ask("finalize_interaction")
+
+    async def _ask(self, method: str) -> Any:
+        """Call an optional method; verl's base class leaves the instance id out of some signatures."""
+        function = getattr(self._interaction, method, None)
+        if function is None:
+            return None
+        arguments = (self._id,) if has_parameter(type(self._interaction), method, "instance_id") else ()
+        return await call(function, *arguments)
+
+
+def verl_schema(cls: type, config: JsonDict) -> JsonDict:
+    """The schema of a verl tool that brings its own.
+
+    Raises:
+        PluginError: it has none, or it is no verl tool.
+    """
+    if not has_parameter(cls, "execute", "instance_id"):
+        raise PluginError(f"{cls.__qualname__} is not a tool: derive it from agentrl.interfaces.BaseTool")
+    getter = getattr(cls, "get_openai_tool_schema", None)
+    try:
+        schema = getter(cls(config, None)) if getter else None
+    except (TypeError, AttributeError) as error:
+        raise PluginError(f"{cls.__qualname__} has no schema of its own ({error}): give `tool_schema`") from error
+    if schema is None:
+        raise PluginError(f"{cls.__qualname__} has no schema of its own: give `tool_schema` in the tool YAML")
+    return dict(schema.model_dump(exclude_none=True) if hasattr(schema, "model_dump") else schema)
+
+
+def has_parameter(cls: type, method: str, parameter: str) -> bool:
+    """Whether `cls.method` names `parameter` in its signature."""
+    function = getattr(cls, method, None)
+    return callable(function) and parameter in inspect.signature(function).parameters
+
+
+def _accepts(function: Any, keyword: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

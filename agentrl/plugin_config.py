@@ -1,0 +1,295 @@
+"""Read tool, interaction and agent-loop YAML into checked specs; every mistake names file, entry and nearest key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+
+from agentrl.errors import ConfigError, PluginError, suggest
+from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopContext
+from agentrl.plugin_adapters import as_interaction, as_tool, schema_of
+from agentrl.plugins import Kind, known, resolve
+from agentrl.types import JsonDict, Sample
+
+_CONFIGS = Path(__file__).resolve().parent / "configs"
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """One entry of the tool YAML; `build` makes the instance of one trajectory."""
+
+    name: str
+    cls: Any
+    config: JsonDict
+    schema: JsonDict
+    timeout_s: float | None = None
+    """`config.timeout_s`: deadline of one call, where it differs from `multi_turn.tool_timeout_s`."""
+
+    def build(self) -> BaseTool:
+        """A fresh tool, adapted where the plug-in is a function or a verl class."""
+        return as_tool(self.cls, self.config, self.schema)
+
+    def check_arguments(self, arguments: JsonDict) -> str | None:
+        """What is wrong with a call's arguments, for the model to read; None when they fit the schema."""
+        error = best_match(self._validator.iter_errors(arguments))
+        if error is None:
+            return None
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+        return f"arguments{where}: {error.message}" if len(error.message) < 500 else f"arguments{where}: wrong value"
+
+    @cached_property
+    def _validator(self) -> Draft202012Validator:
+        return Draft202012Validator(self.schema["function"].get("parameters", {}))
+
+
+@dataclass(frozen=True)
+class InteractionSpec:
+    """One entry of the interaction YAML."""
+
+    name: str
+    cls: Any
+    config: JsonDict = field(default_factory=dict)
+
+    def build(self) -> BaseInteraction:
+        """A fresh interaction, adapted where it was written for verl."""
+        return as_interaction(self.cls, self.config)
+
+
+@dataclass(frozen=True)
+class LoopSpec:
+    """An agent loop and its options."""
+
+    name: str
+    cls: type[AgentLoopBase]
+    kwargs: JsonDict = field(default_factory=dict)
+
+    def build(self, context: LoopContext) -> AgentLoopBase:
+        """A fresh loop for one trajectory.
+
+        Raises:
+            PluginError: an option that the loop does not take.
+        """
+        try:
+            return self.cls(context, **self.kwargs)
+        except TypeError as error:
+            raise PluginError(f"agent loop '{self.name}': {error}") from error
+
+
+def load_tools(path: str | Path, near: Path | None = None) -> list[ToolSpec]:
+    """Tools of a YAML `tools: [{class_name, config, tool_schema}]`, in its order.
+
+    Args:
+        path: as given, then beside `near`, then in agentrl's `configs/`.
+        near: folder of the YAML that names `path`.
+
+    Raises:
+        ConfigError: the file or an entry is malformed.
+        PluginError: a class cannot be found or has no schema.
+    """
+    file, entries = _read_entries(path, near, "tools", ("tools",))
+    specs: list[ToolSpec] = []
+    for index, entry in enumerate(entries):
+        where = f"{file}: tools[{index}]"
+        _check_keys(entry, ("class_name", "config", "tool_schema"), ("class_name",), where)
+        config = _mapping(entry, "config", where)
+        kind = config.get("type", "native")
+        if kind != "native":
+            reason = " MCP servers cannot be used as tools yet." if kind == "mcp" else suggest(str(kind), ["native"])
+            raise ConfigError(f"{where}.config.type: got '{kind}'.{reason}")
+        cls = _resolve("tools", entry["class_name"], file, where)
+        schema = entry.get("tool_schema")
+        spec_schema = _checked_schema(schema if schema is not None else schema_of(cls, config), where)
+        name = spec_schema["function"]["name"]
+        if any(spec.name == name for spec in specs):
+            raise ConfigError(f"{where}: two tools are named '{name}'")
+        spec = ToolSpec(name, cls, config, spec_schema, _timeout(config, where))
+        _try_build(spec, where)
+        specs.append(spec)
+    return specs
+
+
+def load_interactions(path: str | Path, near: Path | None = None) -> dict[str, InteractionSpec]:
+    """Interactions of a YAML `interaction: [{name?, class_name, config}]`, by name.
+
+    Raises:
+        ConfigError: the file or an entry is malformed, or two entries share a name.
+        PluginError: a class cannot be found.
+    """
+    file, entries = _read_entries(path, near, "interaction", ("interaction", "interactions"))
+    specs: dict[str, InteractionSpec] = {}
+    for index, entry in enumerate(entries):
+        where = f"{file}: interaction[{index}]"
+        _check_keys(entry, ("name", "class_name", "config"), ("class_name",), where)
+        cls = _resolve("interactions", entry["class_name"], file, where)
+        name = str(entry.get("name") or cls.__name__.removesuffix("Interaction").lower())
+        if name in specs:
+            raise ConfigError(f"{where}: two interactions are named '{name}'; give one of them another `name`")
+        specs[name] = InteractionSpec(name, cls, _mapping(entry, "config", where))
+        _try_build(specs[name], where)
+    return specs
+
+
+def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -> dict[str, LoopSpec]:
+    """Every registered agent loop, and those of a YAML list `[{name, _target_, **options}]`, which win.
+
+    Raises:
+        ConfigError: the file or an entry is malformed.
+        PluginError: a class cannot be found or is no agent loop.
+    """
+    specs = {name: LoopSpec(name, _loop_class(resolve("agent_loops", name), name)) for name in known("agent_loops")}
+    if path is None:
+        return specs
+    file, entries = _read_entries(path, near, "", ())
+    named: set[str] = set()
+    for index, entry in enumerate(entries):
+        where = f"{file}: [{index}]"
+        _check_keys(entry, None, ("name", "_target_"), where)
+        name = str(entry["name"])
+        if name in named:
+            raise ConfigError(f"{where}: two agent loops are named '{name}'")
+        named.add(name)
+        cls = _loop_class(_resolve("agent_loops", entry["_target_"], file, where), where)
+        specs[name] = LoopSpec(name, cls, {k: v for k, v in entry.items() if k not in ("name", "_target_")})
+    return specs
+
+
+def check_routing(
+    samples: Iterable[Sample],
+    *,
+    default_loop: str,
+    loops: Collection[str],
+    tools: Collection[str],
+    interactions: Collection[str],
+) -> None:
+    """Refuse rows that name a loop, tool or interaction that the run does not have.
+
+    Raises:
+        PluginError: the first such row, with the nearest name.
+    """
+    for sample in samples:
+        loop = sample.agent_name or default_loop
+        if loop not in loops:
+            raise PluginError(f"row {sample.index}: no agent loop is named '{loop}'.{suggest(loop, loops)}")
+        offered = sample.tool_config.get("available_tools") or []
+        for tool in [*sample.tools_kwargs, *offered]:
+            if tool not in tools:
+                hint = suggest(tool, tools) if tools else " The run has no tools: set `multi_turn.tool_config_path`."
+                raise PluginError(f"row {sample.index}: no tool is named '{tool}'.{hint}")
+        if sample.interaction_kwargs:
+            _check_interaction(sample, interactions)
+
+
+def _check_interaction(sample: Sample, interactions: Collection[str]) -> None:
+    name = sample.interaction_kwargs.get("name")
+    if not name:
+        raise PluginError(f"row {sample.index}: `interaction_kwargs` has no `name`.{suggest('', interactions)}")
+    if name not in interactions:
+        unset = " The run has no interactions: set `multi_turn.interaction_config_path`."
+        hint = suggest(name, interactions) if interactions else unset
+        raise PluginError(f"row {sample.index}: no interaction is named '{name}'.{hint}")
+
+
+def find_file(path: str | Path, near: Path | None = None) -> Path:
+    """A file as given, then beside the YAML that names it, then in agentrl's `configs/`.
+
+    Raises:
+        ConfigError: it is in none of these places.
+    """
+    given = Path(path).expanduser()
+    places = [given, *([near / given] if near else []), _CONFIGS / given]
+    for place in places:
+        if place.is_file():
+            return place
+    raise ConfigError(f"{path} does not exist (looked for {', '.join(dict.fromkeys(map(str, places)))})")
+
+
+def _read_entries(
+    path: str | Path, near: Path | None, what: str, keys: tuple[str, ...]
+) -> tuple[Path, list[dict[str, Any]]]:
+    """The list of mappings in a YAML, under one of `keys` (none: the top level)."""
+    file = find_file(path, near)
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    if keys:
+        if not isinstance(content, dict):
+            raise ConfigError(f"{file}: got {type(content).__name__}, wanted a mapping with `{what}: [...]`")
+        for key in content:
+            if key not in keys:
+                raise ConfigError(f"{file}: unknown key '{key}'.{suggest(str(key), [what])}")
+        content = next((content[key] for key in keys if key in content), None)
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise ConfigError(f"{file}: wanted a list of mappings{f' under `{what}`' if what else ''}")
+    return file, content
+
+
+def _check_keys(entry: Mapping[str, Any], allowed: tuple[str, ...] | None, needed: tuple[str, ...], where: str) -> None:
+    for key in entry if allowed is not None else ():
+        if key not in (allowed or ()):
+            raise ConfigError(f"{where}: unknown key '{key}'.{suggest(str(key), allowed or ())}")
+    for key in needed:
+        if not entry.get(key):
+            raise ConfigError(f"{where}: `{key}` is missing")
+
+
+def _mapping(entry: Mapping[str, Any], key: str, where: str) -> JsonDict:
+    value = entry.get(key) or {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}.{key}: got {type(value).__name__}, wanted a mapping")
+    return value
+
+
+def _timeout(config: JsonDict, where: str) -> float | None:
+    value = config.get("timeout_s")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigError(f"{where}.config.timeout_s: got {value!r}, wanted a positive number of seconds")
+    return float(value)
+
+
+def _resolve(kind: Kind, name: Any, file: Path, where: str) -> Any:
+    """Resolve a name; a file path is looked for as given and beside the YAML."""
+    if not isinstance(name, str):
+        raise ConfigError(f"{where}: got {name!r} as a class name, wanted a string")
+    source, colon, attribute = name.rpartition(":")
+    try:
+        if colon and source.endswith(".py"):
+            name = f"{find_file(source, file.parent)}:{attribute}"
+        return resolve(kind, name)
+    except (PluginError, ConfigError) as error:
+        raise PluginError(f"{where}: {error}") from error
+
+
+def _loop_class(cls: Any, where: str) -> type[AgentLoopBase]:
+    if isinstance(cls, type) and issubclass(cls, AgentLoopBase):
+        return cls
+    raise PluginError(f"{where}: {cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
+
+
+def _checked_schema(schema: Any, where: str) -> JsonDict:
+    if hasattr(schema, "items") and isinstance(schema.get("function"), dict) and schema["function"].get("name"):
+        try:
+            Draft202012Validator.check_schema(schema["function"].get("parameters", {}))
+        except SchemaError as error:
+            raise ConfigError(f"{where}.tool_schema.function.parameters: {error.message}") from error
+        return dict(schema)
+    raise ConfigError(f"{where}.tool_schema: wanted {{type: function, function: {{name, description, parameters}}}}")
+
+
+def _try_build(spec: ToolSpec | InteractionSpec, where: str) -> None:
+    """Build one instance and drop it, so that a wrong `config` is an error at the start and not in every trajectory."""
+    try:
+        spec.build()
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise PluginError(f"{where}: {spec.cls!r} cannot be built: {type(error).__name__}: {error}") from error
+    except PluginError as error:
+        raise PluginError(f"{where}: {error}") from error

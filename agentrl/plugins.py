@@ -1,0 +1,169 @@
+"""Find a plug-in by its registered name, its entry point, its dotted path or its file.
+
+::
+
+    @register("weather")                                   # the kind follows from the base class
+    class Weather(BaseTool): ...
+
+    resolve("tools", "weather")                            # registered name or entry point
+    resolve("tools", "my_package.tools.Weather")           # dotted path
+    resolve("tools", "my_tools/weather.py:Weather")        # file
+
+A package offers names to every run with the entry-point groups `agentrl.agent_loops`, `agentrl.tools`,
+`agentrl.interactions`, `agentrl.rewards` and `agentrl.tool_parsers`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import sha256
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeVar, get_args
+
+from agentrl.errors import PluginError, suggest
+from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, RewardManager, ToolParser
+
+Kind = Literal["agent_loops", "tools", "interactions", "rewards", "tool_parsers"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_BASES: tuple[tuple[type, Kind], ...] = (
+    (AgentLoopBase, "agent_loops"),
+    (BaseTool, "tools"),
+    (BaseInteraction, "interactions"),
+    (RewardManager, "rewards"),
+    (ToolParser, "tool_parsers"),
+)
+_LABELS: dict[Kind, str] = {
+    "agent_loops": "agent loop",
+    "tools": "tool",
+    "interactions": "interaction",
+    "rewards": "reward manager or score function",
+    "tool_parsers": "tool parser (`multi_turn.format`)",
+}
+_registry: dict[Kind, dict[str, Any]] = {kind: {} for kind in KINDS}
+
+T = TypeVar("T")
+
+
+def register(name: str, kind: Kind | None = None) -> Callable[[T], T]:
+    """Make a class or function known under a name.
+
+    Args:
+        name: the name in YAML and in dataset rows.
+        kind: what it is; None: seen from the base class (a function needs it).
+
+    Raises:
+        PluginError: the kind cannot be told, or the name is taken by another object.
+    """
+
+    def decorate(plugin: T) -> T:
+        found = kind if kind is not None else _kind_of(plugin, name)
+        if found not in KINDS:
+            raise PluginError(f"@register({name!r}): unknown kind '{found}'.{suggest(found, KINDS)}")
+        taken = _registry[found].get(name)
+        if taken is not None and _identity(taken) != _identity(plugin):
+            raise PluginError(f"two plug-ins register the {_LABELS[found]} '{name}': {taken!r} and {plugin!r}")
+        _registry[found][name] = plugin
+        return plugin
+
+    return decorate
+
+
+def resolve(kind: Kind, name: str) -> Any:
+    """The class or function behind a name.
+
+    Args:
+        kind: `agent_loops`, `tools`, `interactions`, `rewards` or `tool_parsers`.
+        name: registered name, entry point, `dotted.path.Name` or `path/to/file.py:Name`.
+
+    Raises:
+        PluginError: nothing of that name, with the nearest one; or its module cannot be imported.
+    """
+    if name in _registry[kind]:
+        return _registry[kind][name]
+    point = _entry_points(kind).get(name)
+    if point is not None:
+        return _attribute(_import(point.module, name), point.attr, name)
+    file, colon, attribute = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        return _attribute(load_file(Path(file).expanduser()), attribute, name)
+    module, dot, attribute = name.replace(":", ".").rpartition(".")
+    if dot and not module.startswith("."):
+        return _attribute(_import(module, name), attribute, name)
+    raise PluginError(f"no {_LABELS[kind]} is named '{name}'.{suggest(name, known(kind))}")
+
+
+def known(kind: Kind) -> list[str]:
+    """Every registered name and entry point of a kind."""
+    return sorted({*_registry[kind], *_entry_points(kind)})
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a Python file once per process under a name of its own.
+
+    Raises:
+        PluginError: the file is missing or raises when it is imported.
+    """
+    full = path.resolve()
+    if not full.is_file():
+        raise PluginError(f"plug-in file {path} does not exist")
+    name = f"agentrl_plugin_{full.stem}_{sha256(str(full).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, full)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, AttributeError, NameError, TypeError, ValueError, OSError) as error:
+        del sys.modules[name]
+        raise PluginError(f"plug-in file {path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+@lru_cache(maxsize=len(KINDS))
+def _entry_points(kind: Kind) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"agentrl.{kind}")}
+
+
+def _kind_of(plugin: Any, name: str) -> Kind:
+    if isinstance(plugin, type):
+        for base, kind in _BASES:
+            if issubclass(plugin, base):
+                return kind
+    raise PluginError(f'@register({name!r}): say what it is, for example @register({name!r}, kind="tools")')
+
+
+def _identity(plugin: Any) -> tuple[Any, Any]:
+    """Equal for the same class imported twice (a reloaded module)."""
+    return getattr(plugin, "__module__", None), getattr(plugin, "__qualname__", id(plugin))
+
+
+def _import(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        if module == missing or module.startswith(f"{missing}."):
+            raise PluginError(f"'{name}': there is no module '{missing}'") from error
+        raise PluginError(f"'{name}': module '{module}' needs '{missing}', which is not installed") from error
+    except (ImportError, SyntaxError, AttributeError, NameError, TypeError, ValueError) as error:
+        raise PluginError(f"'{name}': module '{module}' cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _attribute(module: ModuleType, attribute: str, name: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [key for key in vars(found) if not key.startswith("_")]
+            raise PluginError(f"'{name}': {module.__name__} has no '{attribute}'.{suggest(attribute, public)}")
+        found = getattr(found, part)
+    return found
