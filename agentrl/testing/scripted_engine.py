@@ -1,0 +1,181 @@
+"""An engine without a model: answers `/generate` at once from a function, and fails on command.
+
+For tests of what happens around an engine (faults, routing) and for benchmarks of everything but the engine. Speaks the
+part of SGLang's API that the client uses.
+
+Run alone, it answers every request with the same ids::
+
+    python -m agentrl.testing.scripted_engine --port 30000 --script script.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+Respond = Callable[[dict[str, Any]], tuple[list[int], str]]
+"""Request body in, sampled ids and finish reason out."""
+
+
+class ScriptedEngine:
+    """Serves in the running event loop.
+
+    Args:
+        respond: gives the answer to a request.
+        weight_version: what the engine says it serves.
+        keep_requests: remember the request bodies in `requests`.
+    """
+
+    def __init__(self, respond: Respond, weight_version: str = "default", *, keep_requests: bool = True) -> None:
+        self.respond = respond
+        self._keep_requests = keep_requests
+        self.weight_version = weight_version
+        self.requests: list[dict[str, Any]] = []
+        self.aborted: list[str] = []
+        self.weight_updates: list[str] = []
+        self.faults: deque[str] = deque()
+        """What happens to the next generations: `ok`, `drop`, `hang`, `cut`, or an HTTP status such as `500`."""
+        self.healthy = True
+        self.ignores_updates = False
+        self.answer_overrides: dict[str, Any] = {}
+        """Replaces fields of `meta_info`."""
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+
+    @property
+    def address(self) -> str:
+        """Where it listens; stays the same when it is started again."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def start(self, port: int | None = None) -> str:
+        """Start serving and return the address."""
+        app = web.Application(client_max_size=2**30)
+        app.add_routes(
+            [
+                web.post("/generate", self._generate),
+                web.get("/health", self._health),
+                web.get("/model_info", self._model_info),
+                web.post("/abort_request", self._abort),
+                web.post("/update_weights_from_disk", self._update),
+                *(
+                    web.post(path, self._accept)
+                    for path in ("/flush_cache", "/pause_generation", "/continue_generation")
+                ),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0, handler_cancellation=True)
+        await self._runner.setup()
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self._port if port is None else port))
+        self._port = listener.getsockname()[1]
+        await web.SockSite(self._runner, listener).start()
+        return self.address
+
+    async def stop(self) -> None:
+        """Close the port and every connection, as a killed process would."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        payload = orjson.loads(await request.read())
+        if self._keep_requests:
+            self.requests.append(payload)
+        fault = self.faults.popleft() if self.faults else "ok"
+        if fault.isdigit():
+            return web.json_response({"error": {"message": "as told"}}, status=int(fault))
+        if fault == "hang":
+            await asyncio.sleep(3600)
+        if fault == "drop" and request.transport is not None:
+            request.transport.abort()
+        body = orjson.dumps(self._answer(payload))
+        if fault == "cut":
+            response = web.StreamResponse(headers={"Content-Length": str(len(body))})
+            await response.prepare(request)
+            await response.write(body[: len(body) // 2])
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        return web.Response(body=body, content_type="application/json")
+
+    def _answer(self, payload: dict[str, Any]) -> dict[str, Any]:
+        ids, finish = self.respond(payload)
+        meta = {
+            "id": payload.get("rid"),
+            "finish_reason": {"type": finish},
+            "prompt_tokens": len(payload["input_ids"]),
+            "completion_tokens": len(ids),
+            "weight_version": self.weight_version,
+            "output_token_logprobs": [[-0.5, token, None] for token in ids],
+            "e2e_latency": 0.001,
+        }
+        return {"text": "", "output_ids": ids, "meta_info": {**meta, **self.answer_overrides}}
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _model_info(self, request: web.Request) -> web.Response:
+        return web.json_response({"model_path": "scripted", "weight_version": self.weight_version})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        body = orjson.loads(await request.read())
+        self.aborted.append("all" if body.get("abort_all") else body["rid"])
+        return web.Response()
+
+    async def _update(self, request: web.Request) -> web.Response:
+        body = orjson.loads(await request.read())
+        if body["model_path"] == "missing":
+            return web.json_response({"success": False, "message": "no such folder"}, status=400)
+        self.weight_updates.append(body["model_path"])
+        if not self.ignores_updates:
+            self.weight_version = body["weight_version"]
+        return web.json_response({"success": True, "message": "", "num_paused_requests": 0})
+
+    async def _accept(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+
+def play(script: list[list[int]]) -> Respond:
+    """Answer the k-th request of a trajectory with `script[k]`, cut to the request's budget.
+
+    Requests belong to a trajectory by their id, `{trajectory}-{turn}` as the rollout worker names them.
+
+    Args:
+        script: the ids of each turn; after the last one it starts over.
+    """
+
+    def respond(payload: dict[str, Any]) -> tuple[list[int], str]:
+        turn = int(payload["rid"].rpartition("-")[2].partition(".")[0])
+        ids = script[turn % len(script)]
+        budget = payload["sampling_params"]["max_new_tokens"]
+        return (ids, "stop") if len(ids) <= budget else (ids[:budget], "length")
+
+    return respond
+
+
+async def _serve(port: int, script: list[list[int]]) -> None:
+    await ScriptedEngine(play(script), keep_requests=False).start(port)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--script", type=Path, required=True, help="JSON list with the list of ids of each turn")
+    options = parser.parse_args()
+    asyncio.run(_serve(options.port, json.loads(options.script.read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""The engine client against an engine that fails on command."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agentrl.errors import EngineError, EngineRequestError, EngineTimeout, EngineUnavailable, WeightVersionError
+from agentrl.inference.client import EngineClient
+from agentrl.inference.protocol import parse_generation, parse_weight_version
+from agentrl.testing.scripted_engine import ScriptedEngine
+
+PARAMS = {"max_new_tokens": 8, "temperature": 1.0}
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[ScriptedEngine]:
+    engine = ScriptedEngine(lambda payload: ([5, 6, 7], "stop"))
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@pytest.fixture
+async def client(engine: ScriptedEngine) -> AsyncIterator[EngineClient]:
+    client = EngineClient(engine.address, vocab_size=100, request_timeout_s=10, retries=2)
+    yield client
+    await client.close()
+
+
+async def test_generation(engine: ScriptedEngine, client: EngineClient) -> None:
+    output = await client.generate([1, 2, 3], PARAMS, rid="a")
+    assert output.token_ids == [5, 6, 7]
+    assert output.log_probs == [-0.5, -0.5, -0.5]
+    assert output.weight_versions == [0, 0, 0]
+    assert (output.finish_reason, output.prompt_tokens) == ("stop", 3)
+    assert engine.requests == [{"rid": "a", "input_ids": [1, 2, 3], "sampling_params": PARAMS, "return_logprob": True}]
+
+
+@pytest.mark.parametrize("ids", [[100], [1, -1], [], [1, 10**9, 2]])
+async def test_ids_outside_the_vocabulary_never_reach_the_engine(
+    engine: ScriptedEngine, client: EngineClient, ids: list[int]
+) -> None:
+    with pytest.raises(EngineRequestError):
+        await client.generate(ids, PARAMS)
+    assert engine.requests == []
+
+
+async def test_stop_ids_outside_the_vocabulary_never_reach_the_engine(
+    engine: ScriptedEngine, client: EngineClient
+) -> None:
+    with pytest.raises(EngineRequestError, match="id 100 at position 1 of stop_token_ids"):
+        await client.generate([1], {**PARAMS, "stop_token_ids": [1, 100]})
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "429", "drop", "cut"])
+async def test_a_lost_answer_is_drawn_again_under_a_new_id(
+    engine: ScriptedEngine, client: EngineClient, fault: str
+) -> None:
+    engine.faults.append(fault)
+    output = await client.generate([1], PARAMS, rid="a")
+    assert output.token_ids == [5, 6, 7]
+    assert [request["rid"] for request in engine.requests] == ["a", "a.1"]
+    await client.close()
+    assert engine.aborted == (["a"] if fault in ("drop", "cut") else [])
+
+
+async def test_retries_end(engine: ScriptedEngine, client: EngineClient) -> None:
+    engine.faults.extend(["500"] * 3)
+    with pytest.raises(EngineUnavailable, match="500: as told"):
+        await client.generate([1], PARAMS)
+    assert len(engine.requests) == 3
+
+
+async def test_a_refused_request_is_not_tried_again(engine: ScriptedEngine, client: EngineClient) -> None:
+    engine.faults.append("400")
+    with pytest.raises(EngineRequestError, match="400: as told"):
+        await client.generate([1], PARAMS)
+    assert len(engine.requests) == 1
+
+
+async def test_a_hanging_engine_times_out_and_the_request_is_aborted(
+    engine: ScriptedEngine, client: EngineClient
+) -> None:
+    engine.faults.append("hang")
+    start = time.perf_counter()
+    with pytest.raises(EngineTimeout, match=r"0\.3 s"):
+        await client.generate([1], PARAMS, rid="a", timeout_s=0.3)
+    assert time.perf_counter() - start < 3
+    await client.close()
+    assert engine.aborted == ["a"]
+    assert len(engine.requests) == 1
+
+
+async def test_a_cancelled_generation_is_aborted(engine: ScriptedEngine, client: EngineClient) -> None:
+    engine.faults.append("hang")
+    task = asyncio.create_task(client.generate([1], PARAMS, rid="a"))
+    while not engine.requests:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await client.close()
+    assert engine.aborted == ["a"]
+
+
+async def test_no_engine_there() -> None:
+    client = EngineClient("http://127.0.0.1:9", vocab_size=100, retries=1)
+    with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:9"):
+        await client.generate([1], PARAMS)
+    assert not await client.health()
+    await client.close()
+
+
+async def test_connections_are_reused(engine: ScriptedEngine, client: EngineClient) -> None:
+    await client.generate([1], PARAMS)
+    session = client._open_session()
+    for _ in range(5):
+        await client.generate([1], PARAMS)
+    assert session is client._open_session()
+    assert sum(len(pool) for pool in session.connector._conns.values()) == 1
+
+
+async def test_control_calls(engine: ScriptedEngine, client: EngineClient) -> None:
+    assert await client.health()
+    assert await client.weight_version() == 0
+    await client.update_weights_from_disk("folder", 3)
+    assert engine.weight_updates == ["folder"]
+    assert await client.weight_version() == 3
+    assert (await client.generate([1], PARAMS)).weight_versions == [3, 3, 3]
+    await client.pause("abort")
+    await client.resume()
+    await client.flush_cache()
+    await client.abort("x")
+    await client.abort()
+    assert engine.aborted == ["x", "all"]
+    with pytest.raises(EngineRequestError, match="no such folder"):
+        await client.update_weights_from_disk("missing", 4)
+    engine.healthy = False
+    assert not await client.health()
+
+
+def answer(**meta: Any) -> dict[str, Any]:
+    base = {
+        "finish_reason": {"type": "stop", "matched": 7},
+        "weight_version": "2",
+        "output_token_logprobs": [[-1.0, 5, "a"], [-2.0, 7, None]],
+    }
+    return {"output_ids": [5, 7], "meta_info": {**base, **meta}}
+
+
+def test_answers_of_real_servers() -> None:
+    output = parse_generation(answer(), 8)
+    assert (output.token_ids, output.weight_versions, output.matched) == ([5, 7], [2, 2], 7)
+    assert parse_generation([answer()], 8).token_ids == [5, 7]
+    spans = [{"version": "1", "start": 0, "end": 1}, {"version": "2", "start": 1, "end": 2}]
+    assert parse_generation(answer(weight_versions=spans), 8).weight_versions == [1, 2]
+    assert parse_generation(answer(weight_version="default"), 8).weight_versions == [0, 0]
+    without_ids = answer()
+    del without_ids["output_ids"]
+    assert parse_generation(without_ids, 8).token_ids == [5, 7]
+    empty = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": "x"}}}
+    assert parse_generation(empty, 8).finish_reason == "abort"
+    assert parse_generation(answer(finish_reason=None), 8).finish_reason == "abort"
+    assert parse_generation(answer(finish_reason=None), 2).finish_reason == "length"
+    assert parse_generation(answer(finish_reason="length"), 8).finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"error": "x"}, "not one generation"),
+        ([answer(), answer()], "not one generation"),
+        ({**answer(), "output_ids": [5]}, "other tokens"),
+        ({**answer(), "output_ids": [5, 8]}, "other tokens"),
+        (answer(output_token_logprobs=None), "other tokens"),
+        (answer(output_token_logprobs=[[None, 5, None], [-1.0, 7, None]]), "without a log-prob"),
+        (answer(weight_versions=[{"version": "1", "start": 0, "end": 1}]), "cover 1 of 2"),
+    ],
+)
+def test_answers_that_cannot_be_trained_on(body: Any, says: str) -> None:
+    with pytest.raises(EngineError, match=says):
+        parse_generation(body, 8)
+
+
+def test_weight_versions_are_numbers() -> None:
+    assert [parse_weight_version(v) for v in (None, "default", "3", 4)] == [0, 0, 3, 4]
+    with pytest.raises(WeightVersionError, match="main-2"):
+        parse_weight_version("main-2")
