@@ -1,0 +1,165 @@
+"""The policy and its frozen reference, one rank of each.
+
+Where the loss is: `PolicyLoss.__call__` in `policy_loss.py`, called for every micro-batch by `updates.run_update`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from agentrl.config.actor import FSDPConfig, LogProbSection
+from agentrl.config.rollout import RolloutConfig
+from agentrl.config.root import RunConfig
+from agentrl.data_proto import DataProto
+from agentrl.errors import ConfigError
+from agentrl.single_controller import Dispatch, Worker, register
+from agentrl.workers.attention import VARLEN, choose_attention
+from agentrl.workers.export import write_engine_weights, write_hf_folder
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
+from agentrl.workers.loading import DTYPES, load_causal_lm
+from agentrl.workers.micro_batches import MicroLimits, RowLayout
+from agentrl.workers.mini_batches import MiniBatchPlan
+from agentrl.workers.nets import PolicyNet
+from agentrl.workers.optim import learning_rate
+from agentrl.workers.policy_loss import PolicyLoss
+from agentrl.workers.setup import memory_metrics, prepare_rank
+from agentrl.workers.shards import load_shards, save_shards
+from agentrl.workers.token_stats import EntropyMode
+from agentrl.workers.updates import OVERHEAD_TOKENS, run_update, update_limits
+
+
+class ActorRolloutRefWorker(Worker):
+    """One rank of the policy (`actor`) or of the reference policy (`ref`).
+
+    Args:
+        config: the whole run.
+        role: `actor` learns; `ref` is the model as it was at the start, frozen.
+    """
+
+    def __init__(self, config: RunConfig, role: Literal["actor", "ref"] = "actor") -> None:
+        self.config = config
+        self.role = role
+        self.updates_done = 0
+        self.total_steps = 0
+
+    @register(Dispatch.ONE_TO_ALL)
+    def init_model(self, total_steps: int = 0) -> None:
+        """Load, shard and, for the actor, set up the optimizer.
+
+        Args:
+            total_steps: training steps of the run, for the learning-rate schedule.
+
+        Raises:
+            ConfigError: the model cannot be used, or the section is contradictory.
+        """
+        prepare_rank(self, self.config.trainer)
+        self.total_steps = total_steps
+        policy, actor = self.config.actor_rollout_ref, self.config.actor_rollout_ref.actor
+        fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config
+        lm, self._packed = self._load(fsdp)
+        self._infer_limits = self._log_prob_limits(policy.rollout if self.role == "actor" else policy.ref)
+        net = PolicyNet(lm, policy.rollout.temperature)
+        if self.role == "ref":
+            self.model = FSDPModel(net, self.device, fsdp)
+            return
+        self._limits = update_limits(actor, self.device, packed=self._packed, key="actor_rollout_ref.actor")
+        response_length = policy.rollout.response_length or self.config.data.max_response_length
+        self._loss = PolicyLoss(actor, response_length)
+        self.model = FSDPModel(net, self.device, fsdp, actor.optim, actor.grad_clip)
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def compute_log_prob(self, batch: DataProto) -> DataProto:
+        """Log-probs and entropies of the policy at the trained tokens, 0 elsewhere.
+
+        Returns:
+            `old_log_probs` and `entropys`, (B, R) float32.
+        """
+        return self._log_probs(batch, "old_log_probs", EntropyMode.VALUE)
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def compute_ref_log_prob(self, batch: DataProto) -> DataProto:
+        """The same as `ref_log_prob`, for a worker whose role is `ref`."""
+        return self._log_probs(batch, "ref_log_prob", EntropyMode.NONE)
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def update_actor(self, batch: DataProto) -> DataProto:
+        """One training step: all epochs and mini-batches of the batch.
+
+        Args:
+            batch: `input_ids, attention_mask, responses, response_mask, old_log_probs, advantages`, and
+                `ref_log_prob` with `use_kl_loss`, `rollout_is_weights` and `row_id` where there are any.
+
+        Returns:
+            No rows; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on every rank.
+        """
+        actor = self.config.actor_rollout_ref.actor
+        rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        seed = [self.config.trainer.seed, self.updates_done] if actor.shuffle else None
+        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed)
+        lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
+        metrics = run_update(self.model, batch, plan, self._limits, self._loss, lr, self._loss.entropy_mode)
+        self.updates_done += 1
+        named = {f"actor/{name}": value for name, value in metrics.items()}
+        return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})
+
+    @register(Dispatch.ONE_TO_ALL)
+    def export_weights(self, folder: str) -> None:
+        """Rank 0 writes the weights as the engines read them, in the engines' type."""
+        weights = self.model.full_weights(self.model.net.lm, self._engine_dtype())
+        if dist.get_rank() == 0:
+            write_engine_weights(folder, self.model.net.lm, weights)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def export_hf(self, folder: str) -> None:
+        """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
+        weights = self.model.full_weights(self.model.net.lm)
+        if dist.get_rank() == 0:
+            write_hf_folder(folder, self.model.net.lm, weights, self.config.actor_rollout_ref.model)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def save_checkpoint(self, folder: str) -> None:
+        """Write this rank's shards of parameters and optimizer."""
+        save_shards(folder, self.model, self.updates_done)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, folder: str) -> None:
+        """Go on from what `save_checkpoint` wrote, with any number of ranks."""
+        self.updates_done = load_shards(folder, self.model)
+
+    def _log_probs(self, batch: DataProto, name: str, entropy: EntropyMode) -> DataProto:
+        batch = batch.to(self.device)
+        layout = RowLayout(batch)
+        columns = [torch.zeros(layout.mask.shape, device=self.device) for _ in range(2)]
+        micros = layout.micro_batches(None, self._infer_limits)
+        for micro, outputs in self.model.infer(micros, entropy):
+            for column, values in zip(columns, outputs, strict=True):
+                if values is not None:
+                    column[micro.rows, : micro.mask.shape[1]] = micro.spread(values)
+        tensors = {name: columns[0].cpu()}
+        if entropy is not EntropyMode.NONE:
+            tensors["entropys"] = columns[1].cpu()
+        return DataProto(tensors)
+
+    def _log_prob_limits(self, section: LogProbSection | RolloutConfig) -> MicroLimits:
+        rows = None if section.log_prob_use_dynamic_bsz else section.log_prob_micro_batch_size_per_gpu
+        if rows is None and not section.log_prob_use_dynamic_bsz:
+            raise ConfigError("log_prob_use_dynamic_bsz=false needs log_prob_micro_batch_size_per_gpu beside it")
+        overhead = OVERHEAD_TOKENS[self.device.type]
+        return MicroLimits(section.log_prob_max_token_len_per_gpu, rows, self._packed, overhead)
+
+    def _load(self, fsdp: FSDPConfig) -> tuple[Any, bool]:
+        """The model on the CPU, and whether its attention takes packed rows."""
+        model = self.config.actor_rollout_ref.model
+        dtype = compute_dtype(fsdp, self.device)
+        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)
+        return load_causal_lm(model, DTYPES[fsdp.model_dtype], attention), attention == VARLEN
+
+    def _engine_dtype(self) -> torch.dtype:
+        name = self.config.actor_rollout_ref.rollout.dtype
+        if name == "auto":
+            name = "bfloat16" if self.device.type == "cuda" else "float32"
+        return DTYPES[name]

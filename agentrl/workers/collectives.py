@@ -1,0 +1,41 @@
+"""Small exchanges between ranks over CPU tensors; with one rank they cost nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def backend_for(device: torch.device) -> str:
+    """The process-group backend: gloo for CPU tensors everywhere, nccl beside it on GPUs."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def sum_over_ranks(values: list[float]) -> list[float]:
+    """Elementwise sum, exact for counts below 2**53."""
+    return _reduce(values, dist.ReduceOp.SUM)
+
+
+def max_over_ranks(values: list[float]) -> list[float]:
+    """Elementwise maximum."""
+    return _reduce(values, dist.ReduceOp.MAX)
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """One value per rank, on every rank."""
+    if dist.get_world_size() == 1:
+        return [value]
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered
+
+
+def _reduce(values: list[float], op: Any) -> list[float]:
+    if dist.get_world_size() == 1:
+        return values
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, op=op)
+    reduced: list[float] = tensor.tolist()
+    return reduced

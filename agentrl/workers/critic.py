@@ -1,0 +1,112 @@
+"""The value model of PPO, one rank."""
+
+from __future__ import annotations
+
+import torch
+
+from agentrl.algorithms import value_loss
+from agentrl.config.actor import ModelConfig
+from agentrl.config.root import CriticConfig, RunConfig
+from agentrl.data_proto import DataProto
+from agentrl.single_controller import Dispatch, Worker, register
+from agentrl.workers.attention import VARLEN, choose_attention
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
+from agentrl.workers.loading import DTYPES, load_backbone
+from agentrl.workers.metric_sums import MetricSums
+from agentrl.workers.micro_batches import MicroBatch, RowLayout
+from agentrl.workers.mini_batches import MiniBatchPlan
+from agentrl.workers.nets import ValueNet
+from agentrl.workers.optim import learning_rate
+from agentrl.workers.policy_loss import LossCounts
+from agentrl.workers.setup import memory_metrics, prepare_rank
+from agentrl.workers.shards import load_shards, save_shards
+from agentrl.workers.updates import run_update, update_limits
+
+
+class CriticWorker(Worker):
+    """One rank of the critic: the policy's architecture (or `critic.model`) with a value head that starts at 0.
+
+    Args:
+        config: the whole run.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.updates_done = 0
+        self.total_steps = 0
+
+    @property
+    def section(self) -> CriticConfig:
+        """`critic.*`."""
+        return self.config.critic
+
+    @register(Dispatch.ONE_TO_ALL)
+    def init_model(self, total_steps: int = 0) -> None:
+        """Load, shard and set up the optimizer.
+
+        Args:
+            total_steps: training steps of the run, for the learning-rate schedule.
+
+        Raises:
+            ConfigError: the model cannot be used, or the section is contradictory.
+        """
+        prepare_rank(self, self.config.trainer)
+        self.total_steps = total_steps
+        fsdp, model = self.section.fsdp_config, self._model_config()
+        attention = choose_attention(
+            self.device, compute_dtype(fsdp, self.device), remove_padding=model.use_remove_padding
+        )
+        self._limits = update_limits(self.section, self.device, packed=attention == VARLEN, key="critic")
+        net = ValueNet(load_backbone(model, DTYPES[fsdp.model_dtype], attention))
+        self.model = FSDPModel(net, self.device, fsdp, self.section.optim, self.section.grad_clip)
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def compute_values(self, batch: DataProto) -> DataProto:
+        """`values` (B, R) float32: the value of the state before each trained token, 0 elsewhere."""
+        batch = batch.to(self.device)
+        layout = RowLayout(batch)
+        values = torch.zeros(layout.mask.shape, device=self.device)
+        for micro, outputs in self.model.infer(layout.micro_batches(None, self._limits)):
+            values[micro.rows, : micro.mask.shape[1]] = micro.spread(outputs)
+        return DataProto({"values": values.cpu()})
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def update_critic(self, batch: DataProto) -> DataProto:
+        """One training step: all epochs and mini-batches of the batch.
+
+        Args:
+            batch: `input_ids, attention_mask, responses, response_mask, values, returns`, and `row_id` where there is
+                one.
+
+        Returns:
+            No rows; `meta_info["metrics"]` holds `critic/*`, the same on every rank.
+        """
+        policy = self.config.actor_rollout_ref
+        prompts = self.section.ppo_mini_batch_size or policy.actor.ppo_mini_batch_size
+        epochs = self.section.ppo_epochs or policy.actor.ppo_epochs
+        plan = MiniBatchPlan(batch, prompts * policy.rollout.n, epochs, None)
+        lr = learning_rate(self.section.optim, self.updates_done, self.total_steps)
+        metrics = run_update(self.model, batch, plan, self._limits, self._loss, lr)
+        self.updates_done += 1
+        named = {f"critic/{name}": value for name, value in metrics.items()}
+        return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})
+
+    @register(Dispatch.ONE_TO_ALL)
+    def save_checkpoint(self, folder: str) -> None:
+        """Write this rank's shards of parameters and optimizer."""
+        save_shards(folder, self.model, self.updates_done)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, folder: str) -> None:
+        """Go on from what `save_checkpoint` wrote, with any number of ranks."""
+        self.updates_done = load_shards(folder, self.model)
+
+    def _loss(
+        self, batch: DataProto, counts: LossCounts, sums: MetricSums, micro: MicroBatch, values: torch.Tensor
+    ) -> torch.Tensor:
+        """This micro-batch's share of the mini-batch's value loss."""
+        raise NotImplementedError
+
+    def _model_config(self) -> ModelConfig:
+        own = self.section.model
+        return own if own.path else own.model_copy(update={"path": self.config.actor_rollout_ref.model.path})

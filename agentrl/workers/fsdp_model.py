@@ -1,0 +1,180 @@
+"""One FSDP2 model on one rank: forward passes over micro-batches, optimizer steps, full weights.
+
+The policy, the reference and the critic are all this class around another `TokenNet`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from agentrl.config.actor import FSDPConfig, OptimConfig
+from agentrl.workers.collectives import max_over_ranks
+from agentrl.workers.loading import DTYPES
+from agentrl.workers.micro_batches import MicroBatch, placeholder
+from agentrl.workers.nets import TokenNet
+from agentrl.workers.optim import AdamW
+
+logger = logging.getLogger(__name__)
+
+LossFn = Callable[[MicroBatch, Any], torch.Tensor]
+"""(micro-batch, what the net returned) -> this micro-batch's share of the loss of the whole mini-batch of all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One optimizer step: the gradient norm before clipping, and False when it was not finite and nothing changed."""
+
+    grad_norm: float
+    taken: bool
+
+
+def compute_dtype(config: FSDPConfig, device: torch.device) -> torch.dtype:
+    """The type of forward and backward passes."""
+    if config.compute_dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return DTYPES[config.compute_dtype]
+
+
+class FSDPModel:
+    """A sharded `TokenNet` with its optimizer.
+
+    Every rank must make the same calls in the same order, also a rank that has no rows.
+
+    Args:
+        net: the module, on the CPU, equal on all ranks.
+        device: where it runs. The default process group must exist.
+        config: sharding and precision.
+        optim: None for a frozen model.
+        grad_clip: largest gradient norm.
+    """
+
+    def __init__(
+        self,
+        net: TokenNet,
+        device: torch.device,
+        config: FSDPConfig,
+        optim: OptimConfig | None = None,
+        grad_clip: float = 1.0,
+    ) -> None:
+        self.net = net
+        self.device = device
+        net.train(optim is not None)
+        net.requires_grad_(optim is not None)
+        _shard(net, device, config)
+        self.optimizer = AdamW(net.named_parameters(), optim, grad_clip) if optim is not None else None
+        self._state_on_host = config.optimizer_offload and _gpu_only("optimizer_offload", device)
+
+    @torch.no_grad()
+    def infer(self, micros: Sequence[MicroBatch], *args: Any) -> Iterator[tuple[MicroBatch, Any]]:
+        """Run the net on each micro-batch without a gradient. `args` are passed to every forward pass."""
+        passes, spare = self._passes(micros)
+        for micro in passes:
+            yield micro, self.net(micro, *args)
+        for micro in spare:
+            self.net(micro, *args)
+
+    def update(self, micros: Sequence[MicroBatch], loss_fn: LossFn, lr: float, *args: Any) -> StepReport:
+        """One optimizer step over the micro-batches of all ranks; the gradient is the sum over all of them.
+
+        Args:
+            micros: this rank's part; may be empty.
+            loss_fn: the parts of all micro-batches and ranks must add up to the loss.
+            lr: learning rate of this step.
+            *args: passed to every forward pass.
+        """
+        if self.optimizer is None:
+            raise RuntimeError("a frozen model cannot be updated")
+        passes, spare = self._passes(micros)
+        for micro in passes:
+            loss_fn(micro, self.net(micro, *args)).backward()  # type: ignore[no-untyped-call]
+        for micro in spare:
+            # Collectives run in every forward and backward pass, so all ranks need the same number of them.
+            _first_tensor(self.net(micro, *args)).sum().mul(0.0).backward()
+        if self._state_on_host:
+            self.optimizer.move_state(self.device)
+        norm, taken = self.optimizer.step(lr)
+        if self._state_on_host:
+            self.optimizer.move_state("cpu")
+        if not taken:
+            logger.warning("the gradient norm is %s: optimizer step skipped", norm)
+        return StepReport(norm, taken)
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Live parameters and persistent buffers by name; each tied parameter once."""
+        return _named_state(self.net)
+
+    def full_weights(self, module: nn.Module | None = None, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+        """Whole tensors on the CPU of rank 0, nothing on other ranks. A collective call.
+
+        Args:
+            module: a part of the net, whose own names are used; None: the net.
+            dtype: what floating tensors are cast to; None: as they are.
+        """
+        full: dict[str, torch.Tensor] = {}
+        for name, tensor in _named_state(module or self.net).items():
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if dist.get_rank() == 0:
+                cast_to = dtype if whole.is_floating_point() else None
+                full[name] = whole.detach().to(device="cpu", dtype=cast_to).contiguous()
+        return full
+
+    def _passes(self, micros: Sequence[MicroBatch]) -> tuple[Sequence[MicroBatch], list[MicroBatch]]:
+        """This rank's micro-batches, and as many placeholders as the busiest rank has micro-batches more."""
+        most = int(max_over_ranks([float(len(micros))])[0])
+        return micros, [placeholder(self.device)] * (most - len(micros))
+
+
+def _shard(net: TokenNet, device: torch.device, config: FSDPConfig) -> None:
+    """FSDP2 over all ranks: one group per decoder layer, one for the rest. Gradients are summed, never averaged."""
+    world_size = dist.get_world_size()
+    mesh = DeviceMesh(device.type, list(range(world_size)))
+    dtype = compute_dtype(config, device)
+    policy = MixedPrecisionPolicy()
+    if dtype != DTYPES[config.model_dtype]:
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    offload = config.param_offload and _gpu_only("param_offload", device)
+    offload_policy = CPUOffloadPolicy() if offload else OffloadPolicy()
+    for block in net.blocks():
+        fully_shard(
+            block,
+            mesh=mesh,
+            reshard_after_forward=config.reshard_after_forward,
+            mp_policy=policy,
+            offload_policy=offload_policy,
+        )
+    fully_shard(net, mesh=mesh, mp_policy=policy, offload_policy=offload_policy)
+    if world_size > 1:
+        for module in net.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+
+
+def _gpu_only(key: str, device: torch.device) -> bool:
+    if device.type == "cuda":
+        return True
+    logger.warning("fsdp_config.%s has no effect on a CPU: everything is in host memory already", key)
+    return False
+
+
+def _named_state(module: nn.Module) -> dict[str, torch.Tensor]:
+    parameters: dict[str, torch.Tensor] = dict(module.named_parameters())
+    aliases = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    buffers = {name: tensor for name, tensor in module.state_dict().items() if name not in aliases}
+    return {**parameters, **buffers}
+
+
+def _first_tensor(outputs: Any) -> torch.Tensor:
+    first = outputs[0] if isinstance(outputs, tuple) else outputs
+    assert isinstance(first, torch.Tensor)
+    return first

@@ -1,0 +1,90 @@
+"""Hugging Face folders as models, with readable errors. Nothing is ever filled with random weights in silence."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentrl.config.actor import ModelConfig
+from agentrl.errors import ConfigError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_causal_lm(model: ModelConfig, dtype: torch.dtype, attention: str) -> Any:
+    """Load a causal language model on the CPU.
+
+    Raises:
+        ConfigError: no such folder, not a causal language model, missing weights, or logits that are not simply
+            `head(hidden)`.
+    """
+    from transformers import AutoModelForCausalLM
+
+    lm = _load(AutoModelForCausalLM, model, dtype, attention)
+    _require_plain_head(lm, model.path)
+    return lm
+
+
+def load_backbone(model: ModelConfig, dtype: torch.dtype, attention: str) -> Any:
+    """Load the model without its language-model head on the CPU, for a value head. Errors as `load_causal_lm`."""
+    from transformers import AutoModel
+
+    return _load(AutoModel, model, dtype, attention)
+
+
+def _load(auto_class: Any, model: ModelConfig, dtype: torch.dtype, attention: str) -> Any:
+    path = os.path.expanduser(model.path)
+    _require_model_folder(path)
+    try:
+        net, info = auto_class.from_pretrained(
+            path,
+            dtype=dtype,
+            attn_implementation=attention,
+            trust_remote_code=model.trust_remote_code,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ConfigError(f"the model in '{path}' cannot be loaded: {error}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ConfigError(f"the model in '{path}' lacks {len(missing)} weights, among them {missing[:3]}")
+    _disable_dropout(net)
+    if model.enable_gradient_checkpointing:
+        net.gradient_checkpointing_enable({"use_reentrant": False})
+    return net
+
+
+def _require_model_folder(path: str) -> None:
+    if not path:
+        raise ConfigError("actor_rollout_ref.model.path is empty: give the folder of a Hugging Face model")
+    looks_like_hub_name = path.count("/") == 1 and path[0] not in "./~"
+    if os.path.isdir(path):
+        if not os.path.isfile(os.path.join(path, "config.json")):
+            raise ConfigError(f"'{path}' is not a model folder: it has no config.json")
+    elif os.path.exists(path) or not looks_like_hub_name:
+        raise ConfigError(f"there is no model folder '{path}'")
+
+
+def _disable_dropout(net: nn.Module) -> None:
+    """Log-probs must be those of the policy that sampled, which knows no dropout."""
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+
+
+@torch.no_grad()
+def _require_plain_head(lm: Any, path: str) -> None:
+    """Compare the model's own logits with those of its head on two tokens: soft caps and scales would differ."""
+    ids = torch.tensor([[0, 1]])
+    hidden = lm.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    own, plain = lm(input_ids=ids, use_cache=False).logits, lm.get_output_embeddings()(hidden)
+    if not torch.allclose(own.float(), plain.float(), rtol=1e-3, atol=1e-3):
+        raise ConfigError(
+            f"the model in '{path}' ({type(lm).__name__}) changes its logits after the output embedding (a soft cap or "
+            "a scale); agentrl trains models whose logits are the output embedding of the last hidden state"
+        )

@@ -1,0 +1,101 @@
+"""AdamW with decay of matrices only, its learning-rate schedule, and steps that a non-finite gradient cannot poison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from agentrl.config.actor import OptimConfig
+
+
+def learning_rate(config: OptimConfig, updates_done: int, total_updates: int) -> float:
+    """The learning rate of the next update.
+
+    Warm-up is linear and reaches the peak with its last update. After it the rate stays (`constant`) or falls
+    (`linear`, `cosine`) so that it would be `min_lr_ratio * lr` once all updates are done.
+
+    Args:
+        config: peak, warm-up and style.
+        updates_done: updates so far (one per training step, however many mini-batches it has).
+        total_updates: of the whole run; `config.total_training_steps` replaces it when given.
+    """
+    total = config.total_training_steps if config.total_training_steps > 0 else total_updates
+    warmup = config.lr_warmup_steps if config.lr_warmup_steps >= 0 else int(config.lr_warmup_steps_ratio * total)
+    if updates_done < warmup:
+        return config.lr * (updates_done + 1) / warmup
+    if config.warmup_style == "constant":
+        return config.lr
+    progress = min(1.0, (updates_done - warmup) / max(1, total - warmup))
+    falling = 1.0 - progress if config.warmup_style == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+    return config.lr * (config.min_lr_ratio + (1.0 - config.min_lr_ratio) * falling)
+
+
+class AdamW:
+    """AdamW over sharded parameters.
+
+    State exists from the start, so that a checkpoint of a model that has not learned yet restores like any other.
+
+    Args:
+        parameters: (name, parameter) pairs, sharded or not.
+        config: hyper-parameters.
+        grad_clip: largest gradient norm.
+    """
+
+    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], config: OptimConfig, grad_clip: float) -> None:
+        self.parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
+        self.grad_clip = grad_clip
+        matrices = [p for p in self.parameters.values() if p.ndim >= 2]
+        vectors = [p for p in self.parameters.values() if p.ndim < 2]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            fused=True,
+        )
+        for parameter in self.parameters.values():
+            self.optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def step(self, lr: float) -> tuple[float, bool]:
+        """Clip, apply and forget the gradients.
+
+        Returns:
+            the norm of the gradient before clipping, over all ranks, and whether the step was taken: it is not when
+            the norm is not finite.
+        """
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        norm = _full(torch.nn.utils.get_total_norm(gradients)) if gradients else torch.zeros(())
+        finite = bool(norm.isfinite())
+        if finite:
+            torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), self.grad_clip, norm)
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return float(norm), finite
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Optimizer state by `exp_avg.NAME`, `exp_avg_sq.NAME`, `step.NAME`: the live tensors, not copies."""
+        return {
+            f"{key}.{name}": value
+            for name, parameter in self.parameters.items()
+            for key, value in self.optimizer.state[parameter].items()
+        }
+
+    def move_state(self, device: torch.device | str) -> None:
+        """Move the moments (not the step counts) to a device: optimizer offload."""
+        for state in self.optimizer.state.values():
+            for key in ("exp_avg", "exp_avg_sq"):
+                state[key] = state[key].to(device, non_blocking=True)
+
+
+def _full(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,30 @@
+"""What every training rank does first: process group, seeds, deterministic mode."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from agentrl.config.root import TrainerConfig
+from agentrl.single_controller import Worker
+from agentrl.workers.collectives import backend_for
+
+
+def prepare_rank(worker: Worker, trainer: TrainerConfig) -> None:
+    """Join the other ranks and make this rank's numbers repeatable as far as `trainer` asks for it."""
+    if trainer.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    worker.init_process_group(backend_for(worker.device))
+    torch.manual_seed(trainer.seed)
+
+
+def memory_metrics(device: torch.device) -> dict[str, float]:
+    """Host memory of this process, and the GPU memory it used at most."""
+    import psutil
+
+    metrics = {"perf/cpu_memory_used_gb": psutil.Process().memory_info().rss / 2**30}
+    if device.type == "cuda":
+        metrics["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return metrics

@@ -1,0 +1,70 @@
+"""Log-probs and entropies of chosen tokens, without keeping logits of the whole vocabulary for every position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+Head = Callable[[torch.Tensor], torch.Tensor]
+"""Hidden states (K, H) -> logits (K, V)."""
+
+LOGITS_PER_CHUNK = {"cpu": 2**26, "cuda": 2**28}
+"""Most logits that exist at the same time, by device type: 256 MiB and 1 GiB in float32."""
+
+
+class EntropyMode(Enum):
+    """Whether the entropy of each token's distribution is wanted, and whether it carries a gradient."""
+
+    NONE = "none"
+    VALUE = "value"
+    GRADIENT = "gradient"
+
+
+def token_log_probs(
+    head: Head,
+    hidden_KH: torch.Tensor,
+    labels_K: torch.Tensor,
+    vocab_size: int,
+    *,
+    temperature: float = 1.0,
+    entropy: EntropyMode = EntropyMode.NONE,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-prob of each label under `softmax(head(hidden) / temperature)`, in float32.
+
+    Works through the positions in chunks; with a gradient, the logits of a chunk are computed again in the backward
+    pass, so at no time do more than `LOGITS_PER_CHUNK` of them exist.
+
+    Returns:
+        log-probs (K,) and entropies (K,) or None.
+    """
+    rows = max(1, LOGITS_PER_CHUNK[hidden_KH.device.type] // vocab_size)
+    if len(labels_K) <= rows:
+        return _chunk_stats(head, hidden_KH, labels_K, temperature, entropy)
+    parts = []
+    for hidden, labels in zip(hidden_KH.split(rows), labels_K.split(rows), strict=True):
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(_chunk_stats, head, hidden, labels, temperature, entropy, use_reentrant=False))
+        else:
+            parts.append(_chunk_stats(head, hidden, labels, temperature, entropy))
+    log_probs = torch.cat([part[0] for part in parts])
+    if entropy is EntropyMode.NONE:
+        return log_probs, None
+    return log_probs, torch.cat([part[1] for part in parts])
+
+
+def _chunk_stats(
+    head: Head, hidden: torch.Tensor, labels: torch.Tensor, temperature: float, entropy: EntropyMode
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    logits = head(hidden).float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    log_p = F.log_softmax(logits, dim=-1)
+    picked = log_p.gather(-1, labels[:, None]).squeeze(-1)
+    if entropy is EntropyMode.NONE:
+        return picked, None
+    with torch.set_grad_enabled(torch.is_grad_enabled() and entropy is EntropyMode.GRADIENT):
+        return picked, -(log_p.exp() * log_p).sum(-1)
