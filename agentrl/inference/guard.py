@@ -1,0 +1,80 @@
+"""Runs a command and makes sure that nothing of it outlives whoever asked for it.
+
+``python -m agentrl.inference.guard COMMAND...`` ends the command and all its descendants when the guard is told to
+stop (SIGTERM) or when its standard input closes, which happens whenever the parent ends, killed or not. The guard's exit
+code is the command's. It imports nothing heavy: one guard per engine costs about 10 MB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+
+GRACE_S = 5.0
+"""How long a command may take to end by itself before it is killed."""
+_POLL_S = 0.1
+_PR_SET_PDEATHSIG = 1
+
+
+def main(command: list[str]) -> int:
+    """Run `command` until it ends, the parent ends, or SIGTERM comes; return its exit code."""
+    told = _Told()
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_guard)
+    while child.poll() is None and not told.to_stop:
+        readable, _, _ = select.select([sys.stdin], [], [], _POLL_S)
+        if readable and not os.read(sys.stdin.fileno(), 1):
+            break
+    _end(child)
+    return child.returncode
+
+
+class _Told:
+    """Remembers that a signal asked for the end."""
+
+    def __init__(self) -> None:
+        self.to_stop = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.to_stop = True
+
+
+def _die_with_guard() -> None:
+    """In the command's process: be killed should the guard itself be killed (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the command politely, then kill whatever is left of its group and of its descendants."""
+    descendants = _descendants(child)
+    if child.poll() is None:
+        child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    for pid in descendants:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    child.wait()
+
+
+def _descendants(child: subprocess.Popen[bytes]) -> list[int]:
+    """Processes below the command, those that left its group included."""
+    import psutil
+
+    try:
+        return [process.pid for process in psutil.Process(child.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

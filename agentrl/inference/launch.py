@@ -1,0 +1,215 @@
+"""Inference servers as child processes: started until healthy, watched, restarted, and stopped with the run."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from agentrl.config.root import RunConfig
+from agentrl.errors import EngineTimeout, EngineUnavailable
+from agentrl.inference.guard import GRACE_S
+from agentrl.inference.sglang import launch_command, resolve_engine
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+_HEALTH_TIMEOUT_S = 25.0
+"""SGLang's health check generates a token, and may wait 20 s for it."""
+_FOREIGN_TIMEOUT_S = 30.0
+"""How long servers given by address may take: they are said to run already."""
+_LOG_TAIL_LINES = 20
+
+
+@dataclass(slots=True)
+class _Server:
+    index: int
+    host: str
+    port: int
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def log_tail(self) -> str:
+        """The last lines that the server wrote."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if self.log.exists() else []
+        return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(it wrote nothing)"
+
+
+class EngineServers:
+    """The inference servers of a run; a context manager. Make it with `start`.
+
+    Servers given by address are used as they are: never started, checked for life, or stopped.
+    """
+
+    def __init__(self, config: RunConfig, servers: list[_Server], addresses: list[str]) -> None:
+        self._config = config
+        self._servers = servers
+        self.addresses = addresses
+
+    @classmethod
+    def start(cls, config: RunConfig, log_dir: Path | None = None) -> Self:
+        """Start the run's servers, or take those of `server.addresses`, and wait until all are healthy.
+
+        Args:
+            config: the run.
+            log_dir: where the servers' output goes; None: `logs/` in the run folder.
+
+        Raises:
+            ConfigError: the engine is not installed.
+            EngineUnavailable: a port is taken or a server died early; with the end of its log.
+            EngineTimeout: a server was not healthy within `server.start_timeout_s`.
+        """
+        server = config.actor_rollout_ref.rollout.server
+        if server.addresses is not None:
+            addresses = [address.rstrip("/") for address in server.addresses]
+            return cls(config, [], addresses)._wait_until_healthy(addresses, _FOREIGN_TIMEOUT_S)
+        resolve_engine(config)
+        folder = log_dir or _default_log_dir(config)
+        folder.mkdir(parents=True, exist_ok=True)
+        ports = _ports(server.host, server.port, server.launch)
+        servers = [_Server(i, server.host, port, folder / f"engine_{i}.log") for i, port in enumerate(ports)]
+        self = cls(config, servers, [each.address for each in servers])
+        try:
+            for each in servers:
+                each.log.unlink(missing_ok=True)
+                self._spawn(each)
+            return self._wait_until_healthy(self.addresses, server.start_timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def check(self) -> None:
+        """Check that every server that this run started is alive.
+
+        Raises:
+            EngineUnavailable: one has ended; with the end of its log.
+        """
+        for server in self._servers:
+            code = server.process.poll() if server.process is not None else None
+            if code is not None:
+                raise EngineUnavailable(
+                    f"the engine at {server.address} ended with exit code {code}. The end of {server.log}:\n"
+                    f"{server.log_tail()}"
+                )
+
+    def restart_dead(self) -> list[str]:
+        """Start servers anew that have ended, with the weights of the model folder.
+
+        The router admits them once they are given the run's weights.
+
+        Returns:
+            Addresses of the restarted servers.
+        """
+        dead = [s for s in self._servers if s.process is not None and s.process.poll() is not None]
+        for server in dead:
+            logger.warning("restarting the engine at %s", server.address)
+            _close(server.process)
+            self._spawn(server)
+        addresses = [server.address for server in dead]
+        self._wait_until_healthy(addresses, self._config.actor_rollout_ref.rollout.server.start_timeout_s)
+        return addresses
+
+    def stop(self) -> None:
+        """Stop every server that this run started. Leaves no process; may be called twice."""
+        processes = [server.process for server in self._servers if server.process is not None]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            _close(process)
+        for server in self._servers:
+            server.process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _spawn(self, server: _Server) -> None:
+        command = launch_command(self._config, server.index, server.host, server.port)
+        guarded = [sys.executable, "-m", "agentrl.inference.guard", *command]
+        with server.log.open("ab") as log:
+            server.process = subprocess.Popen(
+                guarded, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def _wait_until_healthy(self, addresses: list[str], limit_s: float) -> Self:
+        deadline = time.monotonic() + limit_s
+        with httpx.Client(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
+            for address in addresses:
+                while not _healthy(client, address):
+                    self.check()
+                    if time.monotonic() > deadline:
+                        raise EngineTimeout(
+                            f"no healthy engine at {address} within {limit_s:g} s{self._log_of(address)}"
+                        )
+                    time.sleep(_POLL_S)
+        return self
+
+    def _log_of(self, address: str) -> str:
+        for server in self._servers:
+            if server.address == address:
+                return f". The end of {server.log}:\n{server.log_tail()}"
+        return ": is it running?"
+
+
+def _healthy(client: httpx.Client, address: str) -> bool:
+    try:
+        return client.get(f"{address}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _close(process: subprocess.Popen[bytes] | None) -> None:
+    """Wait for a guard that was told to stop; kill it should it not end (its command then dies with it)."""
+    if process is None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(GRACE_S + 5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _default_log_dir(config: RunConfig) -> Path:
+    folder = config.trainer.default_local_dir
+    return Path(tempfile.mkdtemp(prefix="agentrl-engines-")) if "${" in folder else Path(folder) / "logs"
+
+
+def _ports(host: str, first: int | None, count: int) -> list[int]:
+    """Ports of the servers: those asked for, which must be free, or any free ones.
+
+    Raises:
+        EngineUnavailable: a port is taken.
+    """
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for offset, listener in enumerate(sockets):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, 0 if first is None else first + offset))
+        return [listener.getsockname()[1] for listener in sockets]
+    except OSError as error:
+        raise EngineUnavailable(
+            f"port {(first or 0) + offset} on {host} cannot be used for an engine ({error.strerror}): "
+            "set actor_rollout_ref.rollout.server.port to a free one, or to null"
+        ) from error
+    finally:
+        for listener in sockets:
+            listener.close()

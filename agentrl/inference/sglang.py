@@ -1,0 +1,113 @@
+"""Which engine a run uses, and the command line of each kind of server."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from typing import Literal
+
+from agentrl.config.root import RunConfig
+from agentrl.errors import ConfigError
+
+EngineName = Literal["sglang", "embedded"]
+_TP_FLAGS = ("--tp", "--tp-size", "--tensor-parallel-size")
+
+
+def sglang_installed() -> bool:
+    """Whether the sglang package is there."""
+    return importlib.util.find_spec("sglang") is not None
+
+
+def cuda_available() -> bool:
+    """Whether torch sees a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def resolve_engine(config: RunConfig) -> EngineName:
+    """The engine of `rollout.name`; auto: sglang where CUDA and sglang are present, else embedded.
+
+    Raises:
+        ConfigError: sglang is to be started but is not installed.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name == "auto":
+        return "sglang" if sglang_installed() and uses_cuda(config) else "embedded"
+    if rollout.name == "sglang" and rollout.server.addresses is None and not sglang_installed():
+        raise ConfigError(
+            "actor_rollout_ref.rollout.name: got sglang, which is not installed (pip install 'agentrl[sglang]'); "
+            "use embedded, or name running servers in actor_rollout_ref.rollout.server.addresses"
+        )
+    return rollout.name
+
+
+def uses_cuda(config: RunConfig) -> bool:
+    """Whether the run's engines are on GPUs."""
+    return config.trainer.device == "cuda" or (config.trainer.device == "auto" and cuda_available())
+
+
+def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
+    """The command that starts server number `index` of the run."""
+    if resolve_engine(config) == "sglang":
+        return _sglang_command(config, index, host, port)
+    return _embedded_command(config, index, host, port)
+
+
+def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
+    embedded = config.actor_rollout_ref.rollout.embedded
+    options: dict[str, object | None] = {
+        "model": config.actor_rollout_ref.model.path,
+        "host": host,
+        "port": port,
+        "max-running-requests": embedded.max_running_requests,
+        "max-context-length": embedded.max_context_length or context_length(config),
+        "prefill-chunk": embedded.prefill_chunk,
+        "threads": embedded.threads,
+        "device": _device(config, index),
+        "seed": config.trainer.seed + index,
+    }
+    command = [sys.executable, "-m", "agentrl.inference.embedded"]
+    for name, value in options.items():
+        if value is not None:
+            command += [f"--{name}", str(value)]
+    return [*command, "--deterministic"] if config.trainer.deterministic else command
+
+
+def _device(config: RunConfig, index: int) -> str:
+    if not uses_cuda(config):
+        return "cpu"
+    return "cuda" if config.actor_rollout_ref.rollout.server.launch == 1 else f"cuda:{index}"
+
+
+def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
+    model, server = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.server
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model.path]
+    command += ["--host", host, "--port", str(port), "--context-length", str(context_length(config))]
+    command += ["--random-seed", str(config.trainer.seed + index)]
+    if model.tokenizer_path:
+        command += ["--tokenizer-path", model.tokenizer_path]
+    if model.trust_remote_code:
+        command += ["--trust-remote-code"]
+    if config.trainer.deterministic:
+        command += ["--enable-deterministic-inference"]
+    if not uses_cuda(config) and "--device" not in server.args:
+        command += ["--device", "cpu"]
+    if server.launch > 1 and "--base-gpu-id" not in server.args and uses_cuda(config):
+        command += ["--base-gpu-id", str(index * _tensor_parallel(server.args))]
+    return [*command, *server.args]
+
+
+def _tensor_parallel(args: list[str]) -> int:
+    for flag, value in itertools.pairwise(args):
+        if flag in _TP_FLAGS:
+            return int(value)
+    return 1
+
+
+def context_length(config: RunConfig) -> int:
+    """Tokens that a trajectory may have: prompt and response."""
+    rollout = config.actor_rollout_ref.rollout
+    prompt = rollout.prompt_length or config.data.max_prompt_length
+    return prompt + (rollout.response_length or config.data.max_response_length)
