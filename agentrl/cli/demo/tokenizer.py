@@ -20,8 +20,8 @@ CALL_HEAD, CALL_MIDDLE, CALL_VALUE, CALL_TAIL = (
     '": "',
     '"}}\n</tool_call>',
 )
-QUESTION_HEAD, ANSWER_HEAD = "What is ", "The answer is "
-WHOLE_PIECES = (CALL_HEAD, CALL_MIDDLE, CALL_VALUE, CALL_TAIL, QUESTION_HEAD, ANSWER_HEAD)
+ANSWER_HEAD = "The answer is "
+WHOLE_PIECES = (CALL_HEAD, CALL_MIDDLE, CALL_VALUE, CALL_TAIL, ANSWER_HEAD)
 TEMPLATE = "templates/demo.jinja"
 
 _ISOLATED = Regex(r"[\d+\-*/().=,?]|[A-Za-z_]+\n| ?[A-Za-z_]+|\s|[^\sA-Za-z_\d+\-*/().=,?]+")
