@@ -1,1 +1,1 @@
-"""Datasets: parquet rows checked into `Sample`s, a loader that resumes exactly, and `preprocess/` to make the files."""
+"""Datasets: parquet rows checked into `Sample`s (`dataset`), a loader that resumes exactly, and `preprocess/`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,15 +22,18 @@ def write_parquet(rows: Sequence[JsonDict], path: Path) -> Path:
 
     if not rows:
         raise UserInputError(f"{path}: there are no rows to write")
+    # Not `from_pylist`: it drops columns that the first row lacks.
+    columns = dict.fromkeys(key for row in rows for key in row)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(list(rows)), partial)
+        pq.write_table(pa.table({key: pa.array([row.get(key) for row in rows]) for key in columns}), partial)
         os.replace(partial, path)
-    except pa.ArrowInvalid as error:
-        raise UserInputError(f"{path}: the rows do not share one type per column: {error}") from error
+    except pa.ArrowException as error:
+        raise UserInputError(f"{path}: the rows do not fit parquet: {error}") from error
     except OSError as error:
         raise UserInputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
     return path

@@ -1,0 +1,135 @@
+"""`RLHFDataset`: the rows of parquet files as checked samples, turned into Python one row at a time."""
+
+from __future__ import annotations
+
+import bisect
+import glob
+import logging
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.config.data import DataConfig
+from agentrl.data.row import OPTIONAL_COLUMNS, RowReader
+from agentrl.errors import DataError
+from agentrl.types import Sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class RLHFDataset:
+    """Rows of one or more parquet files.
+
+    The files stay in Arrow's columns; a row becomes Python, and is checked, when it is asked for.
+
+    Args:
+        files: a path, a glob, or a list of them.
+        config: `data.*`: `prompt_key` is read here.
+        max_samples: use only the first so many rows; -1: all.
+
+    Raises:
+        DataError: a file that is missing, is no parquet, has no rows or lacks a column.
+    """
+
+    def __init__(self, files: str | Sequence[str], config: DataConfig, max_samples: int = -1) -> None:
+        self.files = expand_files(files)
+        self._prompt_key = config.prompt_key
+        self._tables = [_read_table(file, config.prompt_key) for file in self.files]
+        self._starts = [0, *accumulate(table.num_rows for table in self._tables)]
+        total = self._starts[-1]
+        self._rows = list(range(total if max_samples < 0 else min(max_samples, total)))
+        if not self._rows:
+            raise DataError(", ".join(self.files), None, None, "no rows", "at least one")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, position: int) -> Sample:
+        file, number = self._locate(self._rows[position])
+        row = self._tables[file].slice(number, 1).to_pylist()[0]
+        return RowReader(self.files[file], self._prompt_key).sample(row, number, self._rows[position])
+
+    def file_positions(self) -> list[list[int]]:
+        """Positions of the rows of each file, in the order of `files`."""
+        groups: list[list[int]] = [[] for _ in self.files]
+        for position, row in enumerate(self._rows):
+            groups[self._locate(row)[0]].append(position)
+        return groups
+
+    def filter_overlong(self, count_tokens: Callable[[Sample], int], max_len: int, drop: bool) -> int:
+        """Check every row, and leave out (or refuse) those whose prompt is too long.
+
+        Args:
+            count_tokens: tokens of a sample's rendered prompt, tool schemas included.
+            max_len: most tokens.
+            drop: leave long rows out; false: the first one is an error.
+
+        Returns:
+            How many rows were left out.
+
+        Raises:
+            DataError: a row that cannot be used, a long one where `drop` is false, or nothing left.
+        """
+        kept = []
+        for position, row in enumerate(self._rows):
+            count = count_tokens(self[position])
+            if count <= max_len:
+                kept.append(row)
+            elif not drop:
+                file, number = self._locate(row)
+                wanted = f"at most {max_len} (data.max_prompt_length); or set data.filter_overlong_prompts=true"
+                raise DataError(self.files[file], number, self._prompt_key, f"{count} tokens", wanted)
+        left_out = len(self._rows) - len(kept)
+        if not kept:
+            wanted = "a larger data.max_prompt_length"
+            raise DataError(", ".join(self.files), None, None, f"only prompts over {max_len} tokens", wanted)
+        if left_out:
+            logger.warning("left out %d of %d rows: prompts over %d tokens", left_out, len(self._rows), max_len)
+        self._rows = kept
+        return left_out
+
+    def _locate(self, row: int) -> tuple[int, int]:
+        """Number of the file that holds a row, and its number in there."""
+        file = bisect.bisect_right(self._starts, row) - 1
+        return file, row - self._starts[file]
+
+
+def expand_files(files: str | Sequence[str]) -> list[str]:
+    """Paths behind a path, a glob, or a list of them; a glob's files come in sorted order."""
+    paths: list[str] = []
+    for given in [files] if isinstance(files, str) else files:
+        if Path(given).exists() or not glob.has_magic(given):
+            paths.append(given)
+            continue
+        found = sorted(glob.glob(given, recursive=True))
+        if not found:
+            raise DataError(given, None, None, "no file that matches", "at least one parquet file")
+        paths += found
+    if not paths:
+        raise DataError("data files", None, None, "an empty list", "at least one parquet file")
+    return paths
+
+
+def _read_table(file: str, prompt_key: str) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        source = pq.ParquetFile(file, memory_map=True)
+        names = source.schema_arrow.names
+        for column in (prompt_key, "data_source"):
+            if column not in names:
+                raise DataError(file, None, column, f"no such column (there are {', '.join(names)})", "this column")
+        used = [prompt_key, "data_source", *(name for name in OPTIONAL_COLUMNS if name in names)]
+        unused = [name for name in names if name not in used]
+        if unused:
+            logger.warning("%s: nothing reads the columns %s", file, ", ".join(unused))
+        return source.read(columns=used)
+    except FileNotFoundError as error:
+        raise DataError(file, None, None, "no such file", "a parquet file") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(file, None, None, f"a file that is not readable as parquet ({error})", "parquet") from error

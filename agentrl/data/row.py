@@ -1,0 +1,170 @@
+"""One parquet row to a checked `Sample`. Every refusal names file, row, column, what was there and what was wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.errors import DataError, suggest
+from agentrl.types import JsonDict, Message, Sample
+
+TOOL_PHASES = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+OPTIONAL_COLUMNS = (
+    "ability",
+    "reward_model",
+    "agent_name",
+    "extra_info",
+    "tools_kwargs",
+    "interaction_kwargs",
+    "tool_config",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """Checks the rows of one file.
+
+    Args:
+        file: named in errors.
+        prompt_key: column of the prompt.
+    """
+
+    file: str
+    prompt_key: str
+
+    def sample(self, row: JsonDict, number: int, index: int) -> Sample:
+        """Check a row.
+
+        Args:
+            row: plain Python values, as pyarrow gives them.
+            number: number of the row in its file.
+            index: `Sample.index`: number of the row in the dataset.
+
+        Raises:
+            DataError: a cell that cannot be used.
+        """
+        cells = _Cells(self.file, number, {key: without_nones(value) for key, value in row.items()})
+        extra_info = cells.mapping("extra_info")
+        sample = Sample(
+            index=index,
+            prompt=cells.messages(self.prompt_key),
+            data_source=cells.text("data_source", required=True) or "",
+            ability=cells.text("ability") or "",
+            reward_model=cells.reward_model(),
+            agent_name=cells.text("agent_name"),
+            tools_kwargs=cells.tools_kwargs(extra_info),
+            interaction_kwargs=cells.interaction_kwargs(extra_info),
+            tool_config=cells.tool_config(),
+            extra_info=extra_info,
+        )
+        if extra_info.get("need_tools_kwargs") is True and not sample.tools_kwargs:
+            raise cells.error("extra_info.need_tools_kwargs", True, "false, or `tools_kwargs` in this row")
+        return sample
+
+
+def without_nones(value: Any) -> Any:
+    """Leave out struct fields that are None: parquet gives every row the fields of all rows (None: not given)."""
+    if isinstance(value, dict):
+        return {key: without_nones(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [without_nones(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """The cells of one row, each read with its check."""
+
+    file: str
+    number: int
+    row: JsonDict
+
+    def error(self, column: str, got: Any, wanted: str) -> DataError:
+        shown = "nothing" if got is None else repr(got)
+        return DataError(self.file, self.number, column, shown if len(shown) <= 120 else f"{shown[:117]}…", wanted)
+
+    def text(self, column: str, required: bool = False) -> str | None:
+        value = self.row.get(column)
+        if isinstance(value, str) and (value or not required):
+            return value or None
+        if value is None and not required:
+            return None
+        raise self.error(column, value, "text")
+
+    def mapping(self, column: str) -> JsonDict:
+        value = self.row.get(column)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.error(column, value, "a struct")
+        return value
+
+    def messages(self, column: str) -> list[Message]:
+        value = self.row.get(column)
+        if isinstance(value, str):
+            return [{"role": "user", "content": value}]
+        if not isinstance(value, list) or not value:
+            raise self.error(column, value, "a list of {role, content}, or text")
+        return [self._message(f"{column}[{position}]", message) for position, message in enumerate(value)]
+
+    def _message(self, column: str, message: Any) -> Message:
+        if not isinstance(message, dict):
+            raise self.error(column, message, "{role, content}")
+        if message.get("role") not in ROLES:
+            raise self.error(f"{column}.role", message.get("role"), f"one of {', '.join(ROLES)}")
+        content = message.get("content")
+        if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            content = "".join(part.get("text", "") for part in content)
+        if content is None and message.get("tool_calls"):
+            content = ""
+        if not isinstance(content, str):
+            raise self.error(f"{column}.content", content, "text (images and videos are not supported)")
+        return {**message, "content": content}
+
+    def reward_model(self) -> JsonDict:
+        value = self.mapping("reward_model")
+        if value.get("style", "rule") not in ("rule", "model"):
+            raise self.error("reward_model.style", value["style"], "rule or model")
+        return value
+
+    def tools_kwargs(self, extra_info: JsonDict) -> dict[str, JsonDict]:
+        value = self._here_or_in_extra_info("tools_kwargs", extra_info)
+        for tool, phases in value.items():
+            if not isinstance(phases, dict):
+                raise self.error(f"tools_kwargs.{tool}", phases, f"a struct of {', '.join(TOOL_PHASES)}")
+            for phase, kwargs in phases.items():
+                column = f"tools_kwargs.{tool}.{phase}"
+                if phase not in TOOL_PHASES:
+                    raise self.error(column, kwargs, f"no such key.{suggest(phase, TOOL_PHASES)}")
+                if not isinstance(kwargs, dict):
+                    raise self.error(column, kwargs, "a struct")
+        return value
+
+    def interaction_kwargs(self, extra_info: JsonDict) -> JsonDict:
+        value = self._here_or_in_extra_info("interaction_kwargs", extra_info)
+        if value and not (isinstance(value.get("name"), str) and value["name"]):
+            raise self.error("interaction_kwargs.name", value.get("name"), "the name of an interaction")
+        return value
+
+    def tool_config(self) -> JsonDict:
+        value = self.mapping("tool_config")
+        for key in value:
+            if key not in ("available_tools", "tool_format"):
+                known = suggest(key, ("available_tools", "tool_format"))
+                raise self.error(f"tool_config.{key}", value[key], f"no such key.{known}")
+        tools = value.get("available_tools", [])
+        if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
+            raise self.error("tool_config.available_tools", tools, "a list of tool names")
+        if not isinstance(value.get("tool_format", ""), str):
+            raise self.error("tool_config.tool_format", value["tool_format"], "the name of a tool parser")
+        return value
+
+    def _here_or_in_extra_info(self, column: str, extra_info: JsonDict) -> JsonDict:
+        """A struct that users put at the top level or into `extra_info`; in both places it must be the same."""
+        here, inside = self.mapping(column), extra_info.get(column, {})
+        if not isinstance(inside, dict):
+            raise self.error(f"extra_info.{column}", inside, "a struct")
+        if here and inside and here != inside:
+            raise self.error(column, here, f"the same as extra_info.{column}, or only one of them")
+        return here or inside

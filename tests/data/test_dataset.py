@@ -1,0 +1,237 @@
+"""Rows become samples, and what cannot be used is refused by file, row and column."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dataset_rows import row
+
+from agentrl.config.data import DataConfig
+from agentrl.data.dataset import RLHFDataset
+from agentrl.data.preprocess.writing import write_parquet
+from agentrl.errors import DataError, UserInputError
+from agentrl.types import Sample
+
+Parquet = Callable[..., str]
+
+
+def read(file: str | list[str], **config: Any) -> RLHFDataset:
+    return RLHFDataset(file, DataConfig(**config))
+
+
+def test_a_row_becomes_a_sample(parquet: Parquet) -> None:
+    file = parquet(
+        row(
+            7,
+            ability="math",
+            agent_name="tool_agent",
+            extra_info={
+                "index": 7,
+                "tools_kwargs": {"calc": {"create_kwargs": {"ground_truth": "7"}, "release_kwargs": {"n": 1}}},
+                "interaction_kwargs": {"name": "gsm8k", "query": "q"},
+            },
+            tool_config={"available_tools": ["calc"], "tool_format": "hermes"},
+        )
+    )
+    assert read(file)[0] == Sample(
+        index=0,
+        prompt=[{"role": "user", "content": "question 7"}],
+        data_source="openai/gsm8k",
+        ability="math",
+        reward_model={"style": "rule", "ground_truth": "7"},
+        agent_name="tool_agent",
+        tools_kwargs={"calc": {"create_kwargs": {"ground_truth": "7"}, "release_kwargs": {"n": 1}}},
+        interaction_kwargs={"name": "gsm8k", "query": "q"},
+        tool_config={"available_tools": ["calc"], "tool_format": "hermes"},
+        extra_info={
+            "index": 7,
+            "tools_kwargs": {"calc": {"create_kwargs": {"ground_truth": "7"}, "release_kwargs": {"n": 1}}},
+            "interaction_kwargs": {"name": "gsm8k", "query": "q"},
+        },
+    )
+
+
+def test_fields_that_parquet_fills_in_with_none_are_not_given(parquet: Parquet) -> None:
+    file = parquet(
+        row(0, extra_info={"tools_kwargs": {"search": {"create_kwargs": {"url": "x"}}}}),
+        row(1, extra_info={"tools_kwargs": {"code": {"execute_kwargs": {"lang": "py"}}}}, agent_name="react_agent"),
+        row(2),
+    )
+    first, second, third = (read(file)[i] for i in range(3))
+    assert first.tools_kwargs == {"search": {"create_kwargs": {"url": "x"}}}
+    assert second.tools_kwargs == {"code": {"execute_kwargs": {"lang": "py"}}}
+    assert (third.tools_kwargs, third.extra_info, third.agent_name) == ({}, {}, None)
+
+
+def test_kwargs_are_accepted_at_the_top_level(parquet: Parquet) -> None:
+    file = parquet(row(tools_kwargs={"calc": {"create_kwargs": {"a": 1}}}, interaction_kwargs={"name": "gsm8k"}))
+    sample = read(file)[0]
+    assert sample.tools_kwargs == {"calc": {"create_kwargs": {"a": 1}}}
+    assert sample.interaction_kwargs == {"name": "gsm8k"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "messages"),
+    [
+        ("hello", [{"role": "user", "content": "hello"}]),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], None),
+    ],
+)
+def test_prompts_as_text_and_as_text_parts(parquet: Parquet, prompt: Any, messages: Any) -> None:
+    expected = messages or [{"role": "user", "content": "ab"}]
+    assert read(parquet(row(prompt=prompt)))[0].prompt == expected
+
+
+def test_samples_hold_plain_python_values(parquet: Parquet) -> None:
+    sample = read(parquet(row(reward_model={"style": "rule", "ground_truth": {"target": ["a", "b"], "n": 2.5}})))[0]
+    assert sample.ground_truth == {"target": ["a", "b"], "n": 2.5}
+    assert type(sample.ground_truth["target"]) is list
+    assert pickle.loads(pickle.dumps(sample)) == sample
+
+
+@pytest.mark.parametrize(
+    ("changes", "column", "wanted"),
+    [
+        ({"prompt": []}, "prompt", "a list of {role, content}, or text"),
+        ({"prompt": None}, "prompt", "a list of {role, content}, or text"),
+        ({"prompt": [{"role": "robot", "content": "x"}]}, "prompt[0].role", "one of system, developer"),
+        ({"prompt": [{"role": "user", "content": 5}]}, "prompt[0].content", "text"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image", "text": "x"}]}]}, "prompt[0].content", "text"),
+        ({"data_source": None}, "data_source", "text"),
+        ({"data_source": ""}, "data_source", "text"),
+        ({"data_source": 3}, "data_source", "text"),
+        ({"agent_name": 3}, "agent_name", "text"),
+        ({"reward_model": "72"}, "reward_model", "a struct"),
+        ({"reward_model": {"style": "vibes"}}, "reward_model.style", "rule or model"),
+        ({"extra_info": "x"}, "extra_info", "a struct"),
+        ({"extra_info": {"tools_kwargs": "x"}}, "extra_info.tools_kwargs", "a struct"),
+        ({"tools_kwargs": {"c": {"create_kwarg": {"a": 1}}}}, "tools_kwargs.c.create_kwarg", "mean 'create_kwargs'"),
+        ({"tools_kwargs": {"calc": {"create_kwargs": "a"}}}, "tools_kwargs.calc.create_kwargs", "a struct"),
+        ({"tools_kwargs": {"calc": "a"}}, "tools_kwargs.calc", "a struct of create_kwargs"),
+        ({"interaction_kwargs": {"query": "x"}}, "interaction_kwargs.name", "the name of an interaction"),
+        ({"tool_config": {"available_tool": ["a"]}}, "tool_config.available_tool", "Did you mean 'available_tools'"),
+        ({"tool_config": {"available_tools": "a"}}, "tool_config.available_tools", "a list of tool names"),
+        ({"extra_info": {"need_tools_kwargs": True}}, "extra_info.need_tools_kwargs", "false, or"),
+        (
+            {"interaction_kwargs": {"name": "a"}, "extra_info": {"interaction_kwargs": {"name": "b"}}},
+            "interaction_kwargs",
+            "the same as extra_info.interaction_kwargs",
+        ),
+    ],
+)
+def test_bad_cells_are_named(parquet: Parquet, changes: dict[str, Any], column: str, wanted: str) -> None:
+    bad = row(1, **changes)
+    file = parquet(bad)
+    with pytest.raises(DataError) as caught:
+        read(file)[0]
+    assert (caught.value.file, caught.value.row, caught.value.column) == (file, 0, column)
+    assert wanted in caught.value.wanted
+    assert file in str(caught.value)
+
+
+def test_the_row_number_is_that_of_its_file(parquet: Parquet) -> None:
+    good = parquet(row(0), row(1), name="a.parquet")
+    bad = parquet(row(2), row(3, agent_name="x", data_source=""), name="b.parquet")
+    dataset = read([good, bad])
+    assert dataset[2].index == 2
+    with pytest.raises(DataError, match=r"b\.parquet, row 1, column 'data_source'"):
+        dataset[3]
+
+
+def test_missing_file() -> None:
+    with pytest.raises(DataError, match=r"nowhere\.parquet: got no such file"):
+        read("nowhere.parquet")
+
+
+@pytest.mark.parametrize(("left_out", "others"), [("prompt", "data_source"), ("data_source", "prompt")])
+def test_parquet_without_a_column_names_those_it_has(parquet: Parquet, left_out: str, others: str) -> None:
+    bad = row()
+    del bad[left_out]
+    with pytest.raises(DataError, match=rf"column '{left_out}': got no such column \(there are {others}"):
+        read(parquet(bad))
+
+
+def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_text('{"prompt": "x"}')
+    with pytest.raises(DataError, match="not readable as parquet"):
+        read(str(tmp_path / "rows.parquet"))
+
+
+def test_prompt_key_names_the_column(parquet: Parquet) -> None:
+    changed = row()
+    changed["question"] = changed.pop("prompt")
+    assert read(parquet(changed), prompt_key="question")[0].prompt[0]["content"] == "question 0"
+
+
+def test_unread_columns_are_said(parquet: Parquet, caplog: pytest.LogCaptureFixture) -> None:
+    read(parquet(row(images=["x"])))
+    assert "nothing reads the columns images" in caplog.text
+
+
+def test_lists_and_globs(parquet: Parquet, tmp_path: Path) -> None:
+    second = parquet(row(2), name="part-2.parquet")
+    first = parquet(row(0), row(1), name="part-1.parquet")
+    dataset = read(str(tmp_path / "part-*.parquet"))
+    assert dataset.files == [first, second]
+    assert [dataset[i].ground_truth for i in range(3)] == ["0", "1", "2"]
+    assert [dataset[i].index for i in range(3)] == [0, 1, 2]
+    with pytest.raises(DataError, match="no file that matches"):
+        read(str(tmp_path / "nothing-*.parquet"))
+    with pytest.raises(DataError, match="an empty list"):
+        read([])
+
+
+def test_max_samples(parquet: Parquet) -> None:
+    file = parquet(*map(row, range(5)))
+    assert len(RLHFDataset(file, DataConfig(), max_samples=3)) == 3
+    assert len(RLHFDataset(file, DataConfig(), max_samples=30)) == 5
+    with pytest.raises(DataError, match="no rows"):
+        RLHFDataset(file, DataConfig(), max_samples=0)
+
+
+def test_long_prompts_are_dropped_and_counted_or_an_error(parquet: Parquet) -> None:
+    file = parquet(row(1), row(100000), row(2))
+
+    def count(sample: Sample) -> int:
+        return len(sample.prompt[0]["content"])
+
+    dataset = read(file)
+    with pytest.raises(DataError, match=r"row 1, column 'prompt': got 15 tokens, wanted at most 10 .*filter_overlong"):
+        dataset.filter_overlong(count, 10, drop=False)
+    assert dataset.filter_overlong(count, 10, drop=True) == 1
+    assert [dataset[i].ground_truth for i in range(len(dataset))] == ["1", "2"]
+    assert [dataset[i].index for i in range(len(dataset))] == [0, 2]
+    with pytest.raises(DataError, match="only prompts over 1 tokens"):
+        dataset.filter_overlong(count, 1, drop=True)
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet as pq
+
+    target = write_parquet([row(1)], tmp_path / "rows.parquet")
+    before = target.read_bytes()
+
+    def full_disk(table: Any, path: Path) -> None:
+        path.write_bytes(before[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full_disk)
+    with pytest.raises(UserInputError, match=r"cannot write .*rows\.parquet: No space left on device"):
+        write_parquet([row(2)], target)
+    assert target.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_rows_that_do_not_fit_parquet(tmp_path: Path) -> None:
+    with pytest.raises(UserInputError, match="do not fit parquet"):
+        write_parquet([row(1), row(2, ability={"a": 1}), row(3, ability="x")], tmp_path / "rows.parquet")
+    with pytest.raises(UserInputError, match="no rows to write"):
+        write_parquet([], tmp_path / "rows.parquet")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserInputError, match="cannot write"):
+        write_parquet([row(1)], tmp_path / "file" / "rows.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
