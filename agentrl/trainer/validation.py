@@ -67,10 +67,15 @@ class Validator:
             write_rollouts(self._dump_folder, step, parts, self._decode)
         fields = {
             name: np.concatenate([part.non_tensor_batch[name] for part in parts])
-            for name in ("uid", "data_source", "score", "num_turns", "reward_extra_info")
+            for name in ("uid", "data_source", "score", "num_turns", "num_tool_calls", "reward_extra_info")
         }
         lost = len(self._samples) * self._n - len(fields["uid"])
-        metrics = {**score_metrics(fields, self._n), "val-aux/left_out": float(lost)}
+        calling = float(np.mean(fields["num_tool_calls"].astype(np.int64) > 0)) if len(fields["uid"]) else 0.0
+        metrics = {
+            **score_metrics(fields, self._n),
+            "val-aux/tool_call_rate": calling,
+            "val-aux/left_out": float(lost),
+        }
         return ValidationResult(metrics, self._conversations(parts[0], step))
 
     def _batches(self, step: int, weight_version: int) -> Iterator[DataProto]:

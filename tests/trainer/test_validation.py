@@ -80,7 +80,7 @@ def answer(batch: DataProto) -> DataProto:
             "data_source": ["math"] * len(rows),
             "score": [float(samples[row].index) for row in rows],
             "num_turns": [2] * len(rows),
-            "num_tool_calls": [0] * len(rows),
+            "num_tool_calls": [2 if samples[row].index == 4 else 0 for row in rows],
             "stop_reason": [StopReason.COMPLETED] * len(rows),
             "ground_truth": ["1"] * len(rows),
             "messages": [[]] * len(rows),
@@ -95,6 +95,7 @@ def test_validator_runs_in_batches_counts_lost_rows_and_dumps(tmp_path):
     result = validator.run(answer, step=3, weight_version=3)
     assert result.metrics["val-core/math/reward/mean@2"] == pytest.approx((0 + 2 + 3 + 4) / 4)
     assert result.metrics["val-aux/left_out"] == 2.0
+    assert result.metrics["val-aux/tool_call_rate"] == pytest.approx(2 / 8)
     assert [item.score for item in result.conversations] == [0.0]
     lines = [json.loads(line) for line in (tmp_path / "3.jsonl").read_text().splitlines()]
     assert len(lines) == 8
