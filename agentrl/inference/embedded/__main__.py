@@ -1,0 +1,67 @@
+"""`python -m agentrl.inference.embedded --model DIR --port P`: run an embedded engine server."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from agentrl.errors import UserInputError
+from agentrl.inference.embedded.options import DTYPES, EngineOptions
+
+PR_SET_PDEATHSIG = 1
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m agentrl.inference.embedded", description=__doc__)
+    add = parser.add_argument
+    add("--model", required=True, help="Hugging Face folder")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=30000)
+    add("--max-running-requests", type=int, default=128, help="requests that decode together")
+    add("--max-context-length", type=int, help="tokens of prompt and answer together; default: the model's")
+    add("--prefill-chunk", type=int, default=2048, help="prompt tokens of one step")
+    add("--threads", type=int, help="CPU threads; default: all cores, 1 with --deterministic")
+    add("--dtype", choices=DTYPES, default="auto")
+    add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
+    add("--deterministic", action="store_true", help="a request's numbers do not depend on other requests; slower")
+    add("--seed", type=int, default=0, help="seed of requests without sampling_seed")
+    add("--weight-version", default="0", help="name of the initial weights")
+    add("--kv-cache-gb", type=float, help="memory for the KV cache; default: a quarter of the free memory, GPU half")
+    add("--die-with-parent", action="store_true", help="end when the parent process ends (Linux)")
+    given = parser.parse_args(arguments)
+    for name in ("max_running_requests", "max_context_length", "prefill_chunk", "threads", "kv_cache_gb"):
+        value = getattr(given, name)
+        if value is not None and value <= 0:
+            parser.error(f"--{name.replace('_', '-')}: got {value}, wanted a positive number")
+    return EngineOptions(**vars(given))
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, however the parent ends."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended in between
+        sys.exit(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the server; returns the exit code."""
+    options = parse_options(arguments)
+    if options.die_with_parent and sys.platform == "linux":
+        die_with_parent()
+    from agentrl.inference.embedded.server import serve
+
+    try:
+        return serve(options)
+    except UserInputError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

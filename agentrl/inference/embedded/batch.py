@@ -1,0 +1,118 @@
+"""Builds the tensors of one step from the slot table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentrl.inference.embedded.decoder import DecodeRows, PrefillRows, Step
+from agentrl.inference.embedded.slots import SlotTable
+
+Ints = NDArray[np.int64]
+LENGTH_ROUNDING = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step and whose tokens it computes."""
+
+    step: Step
+    slots: Ints
+    """Slots that take part."""
+    counts: Ints
+    """Tokens of each."""
+    sampled: Ints
+    """Slots that sample a token, in the order of the logits' rows."""
+    scored: list[tuple[int, int, int]]
+    """`(slot, first position, tokens)` of rows whose logits are all wanted; they come before the sampled ones."""
+
+
+def build(table: SlotTable, prefill_budget: int, heads: int, device: torch.device) -> Plan | None:
+    """Choose the tokens of the next step: one of every decoding slot, and prompt tokens up to the budget.
+
+    Args:
+        table: the slots; `known - computed` is what each has left to compute.
+        prefill_budget: most prompt tokens.
+        heads: key heads of the model.
+        device: where the step runs.
+
+    Returns:
+        The plan; None when there is nothing to compute.
+    """
+    active = table.active
+    left = table.known[active] - table.computed[active]
+    decode, waiting = active[left == 1], active[left > 1]
+    if not len(active):
+        return None
+    prefill, counts = _within_budget(waiting, left[left > 1], prefill_budget)
+    groups = _groups(prefill, counts)
+    order = np.concatenate([decode, *(slots for slots, _ in groups)])
+    sizes = np.concatenate([np.ones(len(decode), np.int64), *(sizes for _, sizes in groups)])
+    rows = np.repeat(order, sizes)
+    ends = np.cumsum(sizes)
+    positions = table.computed[rows] + np.arange(len(rows)) - np.repeat(ends - sizes, sizes)
+    ids = table.tokens[rows, positions].astype(np.int64)
+    complete = table.computed[order] + sizes == table.known[order]
+    outputs, scored = _outputs(table, order, sizes, ends, complete)
+    step = Step(
+        ids=torch.from_numpy(ids).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        slots=torch.from_numpy(rows).to(device),
+        outputs=None if len(outputs) == len(rows) and not scored else torch.from_numpy(outputs).to(device),
+        decode=_decode_rows(table, decode, heads, device) if len(decode) else None,
+        prefill=tuple(_prefill_rows(table, slots, sizes, device) for slots, sizes in groups),
+    )
+    return Plan(step, order, sizes, order[complete], scored)
+
+
+def _within_budget(slots: Ints, left: Ints, budget: int) -> tuple[Ints, Ints]:
+    """Cut the rows' tokens so that their sum is at most the budget."""
+    before = np.cumsum(left) - left
+    counts = np.minimum(left, budget - before)
+    return slots[counts > 0], counts[counts > 0]
+
+
+def _groups(slots: Ints, counts: Ints) -> list[tuple[Ints, Ints]]:
+    """Group rows of about the same number of tokens, so that padding at most doubles a block."""
+    magnitude = np.frexp(counts.astype(np.float64))[1]
+    return [(slots[magnitude == m], counts[magnitude == m]) for m in np.unique(magnitude)]
+
+
+def _outputs(
+    table: SlotTable, order: Ints, sizes: Ints, ends: Ints, complete: NDArray[np.bool_]
+) -> tuple[Ints, list[tuple[int, int, int]]]:
+    """Which tokens' logits are wanted: all of rows that score their prompt, then the last of every complete row."""
+    extra: list[Ints] = []
+    scored: list[tuple[int, int, int]] = []
+    for row, slot in enumerate(order.tolist()):
+        owner = table.owners[slot]
+        if owner is not None and owner.logprob_start is not None and not owner.ids:
+            extra.append(np.arange(ends[row] - sizes[row], ends[row]))
+            scored.append((slot, int(table.computed[slot]), int(sizes[row])))
+    return np.concatenate([*extra, (ends - 1)[complete]]), scored
+
+
+def _decode_rows(table: SlotTable, slots: Ints, heads: int, device: torch.device) -> DecodeRows:
+    span = int(slots[-1]) + 1
+    last = np.zeros(span, np.int64)
+    last[slots] = table.computed[slots]
+    length = min(table.cache.length, -(-(int(last.max()) + 1) // LENGTH_ROUNDING) * LENGTH_ROUNDING)
+    limits = torch.from_numpy(np.repeat(last, heads)).to(device)[:, None]
+    bias = torch.zeros((span * heads, length), dtype=table.cache.dtype, device=device)
+    bias.masked_fill_(torch.arange(length, device=device) > limits, -torch.inf)
+    index = None if span == len(slots) else torch.from_numpy(slots).to(device)
+    return DecodeRows(len(slots), span, index, bias.unsqueeze(1))
+
+
+def _prefill_rows(table: SlotTable, slots: Ints, counts: Ints, device: torch.device) -> PrefillRows:
+    width, start = int(counts.max()), table.computed[slots]
+    length = int((start + counts).max())
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    index = np.repeat(np.arange(len(slots)) * width, counts) + within
+    limits = torch.from_numpy(start[:, None] + np.arange(width)).to(device)[:, None, :, None]
+    bias = torch.zeros((len(slots), 1, width, length), dtype=table.cache.dtype, device=device)
+    bias.masked_fill_(torch.arange(length, device=device) > limits, -torch.inf)
+    return PrefillRows(torch.from_numpy(slots).to(device), torch.from_numpy(index).to(device), width, bias)

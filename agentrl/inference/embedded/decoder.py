@@ -1,0 +1,260 @@
+"""A decoder for Llama, Qwen2 and Qwen3 over a slot KV cache: one call computes the tokens of many requests.
+
+Tokens are packed along one axis, whatever request they belong to, so every matrix product serves all requests. Only
+attention tells them apart: rows that add one token read the cache slots in place, rows that add more (prefill) are
+padded to a block. Shapes in names: N tokens of the step, R rows, T tokens per padded row, L cached tokens, H query
+heads, K key heads, D features of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agentrl.inference.embedded import weights
+from agentrl.inference.embedded.kv_cache import KVCache
+from agentrl.inference.embedded.model_spec import ModelSpec
+from agentrl.inference.embedded.rope import pairing, rotation_table
+from agentrl.inference.embedded.weights import Target
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The first tokens of a step: one token each for these slots."""
+
+    count: int
+    span: int
+    """Attention runs over the slots `0..span`."""
+    slots: Tensor | None
+    """`(count,)` slot of each row; None: row i is slot i and `span == count`."""
+    bias: Tensor
+    """`(span * K, 1, L)`: 0 where a slot may look, -inf elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRows:
+    """The other tokens of a step: several tokens each for these slots."""
+
+    slots: Tensor
+    """`(R,)`."""
+    index: Tensor
+    """`(tokens,)` place of each token in the padded block `(R, T)`, flattened."""
+    width: int
+    """T."""
+    bias: Tensor
+    """`(R, 1, T, L)`: 0 where a token may look, -inf elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass: ids, positions and slots of all tokens `(N,)`, decode rows first."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    outputs: Tensor | None
+    """Indices of the tokens whose logits are wanted; None: all."""
+    decode: DecodeRows | None = None
+    prefill: tuple[PrefillRows, ...] = ()
+
+
+@dataclass(slots=True)
+class Layer:
+    """Fused weights of one layer."""
+
+    input_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    qk_norm: Tensor | None
+    """`(H + K, D)`: norm weights of queries and keys, per head."""
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(slots=True)
+class Decoder:
+    """The model: fused weights, rotations, and the forward pass."""
+
+    spec: ModelSpec
+    dtype: torch.dtype
+    device: torch.device
+    embed: Tensor
+    norm: Tensor
+    head: Tensor
+    layers: list[Layer]
+    rotations: Tensor
+    targets: dict[str, Target] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls, spec: ModelSpec, folder: str | Path, context: int, dtype: torch.dtype, device: torch.device
+    ) -> Decoder:
+        """Build the model and read its weights from a Hugging Face folder."""
+        model = cls._empty(spec, context, dtype, device)
+        model.targets = _targets(model)
+        model.load_folder(folder)
+        return model
+
+    @classmethod
+    def _empty(cls, spec: ModelSpec, context: int, dtype: torch.dtype, device: torch.device) -> Decoder:
+        def new(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        def layer() -> Layer:
+            hidden, ff = spec.hidden_size, spec.intermediate_size
+            heads, kv = spec.num_heads, spec.num_kv_heads
+            qkv_rows = (heads + 2 * kv) * spec.head_dim
+            return Layer(
+                input_norm=new(hidden),
+                qkv=new(qkv_rows, hidden),
+                qkv_bias=new(qkv_rows) if spec.qkv_bias else None,
+                qk_norm=new(heads + kv, spec.head_dim) if spec.qk_norm else None,
+                out=new(hidden, heads * spec.head_dim),
+                out_bias=new(hidden) if spec.o_bias else None,
+                mlp_norm=new(hidden),
+                gate_up=new(2 * ff, hidden),
+                gate_up_bias=new(2 * ff) if spec.mlp_bias else None,
+                down=new(hidden, ff),
+                down_bias=new(hidden) if spec.mlp_bias else None,
+            )
+
+        embed = new(spec.vocab_size, spec.hidden_size)
+        head = embed if spec.tie_word_embeddings else new(spec.vocab_size, spec.hidden_size)
+        rotations = rotation_table(spec, context, device)
+        layers = [layer() for _ in range(spec.num_layers)]
+        return cls(spec, dtype, device, embed, new(spec.hidden_size), head, layers, rotations)
+
+    def load_folder(self, folder: str | Path) -> None:
+        """Replace all weights; see `weights.load_folder`."""
+        weights.load_folder(self.targets, folder, ignore=self._ignored())
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Replace the given weights; see `weights.load_tensors`."""
+        weights.load_tensors(self.targets, tensors, ignore=self._ignored())
+
+    def _ignored(self) -> tuple[str, ...]:
+        return ("lm_head.weight",) if self.spec.tie_word_embeddings else ()
+
+    def forward(self, step: Step, cache: KVCache) -> Tensor:
+        """Compute a step, store its keys and values, return float32 logits `(outputs, vocab)`."""
+        s, eps = self.spec, self.spec.rms_norm_eps
+        x = F.embedding(step.ids, self.embed)
+        rotations = self.rotations[step.positions].unsqueeze(1)
+        for number, layer in enumerate(self.layers):
+            normed = F.rms_norm(x, (s.hidden_size,), layer.input_norm, eps)
+            attended = self._attention(number, layer, normed, rotations, step, cache)
+            x = torch.addmm(x, attended, layer.out.t())
+            if layer.out_bias is not None:
+                x += layer.out_bias
+            normed = F.rms_norm(x, (s.hidden_size,), layer.mlp_norm, eps)
+            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.t())
+            if layer.down_bias is not None:
+                x += layer.down_bias
+        if step.outputs is not None:
+            x = x[step.outputs]
+        return F.linear(F.rms_norm(x, (s.hidden_size,), self.norm, eps), self.head).float()
+
+    def _attention(self, number: int, layer: Layer, x: Tensor, rotations: Tensor, step: Step, cache: KVCache) -> Tensor:
+        s = self.spec
+        rotated = s.num_heads + s.num_kv_heads
+        qkv = F.linear(x, layer.qkv, layer.qkv_bias).view(-1, rotated + s.num_kv_heads, s.head_dim)
+        qk = qkv[:, :rotated]
+        if layer.qk_norm is not None:
+            qk.copy_(F.rms_norm(qk, (s.head_dim,), None, s.rms_norm_eps) * layer.qk_norm)
+        _rotate_(qk, rotations)
+        cache.write(number, step.slots, step.positions, qkv[:, s.num_heads :].view(-1, 2, s.num_kv_heads, s.head_dim))
+        keys, values = cache.data[number, 0], cache.data[number, 1]
+        parts: list[Tensor] = []
+        done = 0
+        if step.decode is not None:
+            done = step.decode.count
+            parts.append(_decode_attention(qkv[:done, : s.num_heads], keys, values, step.decode))
+        for rows in step.prefill:
+            end = done + rows.index.shape[0]
+            parts.append(_prefill_attention(qkv[done:end, : s.num_heads], keys, values, rows))
+            done = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _rotate_(x: Tensor, rotations: Tensor) -> None:
+    """Rotate pairs of neighbours in place; in float32 whatever the type."""
+    if x.dtype == torch.float32:
+        torch.view_as_complex(_pairs(x)).mul_(rotations)
+    else:
+        pairs = torch.view_as_complex(_pairs(x.float()))
+        x.copy_(torch.view_as_real(pairs * rotations).flatten(-2))
+
+
+def _pairs(x: Tensor) -> Tensor:
+    return x.view(*x.shape[:-1], -1, 2)
+
+
+def _decode_attention(q: Tensor, keys: Tensor, values: Tensor, rows: DecodeRows) -> Tensor:
+    """Attention of one token per slot `(count, H, D)` -> `(count, H * D)`; the scale is folded into the queries."""
+    kv_heads, length = keys.shape[1], rows.bias.shape[2]
+    if rows.slots is not None:
+        q = q.new_zeros((rows.span, *q.shape[1:])).index_copy_(0, rows.slots, q)
+    q = q.reshape(rows.span * kv_heads, -1, q.shape[-1])
+    k = keys[: rows.span, :, :length].flatten(0, 1)
+    v = values[: rows.span, :, :length].flatten(0, 1)
+    scores = torch.baddbmm(rows.bias, q, k.transpose(1, 2))
+    out = torch.bmm(torch.softmax(scores, dim=-1), v).view(rows.span, -1)
+    return out if rows.slots is None else out[rows.slots]
+
+
+def _prefill_attention(q: Tensor, keys: Tensor, values: Tensor, rows: PrefillRows) -> Tensor:
+    """Attention of several tokens per slot `(tokens, H, D)` -> `(tokens, H * D)`."""
+    count, length = rows.slots.shape[0], rows.bias.shape[3]
+    block = q.new_zeros((count * rows.width, *q.shape[1:])).index_copy_(0, rows.index, q)
+    block = block.view(count, rows.width, *q.shape[1:]).transpose(1, 2)
+    k, v = keys[rows.slots, :, :length], values[rows.slots, :, :length]
+    out = F.scaled_dot_product_attention(block, k, v, attn_mask=rows.bias, scale=1.0, enable_gqa=True)
+    return out.transpose(1, 2).reshape(count * rows.width, -1)[rows.index]
+
+
+def _targets(model: Decoder) -> dict[str, Target]:
+    """Map Hugging Face names to views of the fused tensors.
+
+    The attention scale goes into the query projection, or into the query norm where there is one.
+    """
+    s = model.spec
+    targets = {"model.embed_tokens.weight": Target(model.embed), "model.norm.weight": Target(model.norm)}
+    if not s.tie_word_embeddings:
+        targets["lm_head.weight"] = Target(model.head)
+    pairs, scale, width = pairing(s.head_dim), s.head_dim**-0.5, s.head_dim
+
+    def head_order(heads: int) -> Tensor:
+        return (torch.arange(heads)[:, None] * width + pairs).flatten()
+
+    q_end, k_end = s.num_heads * width, (s.num_heads + s.num_kv_heads) * width
+    q_order, k_order, q_scale = head_order(s.num_heads), head_order(s.num_kv_heads), 1.0 if s.qk_norm else scale
+    for number, layer in enumerate(model.layers):
+        here = f"model.layers.{number}."
+        for kind, fused in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
+            if fused is not None:
+                targets[f"{here}self_attn.q_proj.{kind}"] = Target(fused[:q_end], q_order, q_scale)
+                targets[f"{here}self_attn.k_proj.{kind}"] = Target(fused[q_end:k_end], k_order)
+                targets[f"{here}self_attn.v_proj.{kind}"] = Target(fused[k_end:])
+        for kind, fused in (("weight", layer.gate_up), ("bias", layer.gate_up_bias)):
+            if fused is not None:
+                targets[f"{here}mlp.gate_proj.{kind}"] = Target(fused[: s.intermediate_size])
+                targets[f"{here}mlp.up_proj.{kind}"] = Target(fused[s.intermediate_size :])
+        plain = {"self_attn.o_proj.weight": layer.out, "self_attn.o_proj.bias": layer.out_bias}
+        plain |= {"mlp.down_proj.weight": layer.down, "mlp.down_proj.bias": layer.down_bias}
+        plain |= {"input_layernorm.weight": layer.input_norm, "post_attention_layernorm.weight": layer.mlp_norm}
+        targets |= {here + name: Target(tensor) for name, tensor in plain.items() if tensor is not None}
+        if layer.qk_norm is not None:
+            norms = layer.qk_norm
+            targets[f"{here}self_attn.q_norm.weight"] = Target(norms[: s.num_heads], pairs, scale, per_head=True)
+            targets[f"{here}self_attn.k_norm.weight"] = Target(norms[s.num_heads :], pairs, per_head=True)
+    return targets

@@ -1,0 +1,212 @@
+"""The engine: one thread that owns the model and runs its steps; everything else talks to it through a queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import torch
+
+from agentrl.errors import UserInputError
+from agentrl.inference.embedded.decoder import Decoder
+from agentrl.inference.embedded.kv_cache import KVCache
+from agentrl.inference.embedded.model_spec import ModelSpec, load_spec
+from agentrl.inference.embedded.options import EngineOptions
+from agentrl.inference.embedded.request import Progress, Request
+from agentrl.inference.embedded.scheduler import Scheduler
+from agentrl.inference.embedded.slots import SlotTable
+from agentrl.inference.embedded.text import Tokenizer
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Listener = Callable[[list[Progress]], None]
+PAUSE_MODES = ("abort", "in_place", "retract")
+
+
+class Engine:
+    """A model that answers requests.
+
+    Args:
+        options: see `EngineOptions`.
+        listener: called from the engine's thread, once a step at most, with requests that ended and requests that
+            stream and got a token.
+
+    Raises:
+        UserInputError: the model folder cannot be used.
+    """
+
+    def __init__(self, options: EngineOptions, listener: Listener) -> None:
+        self.options, self.listener = options, listener
+        self.spec: ModelSpec = load_spec(options.model)
+        self.tokenizer = Tokenizer(options.model)
+        self.context = options.max_context_length or self.spec.max_positions
+        self.paused = False
+        self.failed: str | None = None
+        self.scheduler = _scheduler(options, self.spec, self.context)
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def weight_version(self) -> str:
+        """Name of the weights in use."""
+        return self.scheduler.weight_version
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Abort what runs and end the thread."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, requests: list[Request]) -> None:
+        """Hand in requests; the listener hears of them."""
+        self._post(lambda: self.scheduler.waiting.extend(requests))
+
+    def call(self, work: Callable[[], T]) -> Future[T]:
+        """Run something in the engine's thread between two steps."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except UserInputError as error:
+                future.set_exception(error)
+
+        self._post(run)
+        return future
+
+    def abort(self, rid: str | None) -> Future[int]:
+        """End the requests whose id starts with `rid`, or all; the result is how many they were."""
+        return self.call(lambda: self._abort(rid, "Abort in waiting queue or while running: asked for by the client"))
+
+    def abort_one(self, request: Request) -> None:
+        """End one request, if it still runs."""
+        self._post(lambda: self._tell(self.scheduler.abort_one(request, "the client went away")))
+
+    def pause(self, mode: str) -> Future[None]:
+        """Stop stepping. `abort` ends what runs, `in_place` keeps its cache, `retract` computes it again afterwards."""
+
+        def pause() -> None:
+            if mode == "abort":
+                self._abort(None, "the engine was paused in abort mode")
+            elif mode == "retract":
+                self.scheduler.retract()
+            self.paused = True
+
+        return self.call(pause)
+
+    def resume(self) -> Future[None]:
+        """Go on after a pause."""
+
+        def resume() -> None:
+            self.paused = False
+
+        return self.call(resume)
+
+    def flush_cache(self) -> Future[None]:
+        """Forget the prefix cache."""
+        return self.call(self.scheduler.table.flush)
+
+    def update_weights(
+        self, load: Callable[[Decoder], None], *, version: str | None, flush: bool, abort_all: bool = False
+    ) -> Future[int]:
+        """Replace weights between two steps; running requests go on with the new ones.
+
+        Args:
+            load: fills the decoder's weights; a `UserInputError` from it leaves the old ones in place.
+            version: name of the new weights; None: the name stays.
+            flush: forget keys and values computed with the old weights.
+            abort_all: end all requests first.
+
+        Returns:
+            A future of the number of requests that were held by a pause.
+        """
+
+        def update() -> int:
+            if abort_all:
+                self._abort(None, "aborted for a weight update")
+            load(self.scheduler.model)
+            if version is not None:
+                self.scheduler.weight_version = version
+            if flush:
+                self.scheduler.table.flush()
+            return len(self.scheduler.running) + len(self.scheduler.waiting) if self.paused else 0
+
+        return self.call(update)
+
+    def _abort(self, rid: str | None, message: str) -> int:
+        ended = self.scheduler.abort(rid, message)
+        self._tell(ended)
+        return len(ended)
+
+    def _tell(self, requests: list[Request]) -> None:
+        """Tell the listener of requests that ended, and of tokens of those that stream."""
+        heard = [Progress(r, len(r.ids), r.finish) for r in requests if r.stream or r.finish is not None]
+        if heard:
+            self.listener(heard)
+
+    def _post(self, work: Callable[[], None]) -> None:
+        self._inbox.append(work)
+        self._wake.set()
+        if self._stopping and not self._thread.is_alive():
+            self._drain()
+            self._abort(None, self.failed or "the engine is shutting down")
+
+    def _run(self) -> None:
+        if self.scheduler.model.device.type == "cpu":
+            torch.set_num_threads(
+                self.options.threads or (1 if self.options.deterministic else torch.get_num_threads())
+            )
+        try:
+            while not self._stopping:
+                self._drain()
+                if self.paused or not self.scheduler.busy:
+                    self._wake.wait()
+                    self._wake.clear()
+                    continue
+                self._tell(self.scheduler.step())
+        except BaseException as error:
+            self.failed = f"{type(error).__name__}: {error}"
+            log.critical("the engine's thread ended: %s", self.failed, exc_info=True)
+            raise
+        finally:
+            self._stopping = True
+            self._drain()
+            self._abort(None, self.failed or "the engine is shutting down")
+
+    def _drain(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+
+
+def _scheduler(options: EngineOptions, spec: ModelSpec, context: int) -> Scheduler:
+    """Load the model and lay out its cache."""
+    device, dtype = options.torch_device(), options.torch_dtype()
+    model = Decoder.load(spec, options.model, context, dtype, device)
+    cache = KVCache(spec, dtype, device)
+    running = 1 if options.deterministic else options.max_running_requests
+    slots = 1 if options.deterministic else running + running // 2
+    budget = int(options.kv_cache_gb * 1e9) if options.kv_cache_gb else _free_memory(device)
+    table = SlotTable(cache, slots, context, budget, reuse=not options.deterministic)
+    return Scheduler(
+        model, table, max_running=running, prefill_chunk=options.prefill_chunk, weight_version=options.weight_version
+    )
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes that the cache may take: a quarter of what is free on the machine, half of it on a GPU."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    import psutil
+
+    return int(psutil.virtual_memory().available) // 4

@@ -1,0 +1,125 @@
+"""The shape of a model, read from its config.json and checked against what the decoder can run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import UserInputError, suggest
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """What the decoder needs to know about a Llama, Qwen2 or Qwen3 model."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_positions: int
+    rope: dict[str, Any]
+    """`rope_type`, `rope_theta` and what the type needs besides."""
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    eos_token_ids: tuple[int, ...]
+    raw: dict[str, Any]
+    """The whole config.json."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a missing file gives an empty one."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserInputError(f"{path}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise UserInputError(f"{path}: got {type(value).__name__}, wanted an object")
+    return value
+
+
+def load_spec(folder: str | Path) -> ModelSpec:
+    """Read the shape of the model in a Hugging Face folder.
+
+    Raises:
+        UserInputError: no such folder, no config.json, a family or a feature that the decoder does not know.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise UserInputError(f"{folder}: no config.json; wanted a Hugging Face model folder")
+    config = read_json(folder / "config.json")
+    family = str(config.get("model_type"))
+    if family not in FAMILIES:
+        raise UserInputError(
+            f"{folder}: the embedded engine does not know model_type '{family}'." + suggest(family, FAMILIES)
+        )
+    _refuse_unsupported(folder, config)
+    try:
+        return _spec(folder, family, config)
+    except KeyError as error:
+        raise UserInputError(f"{folder}/config.json: {error} is missing") from error
+
+
+def _spec(folder: Path, family: str, config: dict[str, Any]) -> ModelSpec:
+    heads = int(config["num_attention_heads"])
+    attention_bias = bool(config.get("attention_bias", False))
+    return ModelSpec(
+        family=family,
+        vocab_size=int(config["vocab_size"]),
+        hidden_size=int(config["hidden_size"]),
+        intermediate_size=int(config["intermediate_size"]),
+        num_layers=int(config["num_hidden_layers"]),
+        num_heads=heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
+        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        max_positions=int(config.get("max_position_embeddings", 2048)),
+        rope=_rope_parameters(config),
+        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=family == "qwen2" or attention_bias,
+        o_bias=family != "qwen2" and attention_bias,
+        mlp_bias=bool(config.get("mlp_bias", False)),
+        qk_norm=family == "qwen3",
+        eos_token_ids=_eos_ids(folder, config),
+        raw=config,
+    )
+
+
+def _refuse_unsupported(folder: Path, config: dict[str, Any]) -> None:
+    if config.get("hidden_act", "silu") != "silu":
+        raise UserInputError(f"{folder}: hidden_act '{config['hidden_act']}' is not supported, only silu")
+    layer_types = config.get("layer_types") or []
+    if config.get("use_sliding_window") or any(kind != "full_attention" for kind in layer_types):
+        raise UserInputError(f"{folder}: sliding-window attention is not supported by the embedded engine")
+    if config.get("quantization_config"):
+        raise UserInputError(f"{folder}: quantized weights are not supported by the embedded engine")
+
+
+def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
+    """Unite the two ways of writing rope settings: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope.setdefault("rope_type", rope.pop("type", "default"))
+    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
+    return rope
+
+
+def _eos_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """Stop ids of the model: those of generation_config.json and of config.json."""
+    ids: list[int] = []
+    for source in (read_json(folder / "generation_config.json"), config):
+        eos = source.get("eos_token_id")
+        ids += eos if isinstance(eos, list) else [eos] if eos is not None else []
+    return tuple(dict.fromkeys(int(i) for i in ids))

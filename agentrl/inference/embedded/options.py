@@ -1,0 +1,63 @@
+"""Everything that can be set about an embedded engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineOptions:
+    """Options of one engine server."""
+
+    model: str
+    """Hugging Face folder: config.json, safetensors, tokenizer files."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 30000
+    """Port to listen on."""
+    max_running_requests: int = 128
+    """Most requests that decode together."""
+    max_context_length: int | None = None
+    """Most tokens of prompt and answer together; None: what the model was made for."""
+    prefill_chunk: int = 2048
+    """Most prompt tokens of one step."""
+    threads: int | None = None
+    """CPU threads of the model; None: all cores, in deterministic mode one."""
+    dtype: str = "auto"
+    """Type of weights and KV cache; auto: float32 on CPU, bfloat16 on CUDA."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, …; auto: CUDA where there is one."""
+    deterministic: bool = False
+    """A request's numbers do not depend on other requests: each runs alone, without prefix reuse."""
+    seed: int = 0
+    """Seed of requests that bring no `sampling_seed`."""
+    weight_version: str = "0"
+    """Name of the initial weights."""
+    kv_cache_gb: float | None = None
+    """Memory for the KV cache; None: a quarter of the free memory, on CUDA half."""
+    die_with_parent: bool = False
+    """End this process when its parent ends (Linux)."""
+
+    def torch_device(self) -> torch.device:
+        """The device that `device` names."""
+        import torch
+
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    def torch_dtype(self) -> torch.dtype:
+        """The type that `dtype` names."""
+        import torch
+
+        if self.dtype == "auto":
+            return torch.float32 if self.torch_device().type == "cpu" else torch.bfloat16
+        dtype = getattr(torch, self.dtype)
+        assert isinstance(dtype, torch.dtype)
+        return dtype

@@ -1,0 +1,215 @@
+"""The bodies of `/generate`: from JSON to requests, from requests to JSON, as SGLang writes them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.errors import UserInputError, suggest
+from agentrl.inference.embedded.engine import Engine
+from agentrl.inference.embedded.request import Finish, Progress, Request
+from agentrl.inference.embedded.sampler import seed_key
+from agentrl.inference.embedded.sampling_params import SamplingParams, UnsupportedFeatureError
+from agentrl.inference.embedded.text import TextTail, trim
+from agentrl.types import JsonDict
+
+DEFAULT_NEW_TOKENS = 128
+FIELDS = (
+    "rid",
+    "input_ids",
+    "text",
+    "sampling_params",
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "stream",
+    "return_text_in_logprobs",
+    "lora_path",
+)
+
+
+@dataclass(slots=True)
+class GenerateCall:
+    """One HTTP call: its requests, and whether the answer is a list."""
+
+    requests: list[Request]
+    as_list: bool
+    stream: bool
+    return_logprob: bool
+
+
+def parse_generate(body: Any, engine: Engine, *, number: int) -> GenerateCall:
+    """Check a `/generate` body and make requests of it.
+
+    Args:
+        body: the decoded JSON.
+        engine: supplies context length, vocabulary and tokenizer.
+        number: how many calls came before; makes the draws of calls without a seed differ.
+
+    Raises:
+        UserInputError: the body cannot be used; the server answers 400.
+        UnsupportedFeatureError: the body asks for something that this engine has not; 501.
+    """
+    if not isinstance(body, Mapping):
+        raise UserInputError(f"the body: got {type(body).__name__}, wanted a JSON object")
+    for name in body:
+        if name not in FIELDS:
+            raise UserInputError(f"unknown field '{name}'." + suggest(str(name), FIELDS))
+    if body.get("lora_path"):
+        raise UnsupportedFeatureError("lora_path is not supported by the embedded engine")
+    prompts, many = _prompts(body, engine)
+    params = _per_prompt(body.get("sampling_params"), len(prompts), "sampling_params")
+    rids = _rids(body.get("rid"), len(prompts))
+    requests: list[Request] = []
+    for index, (prompt, given, rid) in enumerate(zip(prompts, params, rids, strict=True)):
+        requests += _requests(prompt, SamplingParams.parse(given), rid, body, engine, number * 4096 + index)
+    return GenerateCall(requests, many or len(requests) > 1, bool(body.get("stream")), bool(body.get("return_logprob")))
+
+
+def _prompts(body: Mapping[str, Any], engine: Engine) -> tuple[list[list[int]], bool]:
+    ids, text = body.get("input_ids"), body.get("text")
+    if (ids is None) == (text is None):
+        raise UserInputError("wanted exactly one of 'input_ids' and 'text'")
+    if text is not None:
+        many = isinstance(text, list)
+        texts = text if many else [text]
+        if not texts or not all(isinstance(item, str) and item for item in texts):
+            raise UserInputError("text: wanted a non-empty string or a list of them")
+        if not engine.tokenizer.available:
+            raise UserInputError("text: the model folder has no tokenizer; send 'input_ids'")
+        return [engine.tokenizer.encode(item) for item in texts], many
+    if not isinstance(ids, list) or not ids:
+        raise UserInputError("input_ids: wanted a non-empty list of token ids")
+    many = isinstance(ids[0], list)
+    prompts = ids if many else [ids]
+    for prompt in prompts:
+        _check_prompt(prompt, engine)
+    return prompts, many
+
+
+def _check_prompt(prompt: Any, engine: Engine) -> None:
+    if not isinstance(prompt, list) or not prompt:
+        raise UserInputError("input_ids: wanted a non-empty list of token ids")
+    vocab = engine.spec.vocab_size
+    for token in prompt:
+        if type(token) is not int or not 0 <= token < vocab:
+            raise UserInputError(f"input_ids: got {token!r}, wanted integers from 0 to {vocab - 1} (the vocabulary)")
+
+
+def _per_prompt(value: Any, count: int, name: str) -> list[Any]:
+    if isinstance(value, list):
+        if len(value) != count:
+            raise UserInputError(f"{name}: got {len(value)} for {count} prompts")
+        return value
+    return [value] * count
+
+
+def _rids(value: Any, count: int) -> list[str]:
+    if value is None:
+        return [uuid.uuid4().hex for _ in range(count)]
+    if isinstance(value, str):
+        return [value] if count == 1 else [f"{value}_{i}" for i in range(count)]
+    if not isinstance(value, list) or len(value) != count or not all(isinstance(item, str) for item in value):
+        raise UserInputError(f"rid: wanted a string, or a list of {count} strings")
+    return value
+
+
+def _requests(
+    prompt: list[int], params: SamplingParams, rid: str, body: Mapping[str, Any], engine: Engine, number: int
+) -> list[Request]:
+    """The `n` requests of one prompt."""
+    limit = _new_tokens(prompt, params, engine)
+    bad = [i for i in (*params.stop_token_ids, *(i for i, _ in params.logit_bias)) if i >= engine.spec.vocab_size]
+    if bad:
+        raise UserInputError(
+            f"sampling_params: token id {bad[0]} is outside the vocabulary of {engine.spec.vocab_size}"
+        )
+    if params.stop and not engine.tokenizer.available:
+        raise UserInputError("sampling_params.stop: the model folder has no tokenizer; use stop_token_ids")
+    stops = frozenset(params.stop_token_ids) | frozenset(() if params.ignore_eos else engine.spec.eos_token_ids)
+    start, wanted = body.get("logprob_start_len"), bool(body.get("return_logprob"))
+    seeded = params.sampling_seed is not None
+    seed = params.sampling_seed if params.sampling_seed is not None else engine.options.seed
+    return [
+        Request(
+            rid=rid if params.n == 1 else f"{rid}-{i}",
+            prompt=prompt,
+            params=params,
+            max_new_tokens=limit,
+            stop_ids=stops,
+            key=seed_key(seed, i if seeded else (number + 1) * 1024 + i),
+            stream=bool(body.get("stream")),
+            tail=TextTail(engine.tokenizer.decode, params.stop) if params.stop else None,
+            logprob_start=start if wanted and isinstance(start, int) and 0 <= start < len(prompt) else None,
+            top_logprobs=int(body.get("top_logprobs_num") or 0) if wanted else 0,
+        )
+        for i in range(params.n)
+    ]
+
+
+def _new_tokens(prompt: list[int], params: SamplingParams, engine: Engine) -> int:
+    room = engine.context - len(prompt)
+    if room < 1:
+        raise UserInputError(
+            f"the input ({len(prompt)} tokens) is longer than the model's context length ({engine.context} tokens)"
+        )
+    if params.max_new_tokens is None:
+        return min(DEFAULT_NEW_TOKENS, room)
+    if params.max_new_tokens > room:
+        raise UserInputError(
+            f"requested {len(prompt)} input tokens and {params.max_new_tokens} new ones: together more than the "
+            f"model's context length ({engine.context} tokens)"
+        )
+    return params.max_new_tokens
+
+
+def render(progress: Progress, engine: Engine, *, return_logprob: bool) -> JsonDict:
+    """The answer for one request, finished or growing."""
+    request, finish, count = progress.request, progress.finish, progress.count
+    ids, params = request.ids[:count], request.params
+    matched = finish.matched if finish is not None else None
+    shown = ids[:-1] if isinstance(matched, int) and not params.no_stop_trim else ids
+    text = engine.tokenizer.decode(shown, params.skip_special_tokens)
+    meta: JsonDict = {
+        "id": request.rid,
+        "finish_reason": _finish_reason(finish, request),
+        "prompt_tokens": len(request.prompt),
+        "completion_tokens": count,
+        "cached_tokens": request.cached_tokens,
+        "weight_version": engine.weight_version,
+        "weight_versions": _versions(request, count),
+        "e2e_latency": request.latency,
+    }
+    if return_logprob:
+        meta["output_token_logprobs"] = [(p, i, None) for p, i in zip(request.log_probs, ids, strict=False)]
+        meta |= _prompt_log_probs(request)
+        if request.top_logprobs:
+            meta["output_top_logprobs"] = [[(p, i, None) for p, i in tops] for tops in request.tops[:count]]
+    return {"text": text if params.no_stop_trim else trim(text, matched), "output_ids": ids, "meta_info": meta}
+
+
+def _finish_reason(finish: Finish | None, request: Request) -> JsonDict | None:
+    if finish is None:
+        return None
+    if finish.type == "length":
+        return {"type": "length", "length": request.max_new_tokens}
+    if finish.type == "stop":
+        return {"type": "stop", "matched": finish.matched}
+    return {"type": "abort", "message": finish.message}
+
+
+def _versions(request: Request, count: int) -> list[JsonDict]:
+    spans = [(version, start) for version, start in request.versions if start < count]
+    ends = [*(start for _, start in spans[1:]), count]
+    return [{"version": v, "start": start, "end": end} for (v, start), end in zip(spans, ends, strict=False)]
+
+
+def _prompt_log_probs(request: Request) -> JsonDict:
+    if request.logprob_start is None:
+        return {}
+    ids = request.prompt[request.logprob_start :]
+    values: list[float | None] = [None] if request.logprob_start == 0 else []
+    values += request.prompt_log_probs
+    return {"input_token_logprobs": [(p, i, None) for p, i in zip(values, ids, strict=False)]}

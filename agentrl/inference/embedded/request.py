@@ -1,0 +1,86 @@
+"""One request on its way through the engine, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.inference.embedded.sampling_params import SamplingParams
+from agentrl.inference.embedded.text import TextTail
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a request ended: `stop` (with what matched), `length` or `abort` (with a message)."""
+
+    type: str
+    matched: int | str | None = None
+    message: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt, what was sampled so far, and where its keys and values are."""
+
+    rid: str
+    prompt: list[int]
+    params: SamplingParams
+    max_new_tokens: int
+    stop_ids: frozenset[int]
+    key: int
+    """Of the random draws; see `sampler.seed_key`."""
+    sink: Any = None
+    """What the listener knows the request by; the engine does not look at it."""
+    stream: bool = False
+    tail: TextTail | None = None
+    """Watches for stop strings; None where there are none."""
+    logprob_start: int | None = None
+    """First prompt token whose log-prob is wanted; None: none."""
+    top_logprobs: int = 0
+    ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    tops: list[list[tuple[float, int]]] = field(default_factory=list)
+    prompt_log_probs: list[float] = field(default_factory=list)
+    versions: list[tuple[str, int]] = field(default_factory=list)
+    """`(weight version, index of the first token it sampled)`."""
+    slot: int = -1
+    """-1: waiting."""
+    cached_tokens: int = 0
+    finish: Finish | None = None
+    started: float = field(default_factory=time.perf_counter)
+    latency: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Tokens known: prompt and sampled ones."""
+        return len(self.prompt) + len(self.ids)
+
+    def add(self, token: int, log_prob: float, version: str) -> None:
+        """Append a sampled token."""
+        if not self.versions or self.versions[-1][0] != version:
+            self.versions.append((version, len(self.ids)))
+        self.ids.append(token)
+        self.log_probs.append(log_prob)
+
+    def check_finished(self) -> bool:
+        """Look at the last token: a stop id, a stop string, the length."""
+        if self.finish is None:
+            token = self.ids[-1]
+            if token in self.stop_ids and len(self.ids) > self.params.min_new_tokens:
+                self.finish = Finish("stop", token)
+            elif self.tail is not None and (match := self.tail.push(self.ids)) is not None:
+                self.finish = Finish("stop", match)
+            elif len(self.ids) >= self.max_new_tokens:
+                self.finish = Finish("length")
+        return self.finish is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the engine's thread had appended to a request when it told about it."""
+
+    request: Request
+    count: int
+    """Tokens sampled."""
+    finish: Finish | None

@@ -1,0 +1,95 @@
+"""The HTTP server: SGLang's native routes over one engine. Other routes: `admin` and `chat_api`."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import orjson
+import uvicorn
+from fastapi import FastAPI
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response, StreamingResponse
+
+from agentrl.inference.embedded import admin, chat_api
+from agentrl.inference.embedded.engine import Engine
+from agentrl.inference.embedded.frontend import Frontend
+from agentrl.inference.embedded.http import Handler, answer, guarded, read_json
+from agentrl.inference.embedded.options import EngineOptions
+from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render
+
+PORT_TAKEN = 3
+"""Exit code when the address cannot be listened on."""
+
+
+def create_app(frontend: Frontend) -> FastAPI:
+    """Build the application. The engine's thread starts and ends with it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        frontend.start()
+        yield
+        frontend.engine.stop()
+
+    app = FastAPI(title="agentrl embedded engine", lifespan=lifespan)
+    routes: dict[tuple[str, str], Handler] = {("POST", "/generate"): _generate_route(frontend)}
+    routes |= admin.routes(frontend)
+    routes |= chat_api.routes(frontend)
+    for (method, path), handler in routes.items():
+        app.add_route(path, guarded(handler), methods=[method])
+    return app
+
+
+def _generate_route(frontend: Frontend) -> Handler:
+    calls = count()
+
+    async def generate(request: HTTPRequest) -> Response:
+        call = parse_generate(await read_json(request), frontend.engine, number=next(calls))
+        if call.stream:
+            return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
+        done = await frontend.finished(call.requests, request.is_disconnected)
+        answers = [render(p, frontend.engine, return_logprob=call.return_logprob) for p in done]
+        return answer(answers if call.as_list else answers[0])
+
+    return generate
+
+
+async def _events(call: GenerateCall, frontend: Frontend) -> AsyncIterator[bytes]:
+    """Server-sent events with the output so far; a call of several requests says whose it is in `index`."""
+    places = {id(request): place for place, request in enumerate(call.requests)}
+    async for progress in frontend.stream(call.requests):
+        content = render(progress, frontend.engine, return_logprob=call.return_logprob)
+        if call.as_list:
+            content["index"] = places[id(progress.request)]
+        yield b"data: " + orjson.dumps(content) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def serve(options: EngineOptions) -> int:
+    """Run a server until it is told to stop.
+
+    Returns:
+        Exit code: 0, or 3 when the address is taken.
+
+    Raises:
+        UserInputError: the model folder cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            # Bind before the model loads: a taken port is known at once, and nobody takes it meanwhile.
+            listener.bind((options.host, options.port))
+        except OSError as error:
+            sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}\n")
+            return PORT_TAKEN
+        app = create_app(Frontend(options))
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+__all__ = ["Engine", "create_app", "serve"]

@@ -1,0 +1,200 @@
+"""Who holds which slot of the KV cache, and which tokens it holds: placement, prefix reuse, growth."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.inference.embedded.kv_cache import LENGTH_STEP, KVCache
+from agentrl.inference.embedded.request import Request
+
+Ints = NDArray[np.int64]
+FIRST_SLOTS = 8
+MIN_SHARED = 4
+"""A common prefix shorter than this is computed again rather than copied or waited for."""
+
+
+class SlotTable:
+    """Tokens and owners of all slots.
+
+    A slot without an owner keeps its tokens as prefix cache. `known[i]` tokens are written in `tokens[i]`, the first
+    `computed[i]` of them have keys and values. An owner with one token to compute decodes, with more it prefills.
+
+    Args:
+        cache: the tensors behind the slots.
+        max_slots: most slots, owned and cached ones together.
+        max_length: most tokens of a slot.
+        budget: bytes that the cache may take; one slot is always allowed.
+        reuse: whether requests may use what others computed.
+    """
+
+    def __init__(self, cache: KVCache, max_slots: int, max_length: int, budget: int, *, reuse: bool = True) -> None:
+        self.cache, self.max_slots, self.max_length, self.budget, self.reuse = (
+            cache,
+            max_slots,
+            max_length,
+            budget,
+            reuse,
+        )
+        self.tokens = np.zeros((0, 0), np.int32)
+        self.known = np.zeros(0, np.int64)
+        self.computed = np.zeros(0, np.int64)
+        self.used = np.zeros(0, np.int64)
+        self.stale = np.zeros(0, np.bool_)
+        self.owners: list[Request | None] = []
+        self._clock = 0
+        first = (max_slots, max_length) if not reuse else (min(max_slots, FIRST_SLOTS), min(max_length, LENGTH_STEP))
+        self._resize(*first)
+
+    @property
+    def active(self) -> Ints:
+        """Slots with an owner, in order."""
+        return np.array([i for i, owner in enumerate(self.owners) if owner is not None], np.int64)
+
+    def slots_for(self, length: int) -> int:
+        """How many slots of this length the budget allows."""
+        return max(1, min(self.max_slots, self.budget // (self.cache.bytes_per_token * length)))
+
+    def place(self, request: Request) -> bool:
+        """Find a slot for a request and take over the longest prefix that is computed already.
+
+        Returns:
+            False: no slot is free, or a running request is about to compute a prefix that is worth waiting for.
+        """
+        ids = np.array(request.prompt + request.ids, np.int32)
+        source, ready = self._longest_prefix(ids, request)
+        if source is None:
+            return False
+        slot = self._choose(source, ready)
+        if slot is None:
+            return False
+        if slot != source and ready:
+            self.cache.copy_rows(source, slot, ready)
+        self._clock += 1
+        self.owners[slot], self.used[slot], self.stale[slot] = request, self._clock, False
+        self.tokens[slot, : len(ids)] = ids
+        self.known[slot], self.computed[slot] = len(ids), ready
+        request.slot, request.cached_tokens = slot, ready
+        return True
+
+    def release(self, slot: int) -> None:
+        """Take the owner away; what is computed stays as prefix cache."""
+        owner = self.owners[slot]
+        assert owner is not None
+        owner.slot = -1
+        self.owners[slot] = None
+        self._clock += 1
+        self.used[slot] = self._clock
+        self.known[slot] = self.computed[slot]
+        if self.stale[slot] or not self.reuse:
+            self._forget(slot)
+
+    def flush(self) -> None:
+        """Forget the prefix cache; slots in use are forgotten when they are released."""
+        for slot, owner in enumerate(self.owners):
+            if owner is None:
+                self._forget(slot)
+            else:
+                self.stale[slot] = True
+
+    def wipe(self, slot: int) -> None:
+        """Forget a slot and zero it, because it holds numbers that are not finite."""
+        self._forget(slot)
+        self.stale[slot] = True
+        self.cache.clear(slot)
+
+    def move_together(self) -> None:
+        """Move owned slots to the front, so that attention runs over few slots without an owner."""
+        active = self.active
+        count = len(active)
+        holes = [i for i in range(count) if self.owners[i] is None]
+        for hole, slot in zip(holes, reversed(active[active >= count].tolist()), strict=True):
+            self._swap(hole, slot)
+
+    def reserve(self, length: int) -> list[Request]:
+        """Make every slot at least `length` tokens long.
+
+        Returns:
+            Requests that lost their slot because longer slots are fewer, the last placed first.
+        """
+        if length <= self.cache.length:
+            return []
+        doubled = min(self.max_length, max(_round(length), 2 * self.cache.length))
+        new = doubled if self.slots_for(doubled) >= len(self.owners) else min(self.max_length, _round(length))
+        slots = min(len(self.owners), self.slots_for(new))
+        retracted = []
+        while len(active := self.active) > slots:
+            last = max(active.tolist(), key=lambda slot: int(self.used[slot]))
+            owner = self.owners[last]
+            assert owner is not None
+            self.release(last)
+            retracted.append(owner)
+        self.move_together()
+        self._resize(slots, new)
+        return retracted
+
+    def _longest_prefix(self, ids: NDArray[np.int32], request: Request) -> tuple[int | None, int]:
+        """The slot with the longest computed prefix of the ids; no slot: wait for the one that computes it now."""
+        if not self.reuse:
+            return 0, 0
+        most = len(ids) - 1
+        if request.logprob_start is not None:
+            most = min(most, max(0, request.logprob_start - 1))
+        width = min(most, self.tokens.shape[1])
+        if width < MIN_SHARED:
+            return 0, 0
+        same = self.tokens[:, :width] == ids[:width]
+        common = np.minimum(np.where(same.all(axis=1), width, same.argmin(axis=1)), self.known)
+        common[self.stale] = 0
+        ready = np.minimum(common, self.computed)
+        best = int(ready.argmax())
+        if int(common.max()) >= int(ready[best]) + MIN_SHARED:
+            return None, 0
+        return best, int(ready[best]) if ready[best] >= MIN_SHARED else 0
+
+    def _choose(self, source: int, ready: int) -> int | None:
+        """The slot to put a request in whose prefix of `ready` tokens is in slot `source`."""
+        if self.owners[source] is None and ready and ready == self.computed[source]:
+            return source
+        idle = np.array([owner is None for owner in self.owners])
+        empty = idle & (self.computed == 0)
+        if not empty.any() and len(self.owners) < self.slots_for(self.cache.length):
+            self._resize(min(2 * len(self.owners), self.slots_for(self.cache.length)), self.cache.length)
+            return self._choose(source, ready)
+        if empty.any():
+            return int(empty.argmax())
+        if not idle.any():
+            return None
+        return int(np.where(idle, self.used, np.iinfo(np.int64).max).argmin())
+
+    def _forget(self, slot: int) -> None:
+        self.known[slot] = self.computed[slot] = self.used[slot] = 0
+        self.stale[slot] = False
+
+    def _swap(self, left: int, right: int) -> None:
+        self.cache.swap(left, right, int(max(self.computed[left], self.computed[right])))
+        for array in (self.tokens, self.known, self.computed, self.used, self.stale):
+            array[[left, right]] = array[[right, left]]
+        self.owners[left], self.owners[right] = self.owners[right], self.owners[left]
+        for slot in (left, right):
+            owner = self.owners[slot]
+            if owner is not None:
+                owner.slot = slot
+
+    def _resize(self, slots: int, length: int) -> None:
+        self.cache.resize(slots, length)
+        keep_slots, keep_length = min(slots, len(self.owners)), min(length, self.tokens.shape[1])
+        tokens = np.zeros((slots, length + 1), np.int32)
+        tokens[:keep_slots, :keep_length] = self.tokens[:keep_slots, :keep_length]
+        self.tokens = tokens
+        self.known, self.computed, self.used = (_fit(a, slots) for a in (self.known, self.computed, self.used))
+        self.stale = np.resize(np.append(self.stale, np.zeros(slots, np.bool_)), slots)
+        self.owners = (self.owners + [None] * slots)[:slots]
+
+
+def _fit(array: Ints, size: int) -> Ints:
+    return np.append(array[:size], np.zeros(max(0, size - len(array)), np.int64))
+
+
+def _round(length: int) -> int:
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
