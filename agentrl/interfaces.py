@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from agentrl.types import (
     AgentLoopOutput,
@@ -152,7 +152,9 @@ class LoopContext:
     renderer: Renderer
     tool_parser: ToolParser
     tools: ToolRunner
+    """Started; the worker releases them."""
     interaction: BaseInteraction | None
+    """Started; the worker finalizes it."""
     limits: LoopLimits
     new_trajectory: Callable[[list[int]], Trajectory]
     """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report partial work."""
@@ -165,6 +167,11 @@ class AgentLoopBase(ABC):
         context: the services of this trajectory.
         **kwargs: what the agent-loop YAML entry gives besides `name` and `_target_`.
     """
+
+    uses_tools: ClassVar[bool] = True
+    """False: rows that give this loop tools are refused at the start instead of being ignored."""
+    uses_interaction: ClassVar[bool] = True
+    """False: rows that give this loop an interaction are refused at the start."""
 
     def __init__(self, context: LoopContext, **kwargs: Any) -> None:
         self.context = context

@@ -164,11 +164,11 @@ def check_routing(
     samples: Iterable[Sample],
     *,
     default_loop: str,
-    loops: Collection[str],
+    loops: Mapping[str, LoopSpec],
     tools: Collection[str],
     interactions: Collection[str],
 ) -> None:
-    """Refuse rows that name a loop, tool or interaction that the run does not have.
+    """Refuse rows that name a loop, tool or interaction that the run does not have, or that their loop ignores.
 
     Raises:
         PluginError: the first such row, with the nearest name.
@@ -177,6 +177,7 @@ def check_routing(
         loop = sample.agent_name or default_loop
         if loop not in loops:
             raise PluginError(f"row {sample.index}: no agent loop is named '{loop}'.{suggest(loop, loops)}")
+        _check_use(sample, loops[loop], default_loop)
         offered = sample.tool_config.get("available_tools") or []
         for tool in [*sample.tools_kwargs, *offered]:
             if tool not in tools:
@@ -184,6 +185,19 @@ def check_routing(
                 raise PluginError(f"row {sample.index}: no tool is named '{tool}'.{hint}")
         if sample.interaction_kwargs:
             _check_interaction(sample, interactions)
+
+
+def _check_use(sample: Sample, loop: LoopSpec, default_loop: str) -> None:
+    origin = "names" if sample.agent_name else "has no `agent_name` and gets"
+    for given, what, used in (
+        (sample.tools_kwargs or sample.tool_config.get("available_tools"), "tools", loop.cls.uses_tools),
+        (sample.interaction_kwargs, "an interaction", loop.cls.uses_interaction),
+    ):
+        if given and not used:
+            raise PluginError(
+                f"row {sample.index} gives {what} but {origin} the agent loop '{loop.name}', which ignores that: set "
+                f"`agent_name` to tool_agent, or `agent.default_agent_loop` (now {default_loop})"
+            )
 
 
 def _check_interaction(sample: Sample, interactions: Collection[str]) -> None:

@@ -26,7 +26,7 @@ class StopReason(StrEnum):
     LENGTH = "length"
     """The token budget ended: a turn was cut (R7) or an observation did not fit (R8)."""
     EMPTY = "empty"
-    """The engine returned no token for the first turn."""
+    """The engine returned no token for a turn."""
     ABORTED = "aborted"
     """The engine aborted the request (pause in abort mode, shutdown); partial tokens are kept, never trained on."""
     TIMEOUT = "timeout"

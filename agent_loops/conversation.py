@@ -1,0 +1,202 @@
+"""What every loop shares: one trajectory, its messages, its turn limits and its clock.
+
+A loop decides what happens next; `Conversation` keeps tokens, messages and counts in step, so no loop can misalign
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from agentrl.errors import DataError, EngineTimeout, ToolServiceError
+from agentrl.interfaces import LoopContext
+from agentrl.types import (
+    AgentLoopOutput,
+    InteractionResponse,
+    JsonDict,
+    Message,
+    ParsedTurn,
+    StopReason,
+    ToolCall,
+    ToolResponse,
+)
+
+
+class Conversation:
+    """One conversation from its prompt to its stop reason.
+
+    Args:
+        context: the services of this trajectory.
+        messages: the prompt.
+        sampling_params: as `AgentLoopBase.run` gets them.
+        tools: schemas that the prompt offers.
+        index: the row's number, for error messages.
+
+    Raises:
+        DataError: the rendered prompt is longer than the limit.
+    """
+
+    def __init__(
+        self,
+        context: LoopContext,
+        messages: Sequence[Message],
+        sampling_params: JsonDict,
+        tools: Sequence[JsonDict] | None = None,
+        *,
+        index: int | None = None,
+    ) -> None:
+        prompt_ids = context.renderer.render_prompt(messages, tools)
+        if len(prompt_ids) > context.limits.prompt_length:
+            wanted = f"at most {context.limits.prompt_length}"
+            raise DataError("dataset", index, "prompt", f"{len(prompt_ids)} tokens once rendered", wanted)
+        self.messages = list(messages)
+        self.stop_reason: StopReason | None = None
+        self.turn_scores: list[float] = []
+        self._context = context
+        self._tools = tools
+        self._trajectory = context.new_trajectory(prompt_ids)
+        self._sampling_params = dict(sampling_params)
+        if not sampling_params.get("ignore_eos"):
+            stops = {*sampling_params.get("stop_token_ids", ()), *context.renderer.stop_token_ids}
+            self._sampling_params["stop_token_ids"] = sorted(stops)
+        self._sampled_ids: list[int] = []
+        self._assistant_turns = self._user_turns = 0
+        self._tool_rewards: list[float] = []
+        self._tool_metrics: dict[str, float] = {}
+        self._num_tool_calls = self._num_tool_errors = 0
+        self._generate_s = self._tools_s = 0.0
+
+    async def generate(self) -> str:
+        """Sample one assistant turn and return its text; sets `stop_reason` when nothing may follow it."""
+        limits = self._context.limits
+        budget = min(self._trajectory.remaining, limits.max_tokens_per_turn or self._trajectory.remaining)
+        params = {**self._sampling_params, "max_new_tokens": budget}
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(limits.turn_timeout_s):
+                output = await self._context.generate(self._trajectory.context_ids, params)
+        except TimeoutError as error:
+            raise EngineTimeout(f"a generation took longer than {limits.turn_timeout_s} s") from error
+        finally:
+            self._generate_s += time.perf_counter() - started
+        self._trajectory.append_completion(output)
+        if output.finish_reason == "abort":
+            self.stop_reason = StopReason.ABORTED
+        elif not output.token_ids:
+            self.stop_reason = StopReason.EMPTY
+        elif output.finish_reason == "length":
+            self.stop_reason = StopReason.LENGTH
+        self._sampled_ids = output.token_ids
+        if not output.token_ids:
+            return ""
+        self._assistant_turns += 1
+        text = self._context.renderer.decode(output.token_ids)
+        self.messages.append({"role": "assistant", "content": text})
+        return text
+
+    @property
+    def out_of_turns(self) -> bool:
+        """True when neither another user turn nor another assistant turn may follow."""
+        limits = self._context.limits
+        users, assistants = limits.max_user_turns, limits.max_assistant_turns
+        return (users is not None and self._user_turns >= users) or (
+            assistants is not None and self._assistant_turns >= assistants
+        )
+
+    async def call_tools(self, turn: ParsedTurn) -> list[Message]:
+        """Run a turn's calls and answer each of its mistakes (R10); empty, with `stop_reason`, when none may run."""
+        most = self._context.limits.max_tool_calls
+        left = len(turn.tool_calls) if most is None else most - self._num_tool_calls
+        if self.out_of_turns or (turn.tool_calls and left <= 0):
+            self.stop_reason = StopReason.MAX_TURNS if self.out_of_turns else StopReason.MAX_TOOL_CALLS
+            return []
+        started = time.perf_counter()
+        try:
+            responses = await self._context.tools.execute(turn.tool_calls[:left])
+        finally:
+            self._tools_s += time.perf_counter() - started
+        self._num_tool_calls += len(responses)
+        spent = f"Not run: this conversation may make {most} tool calls, and they are used up."
+        responses += [ToolResponse(text=spent, is_error=True) for _ in turn.tool_calls[left:]]
+        self._count(responses, len(turn.errors))
+        answers = [_tool_message(call, response) for call, response in zip(turn.tool_calls, responses, strict=True)]
+        return answers + [{"role": "tool", "name": "error", "content": error} for error in turn.errors]
+
+    async def ask_interaction(self) -> InteractionResponse | None:
+        """Let the row's interaction answer and score the last turn; None where the row has no interaction."""
+        interaction, timeout_s = self._context.interaction, self._context.limits.tool_timeout_s
+        if interaction is None:
+            return None
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await interaction.generate_response(list(self.messages))
+        except TimeoutError as error:
+            raise ToolServiceError(f"the interaction took longer than {timeout_s:g} s") from error
+        if response.score is not None:
+            self.turn_scores.append(float(response.score))
+        return response
+
+    def observe(self, messages: Sequence[Message]) -> None:
+        """Append what the model reads next; sets `stop_reason` when it does not fit (R8)."""
+        ids = self._context.renderer.delta(messages, sampled_ids=self._sampled_ids, tools=self._tools)
+        if not self._trajectory.append_observation(ids):
+            self.stop_reason = StopReason.LENGTH
+            return
+        self._user_turns += 1
+        self.messages.extend(messages)
+
+    async def finish(self, **extra: object) -> AgentLoopOutput:
+        """The finished trajectory. `extra` joins its `extra_fields`."""
+        context, trajectory = self._context, self._trajectory
+        fields: JsonDict = {
+            "messages": self.messages,
+            "turn_scores": self.turn_scores,
+            "tool_rewards": self._tool_rewards,
+            "num_tool_calls": self._num_tool_calls,
+            "tool_scores": await context.tools.calc_rewards(),
+            **extra,
+        }
+        if context.interaction is not None:
+            fields["interaction_score"] = await context.interaction.calculate_score()
+        return AgentLoopOutput(
+            prompt_ids=trajectory.prompt_ids,
+            response_ids=trajectory.response_ids,
+            response_mask=trajectory.response_mask,
+            response_logprobs=trajectory.rollout_log_probs,
+            weight_versions=trajectory.weight_versions,
+            num_turns=_count_turns(self.messages),
+            stop_reason=self.stop_reason or StopReason.COMPLETED,
+            metrics={
+                "generate_sequences": self._generate_s,
+                "tool_calls": self._tools_s,
+                "num_tool_calls": self._num_tool_calls,
+                "num_tool_errors": self._num_tool_errors,
+                **self._tool_metrics,
+            },
+            extra_fields=fields,
+        )
+
+    def _count(self, responses: Sequence[ToolResponse], malformed: int) -> None:
+        self._num_tool_errors += malformed + sum(response.is_error for response in responses)
+        for response in responses:
+            if response.reward is not None:
+                self._tool_rewards.append(float(response.reward))
+            for name, value in response.metrics.items():
+                key = f"tool/{name}"
+                self._tool_metrics[key] = self._tool_metrics.get(key, 0.0) + float(value)
+
+
+def _tool_message(call: ToolCall, response: ToolResponse) -> Message:
+    return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": response.text}
+
+
+def _count_turns(messages: Sequence[Message]) -> int:
+    """User and assistant messages; the tool messages of one round count as one user message."""
+    turns, before = 0, ""
+    for message in messages:
+        role = str(message["role"])
+        turns += role in ("user", "assistant") or (role == "tool" and before != "tool")
+        before = role
+    return turns

@@ -1,0 +1,49 @@
+"""The agent that calls tools and talks with an interaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentrl.agent_loops.conversation import Conversation
+from agentrl.interfaces import AgentLoopBase
+from agentrl.types import AgentLoopOutput, JsonDict, StopReason
+
+
+class ToolAgent(AgentLoopBase):
+    """Generate, run the calls, show the results, again; without calls the interaction speaks, else it is over.
+
+    ::
+
+        generate ──cut, empty, aborted──────────────────────────────▶ end
+           │  ├─calls──▶ call_tools ──no turn or call left──────────▶ end
+           │  │             └─answers──▶ observe ──does not fit─────▶ end
+           │  └─no call─▶ ask_interaction ──none, done, out of turns▶ end
+           │                └─reply────▶ observe ──does not fit─────▶ end
+           ▲                                │
+           └────────────fits────────────────┘
+    """
+
+    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+        """Play the conversation to its end."""
+        tools = self.context.tools.schemas
+        talk = Conversation(self.context, row_fields["messages"], sampling_params, tools, index=row_fields.get("index"))
+        while talk.stop_reason is None:
+            text = await talk.generate()
+            if talk.stop_reason is not None:
+                break
+            turn = self.context.tool_parser.parse(text) if tools else None
+            if turn is not None and turn.wants_tools:
+                answers = await talk.call_tools(turn)
+                if answers:
+                    talk.observe(answers)
+                continue
+            reply = await talk.ask_interaction()
+            if reply is None:
+                talk.stop_reason = StopReason.COMPLETED
+            elif reply.should_terminate:
+                talk.stop_reason = StopReason.INTERACTION_DONE
+            elif talk.out_of_turns:
+                talk.stop_reason = StopReason.MAX_TURNS
+            else:
+                talk.observe([{"role": "user", "content": reply.content}])
+        return await talk.finish()

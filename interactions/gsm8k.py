@@ -1,0 +1,53 @@
+"""A user who checks a GSM8K answer and asks again until it is right."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from agentrl.interfaces import BaseInteraction
+from agentrl.types import InteractionResponse, JsonDict, Message
+
+_NUMBER = re.compile(r"-?(?:\d[\d,]*\.?\d*|\.\d+)")
+_RIGHT = "Your answer is correct."
+_WRONG = "Your answer is wrong. Check your steps, then answer again."
+
+
+class Gsm8kInteraction(BaseInteraction):
+    """Scores each answer 1 or 0 and goes on until one is right; the run's turn limits end it otherwise.
+
+    Args:
+        config: `right` and `wrong` replace the two replies.
+    """
+
+    def __init__(self, config: JsonDict) -> None:
+        super().__init__(config)
+        self._right = str(config.get("right", _RIGHT))
+        self._wrong = str(config.get("wrong", _WRONG))
+        self._truth: Fraction | None = None
+        self._score = 0.0
+
+    async def start_interaction(self, **interaction_kwargs: Any) -> None:
+        """Needs `ground_truth`; `query` is accepted and not used."""
+        truth = interaction_kwargs.get("ground_truth")
+        self._truth = _read_number(str(truth))
+        if truth is None or self._truth is None:
+            raise ValueError(f"`interaction_kwargs.ground_truth` must be a number, got {truth!r}")
+
+    async def generate_response(self, messages: list[Message]) -> InteractionResponse:
+        """Grade the last assistant message."""
+        said = next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), "")
+        right = _read_number(said) == self._truth
+        self._score = float(right)
+        return InteractionResponse(right, self._right if right else self._wrong, self._score)
+
+    async def calculate_score(self) -> float:
+        """The score of the last answer."""
+        return self._score
+
+
+def _read_number(text: str) -> Fraction | None:
+    """The number after the last `####`, else the last number of the text."""
+    found = _NUMBER.findall(text.rpartition("####")[2])
+    return Fraction(found[-1].replace(",", "").rstrip(".")) if found else None

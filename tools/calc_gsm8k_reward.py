@@ -1,0 +1,69 @@
+"""A grader that the model may ask before it answers (GSM8K): it learns whether its number is right."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from agentrl.interfaces import BaseTool
+from agentrl.types import JsonDict, ToolResponse
+
+_NUMBER = re.compile(r"-?(?:\d[\d,]*\.?\d*|\.\d+)")
+
+
+class CalcGsm8kReward(BaseTool):
+    """Grades an answer against the row's ground truth.
+
+    The best grade so far is the state of the trajectory: a call that does not improve on it costs `penalty`.
+
+    Args:
+        config: `penalty` (default 0.05).
+        tool_schema: None: the built-in one.
+    """
+
+    def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
+        super().__init__(config, tool_schema)
+        self._penalty = float(config.get("penalty", 0.05))
+        self._truth: Fraction | None = None
+        self._best = 0.0
+
+    @classmethod
+    def default_schema(cls) -> JsonDict:
+        """One text argument."""
+        answer = {"type": "string", "description": "Your answer to the question: a number."}
+        return {
+            "type": "function",
+            "function": {
+                "name": "calc_gsm8k_reward",
+                "description": "Grade an answer to the maths question: 1.0 if it is right, 0.0 if it is wrong.",
+                "parameters": {"type": "object", "properties": {"answer": answer}, "required": ["answer"]},
+            },
+        }
+
+    async def create(self, **create_kwargs: Any) -> None:
+        """Needs `ground_truth` in the row's `create_kwargs`."""
+        truth = create_kwargs.get("ground_truth")
+        self._truth = read_number(str(truth))
+        if truth is None or self._truth is None:
+            raise ValueError(f"`create_kwargs.ground_truth` must be a number, got {truth!r}")
+
+    async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
+        """Grade one answer; the reward is 0, or minus the penalty where the grade is no better than before."""
+        answer = read_number(str(arguments["answer"]))
+        if answer is None:
+            return ToolResponse(text="The answer must contain a number.", reward=-self._penalty, is_error=True)
+        grade = float(answer == self._truth)
+        improved, self._best = grade > self._best, max(self._best, grade)
+        verdict = f"Graded answer: {arguments['answer']}. Score: {grade}"
+        return ToolResponse(text=verdict, reward=0.0 if improved else -self._penalty)
+
+    async def calc_reward(self, **kwargs: Any) -> float:
+        """The best grade of the trajectory."""
+        return self._best
+
+
+def read_number(text: str) -> Fraction | None:
+    """The last number of a text; `#### 1,234.`, `$1234` and `1234.0` are the same number."""
+    found = _NUMBER.findall(text.rpartition("####")[2])
+    return Fraction(found[-1].replace(",", "").rstrip(".")) if found else None
