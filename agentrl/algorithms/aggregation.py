@@ -1,0 +1,68 @@
+"""From token losses to one number, the same however a mini-batch is cut into micro-batches or spread over ranks."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from agentrl.algorithms.masked import zero_outside
+from agentrl.errors import suggest
+
+AGGREGATION_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+
+def aggregate_loss(
+    loss_mat: Tensor,
+    mask: Tensor,
+    mode: str,
+    *,
+    scale: float | None = None,
+    num_tokens: float | Tensor | None = None,
+    num_sequences: float | Tensor | None = None,
+) -> Tensor:
+    """One number from a matrix of token losses.
+
+    * `token-mean`: sum over all tokens / number of tokens (DAPO, arXiv 2503.14476);
+    * `seq-mean-token-sum`: sum within each sequence, mean over sequences;
+    * `seq-mean-token-mean`: mean within each sequence, mean over sequences (GRPO, arXiv 2402.03300);
+    * `seq-mean-token-sum-norm`: as `seq-mean-token-sum`, divided by `scale` (Dr.GRPO, arXiv 2503.20783).
+
+    **Micro-batches and ranks.** Pass the number of masked tokens and of non-empty sequences of the whole mini-batch,
+    over all ranks, as `num_tokens` and `num_sequences`. Each call then returns its share: the sum of the shares over
+    all micro-batches and ranks is the loss of the mini-batch, and the sum of their gradients its gradient. (Where
+    gradients are averaged over ranks, as FSDP does, multiply the share by the number of ranks.) Left out, the counts
+    are those of this call alone.
+
+    Args:
+        loss_mat: `(B, T)` token losses.
+        mask: `(B, T)`; a row without a 1 is no sequence.
+        mode: one of `AGGREGATION_MODES`.
+        scale: divisor of `seq-mean-token-sum-norm`, best the run's response length; None: T, which varies with padding.
+        num_tokens: global number of masked tokens.
+        num_sequences: global number of rows with a masked token.
+
+    Returns:
+        A scalar; 0, with zero gradients, when everything is masked.
+
+    Raises:
+        ValueError: an unknown mode, or a scale that is not positive.
+    """
+    if mode not in AGGREGATION_MODES:
+        raise ValueError(f"unknown loss aggregation '{mode}'.{suggest(mode, AGGREGATION_MODES)}")
+    if scale is not None and scale <= 0:
+        raise ValueError(f"the scale of a loss must be positive, got {scale}")
+    lengths = mask.bool().sum(-1)
+    sums = zero_outside(loss_mat, mask).sum(-1)
+    if mode == "token-mean":
+        return sums.sum() / _count(num_tokens, lengths.sum())
+    if mode == "seq-mean-token-mean":
+        sums = sums / lengths.clamp(min=1)
+    elif mode == "seq-mean-token-sum-norm":
+        sums = sums / (mask.shape[-1] if scale is None else scale)
+    return sums.sum() / _count(num_sequences, (lengths > 0).sum())
+
+
+def _count(given: float | Tensor | None, own: Tensor) -> float | Tensor:
+    """The global count where given, else this call's; never 0, since an empty sum divided by it must be 0."""
+    if given is None:
+        return own.clamp(min=1)
+    return given.clamp(min=1) if isinstance(given, Tensor) else max(given, 1)

@@ -1,0 +1,277 @@
+"""Policy losses. Each is one function of token terms; `POLICY_LOSSES` lists them.
+
+`rho = exp(log_prob - old_log_prob)`, with the log-ratio clamped to ±20 so that value and gradient stay finite; A is
+the advantage, m the mask. A core function gives the loss of each token `(B, T)`; the shared part around it cleans the
+inputs, weights the tokens, aggregates them and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from agentrl.algorithms.aggregation import aggregate_loss
+from agentrl.algorithms.masked import masked_mean, zero_outside
+
+LOG_RATIO_LIMIT = 20.0
+SEQUENCE_MEAN = "seq-mean-token-mean"
+
+
+class PolicyLoss(Protocol):
+    """Signature of every entry of `POLICY_LOSSES`."""
+
+    def __call__(
+        self,
+        log_probs: Tensor,
+        old_log_probs: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        *,
+        clip_ratio_low: float = 0.2,
+        clip_ratio_high: float = 0.2,
+        clip_ratio_c: float = 3.0,
+        loss_agg_mode: str = "token-mean",
+        rollout_is_weights: Tensor | None = None,
+        scale: float | None = None,
+        num_tokens: float | Tensor | None = None,
+        num_sequences: float | Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Compute (loss, metrics).
+
+        Args:
+            log_probs: `(B, T)`, of the policy that learns; the only argument that gets a gradient.
+            old_log_probs: `(B, T)`, of the policy at the start of the update.
+            advantages: `(B, T)`.
+            response_mask: `(B, T)`.
+            clip_ratio_low: lower clip range.
+            clip_ratio_high: upper clip range.
+            clip_ratio_c: bound of the dual clip (vanilla).
+            loss_agg_mode: see `aggregate_loss`; gspo and geo_mean are always `seq-mean-token-mean`.
+            rollout_is_weights: `(B, T)` factors from `rollout_correction`.
+            scale: see `aggregate_loss`.
+            num_tokens: see `aggregate_loss`; metrics are shares too when it is given, so that they add up.
+            num_sequences: see `aggregate_loss`.
+            **options: of one loss (`tau_pos`, `clip_cov_ratio`, …); an unknown one is a TypeError.
+
+        Returns:
+            A scalar, and `pg_clipfrac`, `pg_clipfrac_lower` and `ppo_kl` as means over tokens.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a loss is made of. All tensors are `(B, T)` and 0 outside the mask."""
+
+    log_probs: Tensor
+    log_ratio: Tensor
+    """`log_prob - old_log_prob`, clamped to ±20."""
+    advantages: Tensor
+    mask: Tensor
+    low: float
+    high: float
+    dual: float
+
+    @property
+    def ratio(self) -> Tensor:
+        """`exp(log_ratio)`."""
+        return self.log_ratio.exp()
+
+    def clip(self, ratio: Tensor) -> Tensor:
+        """`clip(ratio, 1 - low, 1 + high)`."""
+        return ratio.clamp(1 - self.low, 1 + self.high)
+
+    def row_mean(self, values: Tensor) -> Tensor:
+        """Mean over each row's tokens, as `(B, 1)`."""
+        return masked_mean(values, self.mask, dim=-1).unsqueeze(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoss:
+    """Losses of the tokens, `(B, T)`, and which of them were clipped."""
+
+    loss: Tensor
+    clipped: Tensor | None = None
+    clipped_lower: Tensor | None = None
+
+
+def _policy_loss(mode: str | None = None) -> Callable[[Callable[..., TokenLoss]], PolicyLoss]:
+    """Give a core function the public signature; `mode` fixes the aggregation of sequence-level losses."""
+
+    def decorate(core: Callable[..., TokenLoss]) -> PolicyLoss:
+        @wraps(core)
+        def loss(
+            log_probs: Tensor,
+            old_log_probs: Tensor,
+            advantages: Tensor,
+            response_mask: Tensor,
+            *,
+            clip_ratio_low: float = 0.2,
+            clip_ratio_high: float = 0.2,
+            clip_ratio_c: float = 3.0,
+            loss_agg_mode: str = "token-mean",
+            rollout_is_weights: Tensor | None = None,
+            scale: float | None = None,
+            num_tokens: float | Tensor | None = None,
+            num_sequences: float | Tensor | None = None,
+            **options: Any,
+        ) -> tuple[Tensor, dict[str, float]]:
+            mask = response_mask.bool()
+            clean = zero_outside(_wide(log_probs), mask)
+            log_ratio = clean - zero_outside(_wide(old_log_probs), mask)
+            terms = Terms(
+                clean,
+                log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT),
+                zero_outside(_wide(advantages), mask),
+                mask,
+                clip_ratio_low,
+                clip_ratio_high,
+                clip_ratio_c,
+            )
+            tokens = core(terms, **options)
+            weighted = tokens.loss if rollout_is_weights is None else tokens.loss * rollout_is_weights
+            total = aggregate_loss(
+                weighted, mask, mode or loss_agg_mode, scale=scale, num_tokens=num_tokens, num_sequences=num_sequences
+            )
+            return total, _metrics(terms, tokens, num_tokens)
+
+        return loss
+
+    return decorate
+
+
+@_policy_loss()
+def vanilla(terms: Terms) -> TokenLoss:
+    """PPO with dual clip: `max(-A rho, -A clip(rho))`, for A < 0 at most `-A c` (arXiv 1707.06347, 1912.09729)."""
+    plain = -terms.advantages * terms.ratio
+    clipped = -terms.advantages * terms.clip(terms.ratio)
+    worst = torch.maximum(plain, clipped)
+    bound = -terms.advantages * terms.dual
+    negative = terms.advantages < 0
+    loss = torch.where(negative, torch.minimum(worst, bound), worst)
+    return TokenLoss(loss, clipped > plain, negative & (worst > bound))
+
+
+@_policy_loss(SEQUENCE_MEAN)
+def gspo(terms: Terms) -> TokenLoss:
+    """One ratio per sequence, `exp(mean log-ratio)`, clipped as in PPO (arXiv 2507.18071, GSPO-token).
+
+    The value of the ratio is the sequence's; its gradient flows through each token's own log-prob.
+    """
+    sequence = terms.row_mean(terms.log_ratio).detach()
+    ratio = (terms.log_probs - terms.log_probs.detach() + sequence).exp()
+    plain = -terms.advantages * ratio
+    clipped = -terms.advantages * terms.clip(ratio)
+    return TokenLoss(torch.maximum(plain, clipped), clipped > plain)
+
+
+@_policy_loss()
+def cispo(terms: Terms) -> TokenLoss:
+    """`-sg(clip(rho)) A log pi`: clips the weight, keeps every token's gradient (arXiv 2506.13585)."""
+    ratio = terms.ratio.detach()
+    weight = terms.clip(ratio)
+    return TokenLoss(-weight * terms.advantages * terms.log_probs, weight != ratio)
+
+
+@_policy_loss()
+def gpg(terms: Terms) -> TokenLoss:
+    """`-A log pi`: plain policy gradient (arXiv 2504.02546)."""
+    return TokenLoss(-terms.advantages * terms.log_probs)
+
+
+@_policy_loss()
+def sapo(terms: Terms, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> TokenLoss:
+    """`-A (4 / tau) sigmoid(tau (rho - 1))`: a soft gate instead of a clip (arXiv 2511.20347)."""
+    tau = torch.where(terms.advantages > 0, tau_pos, tau_neg)
+    return TokenLoss(-terms.advantages * (4.0 / tau) * torch.sigmoid(tau * (terms.ratio - 1.0)))
+
+
+@_policy_loss(SEQUENCE_MEAN)
+def geo_mean(terms: Terms) -> TokenLoss:
+    """`-A exp(mean clipped log-ratio)`: geometric-mean policy optimization (arXiv 2507.20673).
+
+    The log-ratio is clipped to [-low, high], pessimistically as in PPO: where clipping would favour the update, the
+    plain log-ratio stays. A is the mean advantage of the sequence.
+    """
+    sign = terms.advantages.sign()
+    bounded = terms.log_ratio.clamp(-terms.low, terms.high)
+    pessimistic = sign * torch.minimum(sign * terms.log_ratio, sign * bounded)
+    per_row = -terms.row_mean(terms.advantages) * terms.row_mean(pessimistic).exp()
+    outside = terms.log_ratio != bounded
+    return TokenLoss(per_row.expand(terms.mask.shape), outside & (sign > 0), outside & (sign < 0))
+
+
+@_policy_loss()
+def clip_cov(
+    terms: Terms,
+    *,
+    clip_cov_ratio: float = 2e-4,
+    clip_cov_lb: float = 1.0,
+    clip_cov_ub: float = 5.0,
+    generator: torch.Generator | None = None,
+) -> TokenLoss:
+    """PPO in which a random few of the tokens with high covariance get no gradient (arXiv 2505.22617).
+
+    Covariance of a token: `(A - mean A) (log pi - mean log pi)` over the tokens of this call. Out of the unclipped
+    tokens between the bounds, `clip_cov_ratio` of all tokens, but at least one, are left out.
+    """
+    plain = -terms.advantages * terms.ratio
+    clipped = -terms.advantages * terms.clip(terms.ratio)
+    covariance = _covariance(terms)
+    free = terms.mask & ~(clipped > plain)
+    eligible = (free & (covariance > clip_cov_lb) & (covariance < clip_cov_ub)).flatten().nonzero().squeeze(-1)
+    wanted = max(int(clip_cov_ratio * int(terms.mask.sum())), 1)
+    picked = eligible[torch.randperm(len(eligible), generator=generator).to(eligible.device)[:wanted]]
+    left_out = torch.zeros_like(terms.mask).flatten().index_fill(0, picked, True).view_as(terms.mask)
+    return TokenLoss(zero_outside(torch.maximum(plain, clipped), ~left_out), left_out)
+
+
+@_policy_loss()
+def kl_cov(terms: Terms, *, kl_cov_ratio: float = 2e-4, ppo_kl_coef: float = 1.0) -> TokenLoss:
+    """`-A rho`, and `+ coef |log-ratio|` for the tokens with the highest covariance (arXiv 2505.22617)."""
+    loss = -terms.advantages * terms.ratio
+    covariance = torch.where(terms.mask, _covariance(terms), -torch.inf).flatten()
+    count = int(terms.mask.sum())
+    wanted = min(max(int(count * kl_cov_ratio), 1), count) if kl_cov_ratio > 0 else 0
+    top = covariance.topk(wanted).indices
+    penalised = torch.zeros_like(terms.mask).flatten().index_fill(0, top, True).view_as(terms.mask)
+    return TokenLoss(loss + torch.where(penalised, ppo_kl_coef * terms.log_ratio.abs(), 0.0))
+
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "vanilla": vanilla,
+    "gspo": gspo,
+    "cispo": cispo,
+    "gpg": gpg,
+    "sapo": sapo,
+    "geo_mean": geo_mean,
+    "clip_cov": clip_cov,
+    "kl_cov": kl_cov,
+}
+
+
+def _wide(values: Tensor) -> Tensor:
+    """At least float32: an exponential of a bfloat16 difference is useless."""
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
+def _covariance(terms: Terms) -> Tensor:
+    log_probs = terms.log_probs.detach()
+    advantages = terms.advantages - masked_mean(terms.advantages, terms.mask)
+    return zero_outside(advantages * (log_probs - masked_mean(log_probs, terms.mask)), terms.mask)
+
+
+def _metrics(terms: Terms, tokens: TokenLoss, num_tokens: float | Tensor | None) -> dict[str, float]:
+    nothing = torch.zeros_like(terms.log_ratio)
+    columns = {
+        "pg_clipfrac": nothing if tokens.clipped is None else tokens.clipped.to(nothing.dtype),
+        "pg_clipfrac_lower": nothing if tokens.clipped_lower is None else tokens.clipped_lower.to(nothing.dtype),
+        "ppo_kl": -terms.log_ratio.detach(),
+    }
+    means = [aggregate_loss(column, terms.mask, "token-mean", num_tokens=num_tokens) for column in columns.values()]
+    return dict(zip(columns, torch.stack(means).tolist(), strict=True))
