@@ -1,1 +1,126 @@
-"""TODO doc."""
+"""The command line: `agentrl train | sft | data | serve | export | docs | demo`.
+
+Commands import what they run when they run, so `agentrl --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agentrl.cli import data as data_commands
+from agentrl.cli.errors import ErrorGroup, set_debug
+
+FORWARD: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""For commands whose own module reads the arguments."""
+
+app = typer.Typer(
+    cls=ErrorGroup,
+    help="Reinforcement learning for language-model agents over multi-turn, tool-using conversations.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+serve = typer.Typer(help="Run one service alone.", no_args_is_help=True)
+docs = typer.Typer(help="Write generated documentation.", no_args_is_help=True)
+app.add_typer(data_commands.app, name="data")
+app.add_typer(serve, name="serve")
+app.add_typer(docs, name="docs")
+
+Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a recipe in agentrl's configs/.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="section.key=value, values by YAML's rules: [a,b], null, true, 1e-6, 'text'.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from agentrl import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Set up logging before any command."""
+    from agentrl.cli.output import set_up_logging
+
+    set_debug(debug)
+    set_up_logging(debug)
+
+
+@app.command()
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved config and what will run where; start nothing.")
+    ] = False,
+) -> None:
+    """Train an agent by reinforcement learning."""
+    from agentrl.cli.train import dry_run as show
+    from agentrl.cli.train import train as run
+
+    (show if dry_run else run)(config, overrides or [])
+
+
+@app.command()
+def sft(config: Config, overrides: Overrides = None) -> None:
+    """Warm-start a model by supervised fine-tuning on demonstrations."""
+    from agentrl.cli.train import sft as run
+
+    run(config, overrides or [])
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="A global_step_N folder, or a run folder for its newest one.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the Hugging Face model; must not exist.")],
+) -> None:
+    """Copy the trained policy of a checkpoint to a Hugging Face folder."""
+    from agentrl.cli.export import export as run
+
+    run(checkpoint, out)
+
+
+@serve.command("engine", context_settings=FORWARD)
+def serve_engine(context: typer.Context) -> None:
+    """Run the embedded engine server: --model DIR --port P; --help shows every option."""
+    from agentrl.inference.embedded.__main__ import main as run
+
+    raise typer.Exit(run(context.args))
+
+
+@docs.command("config")
+def docs_config(
+    out: Annotated[Path | None, typer.Option(help="File to write; else it goes to the terminal.")] = None,
+) -> None:
+    """Write the reference page of every configuration key."""
+    from agentrl.cli.output import write_text
+    from agentrl.config.reference import config_reference
+
+    if out is None:
+        typer.echo(config_reference(), nl=False)
+    else:
+        write_text(out, config_reference())
+
+
+@app.command(context_settings=FORWARD)
+def demo(context: typer.Context) -> None:
+    """Watch a tiny model learn to use a calculator, in minutes on a CPU; --help shows its options."""
+    from agentrl.cli.demo.command import main as run
+
+    run(context.args)
+
+
+def main() -> None:
+    """Entry point of the `agentrl` command."""
+    app()

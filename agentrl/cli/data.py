@@ -1,0 +1,72 @@
+"""`agentrl data`: make datasets, and look at them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Make datasets, and look at them.", no_args_is_help=True)
+
+Out = Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")]
+
+
+class Variant(StrEnum):
+    """How GSM8K is asked."""
+
+    plain = "plain"
+    tool = "tool"
+    interaction = "interaction"
+
+
+@app.command()
+def gsm8k(
+    out: Out,
+    source: Annotated[
+        str, typer.Option(help="Folder with train.jsonl and test.jsonl, a training jsonl file, or `hub`.")
+    ] = "hub",
+    test_source: Annotated[str | None, typer.Option(help="Test jsonl file, where --source has none.")] = None,
+    variant: Annotated[Variant, typer.Option(help="Answer at once, with tools, or to a checking user.")] = Variant.tool,
+) -> None:
+    """Make rows from GSM8K."""
+    from agentrl.data.preprocess.gsm8k import write_gsm8k
+
+    _tell(write_gsm8k(out, source, variant.value, test_source))
+
+
+@app.command()
+def arithmetic(
+    out: Out,
+    train: Annotated[int, typer.Option(min=1, help="Training rows.")] = 2000,
+    test: Annotated[int, typer.Option(min=1, help="Test rows; none of them is a training row.")] = 512,
+    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 1,
+    from_gsm8k: Annotated[
+        Path | None, typer.Option(help="Take real expressions from this GSM8K jsonl file, or folder with train.jsonl.")
+    ] = None,
+) -> None:
+    """Make expressions with the length and operator mix of GSM8K's calculator annotations."""
+    from agentrl.data.preprocess.arithmetic import write_arithmetic
+
+    _tell(write_arithmetic(out, train, test, seed, from_gsm8k))
+
+
+@app.command()
+def show(
+    file: Annotated[str, typer.Argument(help="Parquet file, or a quoted glob.")],
+    rows: Annotated[int, typer.Option(min=0, help="How many rows to print.")] = 3,
+    tokenizer: Annotated[Path | None, typer.Option(help="Count tokens with this tokenizer folder.")] = None,
+    prompt_key: Annotated[str, typer.Option(help="Column of the prompt.")] = "prompt",
+) -> None:
+    """Check every row, print some, and the percentiles of the prompt lengths."""
+    from agentrl.cli.show import show as run
+
+    run(file, rows, tokenizer, prompt_key)
+
+
+def _tell(files: dict[str, Path]) -> None:
+    import pyarrow.parquet as pq
+
+    for split, path in files.items():
+        typer.echo(f"{split}: {pq.read_metadata(path).num_rows} rows in {path}")

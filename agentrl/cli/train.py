@@ -1,0 +1,42 @@
+"""`agentrl train` and `agentrl sft`."""
+
+from __future__ import annotations
+
+import typer
+
+
+def train(config: str, overrides: list[str]) -> None:
+    """Run a training run to its end."""
+    from agentrl.config import load_config
+    from agentrl.trainer.run import run_training
+
+    run_training(load_config(*split_arguments(config, overrides)))
+
+
+def dry_run(config: str, overrides: list[str]) -> None:
+    """Print the resolved configuration, and as YAML comments what will run where: the output is a recipe again."""
+    from agentrl.cli.plan import plan
+    from agentrl.config import dump_config, load_config
+
+    resolved = load_config(*split_arguments(config, overrides))
+    lines = plan(resolved)
+    typer.echo(dump_config(resolved))
+    typer.echo("# What will run where")
+    for topic, text in lines:
+        typer.echo(f"# {topic + ':':<14} {text}")
+
+
+def sft(config: str, overrides: list[str]) -> None:
+    """Run a supervised warm start to its end."""
+    from agentrl.config import load
+    from agentrl.config.sft import SFT_CHECKS, SFTConfig
+    from agentrl.trainer.sft import run_sft
+
+    run_sft(load(*split_arguments(config, overrides), SFTConfig, SFT_CHECKS))
+
+
+def split_arguments(config: str, overrides: list[str]) -> tuple[str | None, list[str]]:
+    """A command of verl has overrides only: then the first argument is one of them, and defaults are the recipe."""
+    if "=" in config:
+        return None, [config, *overrides]
+    return config, overrides
