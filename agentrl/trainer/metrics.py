@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-import psutil
 import torch
 
 from agentrl.data_proto import DataProto
@@ -60,7 +59,6 @@ def reward_metrics(batch: DataProto) -> Metrics:
     """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic."""
     mask = batch.batch["response_mask"].bool()
     metrics = {
-        **spread("critic/score", batch.batch["token_level_scores"].sum(-1)),
         **spread("critic/rewards", batch.batch["token_level_rewards"].sum(-1)),
         **spread("critic/advantages", batch.batch["advantages"][mask]),
         **spread("critic/returns", batch.batch["returns"][mask]),
@@ -92,36 +90,29 @@ def length_metrics(batch: DataProto, max_prompt_length: int) -> Metrics:
     }
 
 
-def throughput_metrics(seconds: dict[str, float], step_seconds: float, num_tokens: int, num_ranks: int) -> Metrics:
-    """`perf/*` and `timing_per_token_ms/*`.
+def rollout_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
+    """What the rollouts of a step show, before any of them is left out of the update."""
+    return {
+        **rollouts.meta_info["metrics"],
+        **length_metrics(rollouts, max_prompt_length),
+        **spread("critic/score", rollouts.batch["rm_scores"].sum(-1)),
+        "perf/total_num_tokens": float(rollouts.batch["attention_mask"].sum()),
+    }
+
+
+def timing_metrics(timer: StageTimer, metrics: Metrics, num_ranks: int) -> Metrics:
+    """`timing_s/*`, `timing_per_token_ms/*`, `perf/time_per_step` and `perf/throughput`.
 
     Args:
-        seconds: seconds per stage.
-        step_seconds: seconds of the whole step.
-        num_tokens: prompt and response tokens of the batch.
-        num_ranks: training ranks; `perf/throughput` is tokens per second and rank, as in verl.
+        timer: of the step.
+        metrics: of the step; `perf/total_num_tokens` counts prompt and response tokens.
+        num_ranks: training ranks; the throughput is tokens per second and rank, as in verl.
     """
-    metrics = {
-        "perf/total_num_tokens": float(num_tokens),
-        "perf/time_per_step": step_seconds,
-        "perf/throughput": num_tokens / (step_seconds * num_ranks),
-        "perf/cpu_memory_used_gb": psutil.virtual_memory().used / 2**30,
+    timings, tokens = timer.metrics(), metrics.get("perf/total_num_tokens", 0.0)
+    step = timings["timing_s/step"]
+    per_token = {
+        f"timing_per_token_ms/{stage}": timer.seconds[stage] * 1000 / tokens
+        for stage in TOKEN_STAGES
+        if stage in timer.seconds and tokens
     }
-    if torch.cuda.is_available():
-        metrics["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated() / 2**30
-    for stage in TOKEN_STAGES:
-        if stage in seconds and num_tokens:
-            metrics[f"timing_per_token_ms/{stage}"] = seconds[stage] * 1000 / num_tokens
-    return metrics
-
-
-def group_metrics(uids: Sequence[object], scores: Sequence[float]) -> Metrics:
-    """`rollout/zero_variance_groups`: groups of two or more whose scores are all equal; `…_fraction` of all groups."""
-    groups: dict[object, list[float]] = {}
-    for uid, score in zip(uids, scores, strict=True):
-        groups.setdefault(uid, []).append(score)
-    flat = sum(len(members) > 1 and min(members) == max(members) for members in groups.values())
-    return {
-        "rollout/zero_variance_groups": float(flat),
-        "rollout/zero_variance_fraction": flat / len(groups) if groups else 0.0,
-    }
+    return {**timings, **per_token, "perf/time_per_step": step, "perf/throughput": tokens / (step * num_ranks)}

@@ -1,0 +1,110 @@
+"""Everything a run needs to know before it starts anything: tokenizer, rows, plug-ins. All of it is checked here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.algorithms import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
+from agentrl.chat.renderer import ChatRenderer
+from agentrl.config import RunConfig
+from agentrl.data.dataset import RLHFDataset
+from agentrl.data.loader import StatefulLoader
+from agentrl.errors import ConfigError, suggest
+from agentrl.rollout.setup import RolloutSetup
+from agentrl.trainer.steps import truncates_sampling
+from agentrl.types import JsonDict, Sample
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """Checked inputs of a run."""
+
+    renderer: ChatRenderer
+    loader: StatefulLoader
+    val_samples: list[Sample]
+    total_steps: int
+
+
+def prepare(config: RunConfig) -> RunInputs:
+    """Load and check what a run works on; nothing is started.
+
+    Raises:
+        UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
+    """
+    problems = [*_problems(config)]
+    if problems:
+        raise ConfigError(problems)
+    setup = RolloutSetup.load(config)
+    report = setup.renderer.probe([tool.schema for tool in setup.tools] or None)
+    if report.message:
+        LOG.warning("%s", report.message)
+    train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)
+    loader = StatefulLoader(
+        train, config.data.train_batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights
+    )
+    return RunInputs(setup.renderer, loader, _validation_samples(setup), _total_steps(config, loader))
+
+
+def _problems(config: RunConfig) -> Iterator[str]:
+    """What is wrong with the training part of a configuration."""
+    trainer, data, policy = config.trainer, config.data, config.actor_rollout_ref
+    names = [
+        ("algorithm.adv_estimator", config.algorithm.adv_estimator, list(ADVANTAGE_ESTIMATORS)),
+        ("actor_rollout_ref.actor.policy_loss", policy.actor.policy_loss, list(POLICY_LOSSES)),
+    ]
+    for key, name, known in names:
+        if name not in known:
+            yield f"{key}: got '{name}'.{suggest(name, known)}"
+    if config.algorithm.adv_estimator == "remax":
+        yield "algorithm.adv_estimator: remax needs a greedy rollout of every prompt, which the trainer does not make"
+    if not data.val_files and (trainer.test_freq > 0 or trainer.val_only):
+        yield "data.val_files: not given, but trainer.test_freq or trainer.val_only asks for validation"
+    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
+        yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
+    if not Path(policy.model.path).is_dir():
+        yield f"actor_rollout_ref.model.path: {policy.model.path} is not a folder"
+    cut = truncates_sampling(policy.rollout)
+    if cut and config.algorithm.rollout_correction.bypass_old_log_prob:
+        LOG.warning(
+            "sampling is truncated (%s): the engine's log-probs are not those of the distribution it samples from, so "
+            "old log-probs are computed again although algorithm.rollout_correction.bypass_old_log_prob is set",
+            ", ".join(cut),
+        )
+
+
+def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup) -> RLHFDataset:
+    """Read rows and check each: its cells, where it routes, how long its prompt is."""
+    config = setup.config
+    dataset = RLHFDataset(files, config.data, max_samples)
+
+    def count_tokens(sample: Sample) -> int:
+        setup.check_rows([sample])
+        return len(setup.renderer.render_prompt(sample.prompt, _offered_tools(sample, setup)))
+
+    dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)
+    return dataset
+
+
+def _offered_tools(sample: Sample, setup: RolloutSetup) -> list[JsonDict] | None:
+    """Schemas that the row's prompt shows."""
+    if not getattr(setup.loop_of(sample).cls, "uses_tools", True):
+        return None
+    available = sample.tool_config.get("available_tools")
+    return [tool.schema for tool in setup.tools if available is None or tool.name in available] or None
+
+
+def _validation_samples(setup: RolloutSetup) -> list[Sample]:
+    data, trainer = setup.config.data, setup.config.trainer
+    if not data.val_files or not (trainer.test_freq > 0 or trainer.val_before_train or trainer.val_only):
+        return []
+    rows = _load_rows(data.val_files, data.val_max_samples, setup)
+    return [rows[position] for position in range(len(rows))]
+
+
+def _total_steps(config: RunConfig, loader: StatefulLoader) -> int:
+    return config.trainer.total_training_steps or config.trainer.total_epochs * loader.steps_per_epoch

@@ -1,0 +1,210 @@
+"""The training loop: GRPO, PPO and their relatives over agent rollouts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from agentrl.config import RunConfig
+from agentrl.data_proto import DataProto
+from agentrl.errors import EngineError, FailureBudgetError
+from agentrl.observability.rollout_log import write_rollouts
+from agentrl.observability.trackers import RunInfo, Tracker, Trackers, make_trackers
+from agentrl.trainer import metrics as m
+from agentrl.trainer import steps
+from agentrl.trainer.checkpoint import CheckpointManager
+from agentrl.trainer.inputs import prepare
+from agentrl.trainer.services import Services
+from agentrl.trainer.state import TrainerState
+from agentrl.trainer.stopping import StopGuard
+from agentrl.trainer.validation import Validator, sample_batch
+
+LOG = logging.getLogger(__name__)
+
+
+class RayPPOTrainer:
+    """Trains a policy on conversations.
+
+    Building it checks everything that can be checked without starting a process.
+
+    Args:
+        config: the run.
+        trackers: who hears about the run; None: those that `trainer.logger` names.
+
+    Raises:
+        UserInputError: the configuration, data, model folder or a plug-in cannot be used.
+    """
+
+    def __init__(self, config: RunConfig, trackers: Sequence[Tracker] | None = None) -> None:
+        self.config = config
+        self.trackers = Trackers(make_trackers(config.trainer.logger) if trackers is None else trackers)
+        self.inputs = prepare(config)
+        self.folder = Path(config.trainer.default_local_dir)
+        self.checkpoints = CheckpointManager(self.folder, config.trainer.max_ckpt_to_keep)
+        self.state = TrainerState(self.inputs.loader, steps.make_kl_controller(config.algorithm.kl_ctrl))
+        self.validator = Validator(
+            self.inputs.val_samples,
+            n=config.actor_rollout_ref.rollout.val_kwargs.n,
+            batch_size=config.data.val_batch_size,
+            decode=self.inputs.renderer.decode,
+            dump_folder=_path(config.trainer.validation_data_dir),
+            show=config.trainer.log_val_generations,
+        )
+        self._saved_step: int | None = None
+
+    def fit(self) -> None:
+        """Train from the newest checkpoint, or from the start, to the last step.
+
+        Raises:
+            InfrastructureError: an engine or worker failed for good.
+            FailureBudgetError: too many trajectories of a step failed.
+            CheckpointError: a checkpoint cannot be written or read.
+            KeyboardInterrupt: Ctrl-C or SIGTERM. Everything is stopped; finished steps are saved where saving is on.
+        """
+        trainer = self.config.trainer
+        with ExitStack() as stack:
+            stack.callback(self.trackers.close)
+            self.services = stack.enter_context(
+                Services(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
+            )
+            self.guard = stack.enter_context(StopGuard())
+            self._resume()
+            try:
+                if trainer.val_only or (trainer.val_before_train and self.inputs.val_samples and self.state.step == 0):
+                    self.trackers.log(self._validate(), self.state.step)
+                while self.state.step < self.inputs.total_steps and not trainer.val_only:
+                    self._step(self.state.step + 1)
+            except KeyboardInterrupt:
+                self._save_at_stop()
+                raise
+
+    def _step(self, step: int) -> None:
+        """One training step with what is due after it; logged once its update is done, whatever happens then."""
+        timer = m.StageTimer(partial(self.trackers.on_stage, step))
+        metrics: m.Metrics = {}
+        try:
+            self._train(step, timer, metrics)
+            last = step == self.inputs.total_steps
+            if self.inputs.val_samples and _is_due(self.config.trainer.test_freq, step, last):
+                with timer("testing"):
+                    metrics |= self._validate()
+            if _is_due(self.config.trainer.save_freq, step, last):
+                with timer("save_checkpoint"):
+                    self._save()
+        finally:
+            if self.state.step == step:
+                ranks = self.services.actor.world_size
+                self.trackers.log(metrics | m.timing_metrics(timer, metrics, ranks), step)
+
+    def _train(self, step: int, timer: m.StageTimer, metrics: m.Metrics) -> None:
+        """From rows to new weights on the engines."""
+        config, services = self.config, self.services
+        policy, algorithm = config.actor_rollout_ref, config.algorithm
+        with timer("gen"):
+            samples = self.inputs.loader.next_batch()
+            version = self.state.weight_version
+            rollouts = self._generate(sample_batch(samples, policy.rollout.n, step=step, weight_version=version))
+        metrics |= m.rollout_metrics(rollouts, config.data.max_prompt_length)
+        metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
+        self._show_rollouts(rollouts, step)
+        kept, counts = steps.choose_rows(rollouts, algorithm.filter_zero_variance_groups)
+        metrics |= counts
+        if not len(kept):
+            LOG.warning("step %d: no group has any variance in its rewards; nothing to learn from", step)
+            self.state.finish_step(step)
+            return
+        mini_batch = policy.actor.ppo_mini_batch_size * policy.rollout.n
+        batch, balance = steps.for_workers(kept, services.actor.world_size, mini_batch, config.trainer.balance_batch)
+        metrics |= balance
+        with timer("old_log_prob"):
+            computed = None if steps.uses_rollout_log_probs(config) else services.actor.compute_log_prob(batch)
+            metrics |= steps.add_old_log_probs(batch, computed, config)
+        if services.reference is not None:
+            with timer("ref"):
+                batch = batch.union(services.reference.compute_ref_log_prob(batch))
+        if services.critic is not None:
+            with timer("values"):
+                batch = batch.union(services.critic.compute_values(batch))
+        with timer("adv"):
+            metrics |= steps.add_rewards(batch, algorithm, self.state.kl_controller)
+            steps.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
+            metrics |= m.reward_metrics(batch)
+        with self.guard.deferred():
+            if services.critic is not None:
+                with timer("update_critic"):
+                    metrics |= services.critic.update_critic(batch).meta_info["metrics"]
+            if step > config.trainer.critic_warmup:
+                with timer("update_actor"):
+                    metrics |= services.actor.update_actor(batch).meta_info["metrics"]
+                self.state.weight_version += 1
+                with timer("update_weights"):
+                    self._sync_weights()
+            self.state.finish_step(step)
+
+    def _generate(self, batch: DataProto) -> DataProto:
+        """Roll out; if an engine died meanwhile, start it again and roll out once more."""
+        try:
+            return self.services.manager.generate_sequences(batch)
+        except (EngineError, FailureBudgetError) as error:
+            if not self.services.revive_engines(self.state.weight_version):
+                raise
+            LOG.warning("rolling out again after: %s", error)
+            return self.services.manager.generate_sequences(batch)
+
+    def _sync_weights(self) -> None:
+        try:
+            self.services.sync_weights(self.state.weight_version)
+        except EngineError:
+            if not self.services.revive_engines(self.state.weight_version):
+                raise
+
+    def _validate(self) -> m.Metrics:
+        result = self.validator.run(self._generate, self.state.step, self.state.weight_version)
+        self.trackers.on_validation(self.state.step, result.conversations)
+        return result.metrics
+
+    def _show_rollouts(self, rollouts: DataProto, step: int) -> None:
+        self.trackers.on_rollouts(step, rollouts)
+        folder = _path(self.config.trainer.rollout_data_dir)
+        if folder is not None:
+            write_rollouts(folder, step, [rollouts], self.inputs.renderer.decode)
+
+    def _resume(self) -> None:
+        """Load the checkpoint to go on from, if any, and give the engines the weights."""
+        trainer = self.config.trainer
+        found = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
+        if found is not None:
+            self.state.load(found)
+            self.services.load_workers(found)
+            self._saved_step = self.state.step if found.parent == self.folder else None
+        resumed = None if found is None else self.state.step
+        self.trackers.on_start(
+            RunInfo(trainer.project_name, trainer.experiment_name, self.folder, self.inputs.total_steps, resumed)
+        )
+        self._sync_weights()
+
+    def _save(self) -> None:
+        """Write a checkpoint of the last finished step. A stop waits: workers must not be left writing."""
+        with self.guard.deferred():
+            self.checkpoints.save(self.state.step, self._write_checkpoint)
+            self._saved_step = self.state.step
+
+    def _save_at_stop(self) -> None:
+        if self.config.trainer.save_freq > 0 and self.state.step not in (0, self._saved_step):
+            LOG.warning("saving step %d before the stop", self.state.step)
+            self._save()
+
+    def _write_checkpoint(self, folder: Path) -> None:
+        self.state.save(folder)
+        self.services.save_workers(folder)
+
+
+def _is_due(every: int, step: int, last: bool) -> bool:
+    return every > 0 and (last or step % every == 0)
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -1,0 +1,34 @@
+"""The entry point of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentrl.config import RunConfig, dump_config
+from agentrl.observability.trackers import Tracker
+from agentrl.trainer.ppo import RayPPOTrainer
+
+CONFIG_FILE = "config.yaml"
+
+
+def run_training(config: RunConfig, trackers: Sequence[Tracker] | None = None) -> RayPPOTrainer:
+    """Check, start, train, stop.
+
+    The run folder (`trainer.default_local_dir`) gets the resolved configuration, logs and checkpoints.
+
+    Args:
+        config: the run.
+        trackers: who hears about it; None: those that `trainer.logger` names.
+
+    Returns:
+        The trainer, its processes stopped.
+
+    Raises:
+        AgentRLError: see `RayPPOTrainer`.
+        KeyboardInterrupt: Ctrl-C or SIGTERM, after a clean stop.
+    """
+    trainer = RayPPOTrainer(config, trackers)
+    trainer.folder.mkdir(parents=True, exist_ok=True)
+    (trainer.folder / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
+    trainer.fit()
+    return trainer

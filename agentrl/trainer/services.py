@@ -1,0 +1,148 @@
+"""What a run keeps going: Ray, engine servers, agent-loop workers, training workers, and the way weights travel."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from agentrl.config import RunConfig
+from agentrl.errors import EngineUnavailable
+from agentrl.inference.client import EngineClient
+from agentrl.inference.launch import EngineServers
+from agentrl.rollout.manager import AgentLoopManager
+from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
+from agentrl.trainer.steps import needs_critic, needs_reference
+from agentrl.trainer.weight_sync import WeightSync, model_bytes
+
+LOG = logging.getLogger(__name__)
+
+
+class Services:
+    """Starts everything on entry and ends all of it on exit, however the run ends.
+
+    Args:
+        config: the run.
+        vocab_size: number of ids that the model knows.
+        total_steps: training steps of the run, for learning-rate schedules.
+    """
+
+    actor: WorkerGroup
+    reference: WorkerGroup | None
+    critic: WorkerGroup | None
+    servers: EngineServers
+    manager: AgentLoopManager
+
+    def __init__(self, config: RunConfig, vocab_size: int, total_steps: int) -> None:
+        self._config = config
+        self._vocab_size = vocab_size
+        self._total_steps = total_steps
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def sync_weights(self, version: int) -> None:
+        """Give the actor's weights to every engine as `version`."""
+        self._weight_sync.sync(version, self.servers.addresses)
+
+    def revive_engines(self, version: int) -> bool:
+        """Restart engines that died and give all of them the present weights.
+
+        Returns:
+            False when none had died, so that trying again would not help.
+        """
+        try:
+            self.servers.check()
+        except EngineUnavailable as error:
+            LOG.warning("%s; starting it again", error)
+            self.servers.restart_dead()
+            self.manager.set_addresses(self.servers.addresses)
+            self.sync_weights(version)
+            return True
+        return False
+
+    def save_workers(self, folder: Path) -> None:
+        """Write the training workers' part of a checkpoint."""
+        self.actor.save_checkpoint(str(folder / "actor"))
+        self.actor.export_hf(str(folder / "actor" / "huggingface"))
+        if self.critic is not None:
+            self.critic.save_checkpoint(str(folder / "critic"))
+
+    def load_workers(self, folder: Path) -> None:
+        """Read the training workers' part of a checkpoint."""
+        self.actor.load_checkpoint(str(folder / "actor"))
+        if self.critic is not None:
+            self.critic.load_checkpoint(str(folder / "critic"))
+
+    def _start(self) -> None:
+        """Workers load their models while the engines start."""
+        if self._config.trainer.backend == "ray":
+            from agentrl.single_controller.ray_runtime import init_ray
+
+            ray = self._config.ray_init
+            self._stack.enter_context(init_ray(ray.num_cpus, ray.address))
+        groups = self._make_groups()
+        loading = [group.submit("init_model", self._total_steps) for group in groups]
+        self.servers = self._stack.enter_context(EngineServers.start(self._config))
+        for future in loading:
+            future.get()
+        self.manager = AgentLoopManager(self._config, self.servers.addresses)
+        self._stack.callback(self.manager.shutdown)
+        self._weight_sync = self._make_weight_sync()
+        self._stack.callback(self._weight_sync.close)
+
+    def _make_groups(self) -> list[WorkerGroup]:
+        from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
+        from agentrl.workers.critic import CriticWorker
+
+        config, pool, backend = self._config, make_pool(self._config), self._config.trainer.backend
+
+        def start(*args: object) -> WorkerGroup:
+            return self._stack.enter_context(create_worker_group(backend, pool, *args))  # type: ignore[arg-type]
+
+        self.actor = start(ActorRolloutRefWorker, config, "actor")
+        self.reference = start(ActorRolloutRefWorker, config, "ref") if needs_reference(config) else None
+        self.critic = start(CriticWorker, config) if needs_critic(config) else None
+        return [group for group in (self.actor, self.reference, self.critic) if group is not None]
+
+    def _make_weight_sync(self) -> WeightSync:
+        rollout = self._config.actor_rollout_ref.rollout
+
+        def make_client(address: str) -> EngineClient:
+            return EngineClient(
+                address,
+                vocab_size=self._vocab_size,
+                request_timeout_s=rollout.server.request_timeout_s,
+                retries=rollout.server.retries,
+            )
+
+        return WeightSync(
+            self.actor,
+            make_client,
+            mode="disk" if rollout.weight_sync == "auto" else rollout.weight_sync,
+            folder=None if rollout.weight_sync_dir is None else Path(rollout.weight_sync_dir),
+            model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
+        )
+
+
+def make_pool(config: RunConfig) -> ResourcePool:
+    """Places of the training ranks; every worker group of the run shares them."""
+    trainer = config.trainer
+    use_gpu = trainer.device == "cuda" or (trainer.device == "auto" and torch.cuda.is_available())
+    threads = trainer.threads_per_rank
+    if threads is None:
+        threads = 1 if trainer.deterministic else max(1, (os.cpu_count() or 1) // trainer.n_gpus_per_node)
+    return ResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=use_gpu, threads_per_rank=threads)

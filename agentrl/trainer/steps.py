@@ -1,0 +1,156 @@
+"""Tensor work between rollout and update. Each function adds columns to the batch and returns its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from agentrl.algorithms import (
+    ADVANTAGE_ESTIMATORS,
+    AdaptiveKLController,
+    FixedKLController,
+    aggregate_loss,
+    drop_non_finite_rows,
+    group_metrics,
+    kl_in_reward,
+    mismatch_metrics,
+    rollout_correction,
+    zero_variance_rows,
+)
+from agentrl.config import RunConfig
+from agentrl.config.rollout import RolloutConfig
+from agentrl.config.root import AlgorithmConfig, KLControlConfig
+from agentrl.data_proto import DataProto
+from agentrl.trainer.balance import balance_metrics, partition_by_tokens
+from agentrl.trainer.metrics import Metrics
+
+LOSS_MASK = "loss_mask"
+"""Tokens that the loss may use: `response_mask` less what was rejected. Rejected rows still count in their group."""
+KLController = FixedKLController | AdaptiveKLController
+
+
+def make_kl_controller(config: KLControlConfig) -> KLController:
+    """The controller of `algorithm.kl_ctrl`."""
+    if config.type == "fixed":
+        return FixedKLController(config.kl_coef)
+    return AdaptiveKLController(config.kl_coef, config.target_kl, config.horizon)
+
+
+def needs_critic(config: RunConfig) -> bool:
+    """Whether advantages come from a value model."""
+    return config.algorithm.adv_estimator == "gae"
+
+
+def needs_reference(config: RunConfig) -> bool:
+    """Whether the KL to the reference policy is used."""
+    return config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
+
+
+def truncates_sampling(rollout: RolloutConfig) -> list[str]:
+    """Settings under which the engine's log-probs are not those of the distribution it sampled from."""
+    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    return [f"{name}={getattr(rollout, name)}" for name, value in neutral.items() if getattr(rollout, name) != value]
+
+
+def uses_rollout_log_probs(config: RunConfig) -> bool:
+    """Whether old log-probs are the rollout's instead of being computed again."""
+    bypass = config.algorithm.rollout_correction.bypass_old_log_prob
+    return bypass and not truncates_sampling(config.actor_rollout_ref.rollout)
+
+
+def choose_rows(batch: DataProto, drop_flat_groups: bool) -> tuple[DataProto, Metrics]:
+    """Count groups whose scores are all equal and, if asked, leave their rows out of the update."""
+    outcome = batch.batch["rm_scores"], batch.batch["response_mask"], list(batch.non_tensor_batch["uid"])
+    metrics = group_metrics(*outcome)
+    return (batch[~zero_variance_rows(*outcome)] if drop_flat_groups else batch), metrics
+
+
+def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunConfig) -> Metrics:
+    """Set `old_log_probs`: the computed ones, or the rollout's. Where both are known, measure and correct the mismatch.
+
+    Args:
+        batch: the rollouts.
+        computed: `old_log_probs` and `entropys` of `compute_log_prob`; None: take the rollout's.
+        config: the run.
+    """
+    mask, rollout = batch.batch["response_mask"], batch.batch["rollout_log_probs"]
+    batch.batch[LOSS_MASK] = mask
+    if computed is None:
+        batch.batch["old_log_probs"] = rollout
+        return {}
+    finite, dropped = drop_non_finite_rows(mask, computed.batch["old_log_probs"], rollout)
+    old = torch.where(finite.bool(), computed.batch["old_log_probs"], 0.0)
+    entropy = aggregate_loss(computed.batch["entropys"], finite, config.actor_rollout_ref.actor.loss_agg_mode)
+    batch.batch |= {"old_log_probs": old, LOSS_MASK: finite}
+    metrics = {"actor/entropy": float(entropy), "training/non_finite_rows": float(dropped)}
+    metrics |= mismatch_metrics(old, rollout, finite)
+    correction = config.algorithm.rollout_correction
+    if correction.is_level is not None or correction.rs is not None:
+        weights, kept, more = rollout_correction(
+            old, rollout, finite, is_level=correction.is_level, is_threshold=correction.is_threshold, rs=correction.rs
+        )
+        batch.batch |= {"rollout_is_weights": weights, LOSS_MASK: kept}
+        metrics |= more
+    return metrics
+
+
+def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLController) -> Metrics:
+    """Set `token_level_scores` and `token_level_rewards`, the scores less the KL to the reference where asked for."""
+    scores = batch.batch["rm_scores"]
+    batch.batch["token_level_scores"] = scores
+    batch.batch["token_level_rewards"] = scores
+    if not config.use_kl_in_reward:
+        return {}
+    rewards, current = kl_in_reward(
+        scores,
+        batch.batch["old_log_probs"],
+        batch.batch["ref_log_prob"],
+        batch.batch["response_mask"],
+        kl_coef=controller.value,
+        kind=config.kl_penalty,
+    )
+    batch.batch["token_level_rewards"] = rewards
+    metrics = {"actor/reward_kl_penalty": current, "actor/reward_kl_penalty_coeff": controller.value}
+    controller.update(current, len(batch))
+    return metrics
+
+
+def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig) -> None:
+    """Set `advantages` and `returns` by the estimator of `algorithm.adv_estimator`; the loss mask becomes the mask."""
+    advantages, returns = ADVANTAGE_ESTIMATORS[config.adv_estimator](
+        batch.batch["token_level_rewards"],
+        batch.batch["response_mask"],
+        values=batch.batch.get("values"),
+        group_ids=group_ids,
+        gamma=config.gamma,
+        lam=config.lam,
+        norm_adv_by_std=config.norm_adv_by_std_in_grpo,
+    )
+    batch.batch |= {"advantages": advantages, "returns": returns, "response_mask": batch.batch.pop(LOSS_MASK)}
+
+
+def row_lengths(batch: DataProto) -> list[int]:
+    """Tokens of each row, prompt and response."""
+    lengths: list[int] = batch.batch["attention_mask"].sum(-1).tolist()
+    return lengths
+
+
+def for_workers(batch: DataProto, num_ranks: int, rows_per_mini_batch: int, balance: bool) -> tuple[DataProto, Metrics]:
+    """The tensors of a batch and who computes which rows; conversations and other objects stay here.
+
+    Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
+    about the same number of tokens of each mini-batch.
+    """
+    rows, lengths = len(batch), row_lengths(batch)
+    tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})
+    if not balance:
+        return tensors, {}
+    count = -(-rows // rows_per_mini_batch)
+    parts: list[list[int]] = [[] for _ in range(num_ranks)]
+    for number in range(count):
+        members = [row for row in range(rows) if row * count // rows == number]
+        for rank, part in enumerate(partition_by_tokens([lengths[row] for row in members], num_ranks)):
+            parts[rank] += [members[place] for place in part]
+    tensors.meta_info["rank_partitions"] = parts
+    return tensors, balance_metrics(lengths, parts)
