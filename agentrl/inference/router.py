@@ -3,8 +3,9 @@
 A trajectory sticks to one engine, where its earlier turns are in the prefix cache. A new one goes to the engine with
 the fewest trajectories. When a call fails, the engine's health decides: an engine that is well keeps its place and the
 one trajectory fails (a request that breaks engines must not walk through all of them); one that is not is taken out and
-its trajectories move on (their tokens are exact wherever they go, only the cache is cold). It is admitted again once it
-is healthy and serves the weight version that the run expects.
+its trajectories move on (their tokens are exact wherever they go, only the cache is cold). A time-out, the caller's
+included, is a reason to look at the engine's health too. An engine is admitted again once it is healthy and serves the
+weight version that the run expects.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Router:
                 if await self._is_well(server):
                     raise
                 self._take_out(server, str(error))
-            except EngineTimeout:
+            except (EngineTimeout, asyncio.CancelledError):
                 self._spawn(self._take_out_if_ill(server))
                 raise
             else:

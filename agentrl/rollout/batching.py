@@ -1,0 +1,74 @@
+"""Finished trajectories to one padded batch. Nothing else in agentrl pads.
+
+Prompts are padded on the left, responses on the right, both to the longest of the batch::
+
+    input_ids       p p P P P | R R R r r      p, r: padding
+    attention_mask  0 0 1 1 1 | 1 1 1 0 0
+    position_ids    0 0 0 1 2 | 3 4 5 5 5
+    response_mask               1 0 1 0 0      of the response only
+    rm_scores                   0 0 s 0 0      on the last token with mask 1 (R6)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from agentrl.rollout.records import RolloutRow
+from agentrl.trajectory import NO_VERSION
+
+Array = npt.NDArray[Any]
+
+
+def collate(rows: Sequence[RolloutRow], pad_id: int) -> dict[str, torch.Tensor]:
+    """Pad trajectories into the tensors of a batch (B rows, P prompt and R response tokens).
+
+    Args:
+        rows: at least one trajectory, each with a sampled token.
+        pad_id: id that fills the padding.
+
+    Returns:
+        `prompts (B,P)`, `responses`, `response_mask`, `rollout_log_probs`, `weight_versions`, `rm_scores` `(B,R)`,
+        `input_ids`, `attention_mask`, `position_ids` `(B,P+R)`.
+    """
+    prompts_BP, prompt_valid_BP = pad([row.tokens.prompt for row in rows], pad_id, np.int64, left=True)
+    responses_BR, valid_BR = pad([row.tokens.response for row in rows], pad_id, np.int64)
+    mask_BR, _ = pad([row.tokens.mask for row in rows], 0, np.int64)
+    log_probs_BR, _ = pad([row.tokens.log_probs for row in rows], 0.0, np.float32)
+    versions_BR, _ = pad([row.tokens.versions for row in rows], NO_VERSION, np.int64)
+    attention_BT = np.concatenate([prompt_valid_BP, valid_BR], axis=1).astype(np.int64)
+    arrays = {
+        "prompts": prompts_BP,
+        "responses": responses_BR,
+        "response_mask": mask_BR,
+        "input_ids": np.concatenate([prompts_BP, responses_BR], axis=1),
+        "attention_mask": attention_BT,
+        "position_ids": np.maximum(attention_BT.cumsum(axis=1) - 1, 0),
+        "rollout_log_probs": log_probs_BR,
+        "weight_versions": versions_BR,
+        "rm_scores": outcome_scores(mask_BR, np.array([row.score for row in rows], np.float32)),
+    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def pad(rows: Sequence[Array], fill: float, dtype: Any, *, left: bool = False) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Ragged rows as one array, and where it holds a row's own values."""
+    lengths_B1 = np.array([[len(row)] for row in rows])
+    width = int(lengths_B1.max())
+    places = np.arange(width)
+    valid = places >= width - lengths_B1 if left else places < lengths_B1
+    padded = np.full((len(rows), width), fill, dtype)
+    padded[valid] = np.concatenate(rows)
+    return padded, valid
+
+
+def outcome_scores(mask_BR: Array, scores_B: Array) -> Array:
+    """Token rewards with each row's score on its last token with mask 1 (R6)."""
+    last_B = mask_BR.shape[1] - 1 - np.argmax(mask_BR[:, ::-1], axis=1)
+    rewards_BR = np.zeros(mask_BR.shape, np.float32)
+    rewards_BR[np.arange(len(scores_B)), last_B] = scores_B
+    return rewards_BR

@@ -1,0 +1,129 @@
+"""Hands trajectories to workers as they become free (guided self-scheduling; Polychronopoulos & Kuck, 1987).
+
+Chunks are large at first and small at the end: few calls, and nobody is left with a long tail. A worker holds up to
+`PREFETCH` times as many trajectories as it has slots, so that a slot never waits for the manager; the slots bound what
+runs at the same time.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentrl.errors import WorkerError
+from agentrl.rollout.records import ChunkResult, Job, RolloutRow, StepInfo, TokenArrays
+from agentrl.types import StopReason
+
+logger = logging.getLogger(__name__)
+
+PREFETCH = 2
+MAX_TRIES = 2
+"""A chunk whose worker died goes to another one once; what it took down twice is left out."""
+
+ChunkFuture = concurrent.futures.Future[ChunkResult]
+
+
+class WorkerLostError(WorkerError):
+    """An agent-loop worker's process is gone, and the chunk it ran with it."""
+
+
+class WorkerPool(Protocol):
+    """Workers that run chunks."""
+
+    slots: list[int]
+    """Of each worker: most trajectories at the same time."""
+
+    def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
+        """Start a chunk on a worker."""
+
+    def result(self, worker: int, future: ChunkFuture) -> ChunkResult:
+        """A finished chunk.
+
+        Raises:
+            WorkerLostError: the worker is gone; the next `submit` to it starts a new one.
+        """
+
+    def cancel(self) -> None:
+        """End every trajectory that runs."""
+
+    def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Use these engines from now on."""
+
+    def shutdown(self) -> None:
+        """End every trajectory and every worker."""
+
+
+def share_slots(limit: int, workers: int) -> list[int]:
+    """Spread the global limit of trajectories in flight; workers that would get none are not started."""
+    used = min(workers, limit)
+    return [limit // used + (index < limit % used) for index in range(used)]
+
+
+def run_jobs(pool: WorkerPool, jobs: Sequence[Job], step: StepInfo) -> list[ChunkResult]:
+    """Run every job; blocks until all have ended. Ctrl-C ends them."""
+    try:
+        return _Dispatch(pool, jobs, step).run()
+    except BaseException:
+        pool.cancel()
+        raise
+
+
+class _Dispatch:
+    """One batch on its way through the workers."""
+
+    def __init__(self, pool: WorkerPool, jobs: Sequence[Job], step: StepInfo) -> None:
+        self._pool = pool
+        self._step = step
+        self._queue = deque(jobs)
+        self._load = [0] * len(pool.slots)
+        self._running: dict[ChunkFuture, tuple[int, list[Job]]] = {}
+        self._tries: dict[int, int] = {}
+        self._results: list[ChunkResult] = []
+
+    def run(self) -> list[ChunkResult]:
+        """Hand out and collect until nothing is left."""
+        while self._queue or self._running:
+            self._hand_out()
+            done, _ = concurrent.futures.wait(self._running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                self._collect(future)
+        return self._results
+
+    def _hand_out(self) -> None:
+        while self._queue:
+            free = [PREFETCH * slots - load for slots, load in zip(self._pool.slots, self._load, strict=True)]
+            worker = max(range(len(free)), key=free.__getitem__)
+            if free[worker] <= 0:
+                return
+            size = min(math.ceil(len(self._queue) / (2 * len(free))), free[worker])
+            chunk = [self._queue.popleft() for _ in range(size)]
+            self._load[worker] += size
+            self._running[self._pool.submit(worker, chunk, self._step)] = worker, chunk
+
+    def _collect(self, future: ChunkFuture) -> None:
+        worker, chunk = self._running.pop(future)
+        self._load[worker] -= len(chunk)
+        try:
+            self._results.append(self._pool.result(worker, future))
+        except WorkerLostError as error:
+            logger.warning("%s", error)
+            self._try_again(chunk, error)
+
+    def _try_again(self, chunk: list[Job], error: WorkerLostError) -> None:
+        lost = []
+        for job in chunk:
+            self._tries[job.row] = self._tries.get(job.row, 1) + 1
+            if self._tries[job.row] > MAX_TRIES:
+                lost.append(_lost_row(job, error))
+            else:
+                self._queue.append(job)
+        if lost:
+            self._results.append(ChunkResult(lost))
+
+
+def _lost_row(job: Job, error: WorkerLostError) -> RolloutRow:
+    return RolloutRow(job.row, TokenArrays.empty(), StopReason.ENV_ERROR, error=f"WorkerLostError: {error}")

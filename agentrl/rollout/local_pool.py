@@ -1,0 +1,79 @@
+"""The `local` backend: one worker in this process, on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from agentrl.rollout.dispatch import ChunkFuture
+from agentrl.rollout.records import ChunkResult, Job, StepInfo
+from agentrl.rollout.setup import RolloutSetup
+from agentrl.rollout.worker import AgentLoopWorker
+
+T = TypeVar("T")
+STOP_TIMEOUT_S = 15.0
+
+
+class LoopThread:
+    """An event loop that runs in a daemon thread until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine there."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop still takes work."""
+        return self._loop.is_running()
+
+    def stop(self) -> None:
+        """Stop the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class LocalPool:
+    """One worker; all trajectories share its event loop.
+
+    Args:
+        setup: what all trajectories share.
+        addresses: the engines.
+        slots: most trajectories at the same time.
+    """
+
+    def __init__(self, setup: RolloutSetup, addresses: Sequence[str], slots: int) -> None:
+        self.slots = [slots]
+        self._thread = LoopThread("agentrl-rollout")
+        self._worker = AgentLoopWorker(setup, addresses, slots)
+
+    def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
+        """Start a chunk."""
+        return self._thread.submit(self._worker.run_chunk(jobs, step))
+
+    def result(self, worker: int, future: ChunkFuture) -> ChunkResult:
+        """A finished chunk."""
+        return future.result()
+
+    def cancel(self) -> None:
+        """End every trajectory that runs."""
+        self._thread.submit(self._worker.cancel_all()).result(STOP_TIMEOUT_S)
+
+    def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Use these engines from now on."""
+        self._thread.submit(self._worker.set_addresses(addresses)).result(STOP_TIMEOUT_S)
+
+    def shutdown(self) -> None:
+        """End every trajectory, the connections and the thread. May be called twice."""
+        if self._thread.running:
+            self._thread.submit(self._worker.close()).result(STOP_TIMEOUT_S)
+            self._thread.stop()

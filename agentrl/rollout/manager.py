@@ -1,0 +1,136 @@
+"""`AgentLoopManager`: samples in, finished, scored and padded trajectories out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrl.config.root import RunConfig
+from agentrl.data_proto import DataProto
+from agentrl.rollout.batching import collate
+from agentrl.rollout.dispatch import WorkerPool, run_jobs, share_slots
+from agentrl.rollout.local_pool import LocalPool
+from agentrl.rollout.metrics import check_failure_budget, failures_of, rollout_metrics
+from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
+from agentrl.rollout.setup import RolloutSetup
+from agentrl.types import Sample
+
+COLUMNS: dict[str, Callable[[RolloutRow], Any]] = {
+    "row": lambda row: row.row,
+    "num_turns": lambda row: row.num_turns,
+    "stop_reason": lambda row: row.stop_reason.value,
+    "score": lambda row: row.score,
+    "messages": lambda row: row.messages,
+    "reward_extra_info": lambda row: row.reward_extra,
+    "num_tool_calls": lambda row: int(row.metrics.get("num_tool_calls", 0)),
+    "metrics": lambda row: row.metrics,
+    "extra_fields": lambda row: row.extra,
+}
+SAMPLE_COLUMNS: dict[str, Callable[[Sample], Any]] = {
+    "data_source": lambda sample: sample.data_source,
+    "ground_truth": lambda sample: sample.ground_truth,
+    "extra_info": lambda sample: sample.extra_info,
+}
+
+
+class AgentLoopManager:
+    """Runs agent loops over all workers of a run.
+
+    Args:
+        config: the run.
+        addresses: the engines.
+        backend: `ray` or `local`; None: `trainer.backend`.
+
+    Raises:
+        UserInputError: the tokenizer, a YAML or a plug-in cannot be used.
+    """
+
+    def __init__(self, config: RunConfig, addresses: Sequence[str], *, backend: str | None = None) -> None:
+        self._config = config
+        self._setup = RolloutSetup.load(config)
+        self._pool = self._make_pool(list(addresses), backend or config.trainer.backend)
+
+    def check_rows(self, samples: Sequence[Sample]) -> None:
+        """Refuse rows that name an agent loop, tool, interaction or score function that the run does not have.
+
+        Raises:
+            PluginError: every problem, each with its row and the nearest name.
+        """
+        self._setup.check_rows(samples)
+
+    def generate_sequences(self, batch: DataProto) -> DataProto:
+        """Roll out every row of a batch; blocks until all have ended.
+
+        Args:
+            batch: `sample` and `uid` columns (samples already repeated n times, a group shares a uid); in `meta_info`
+                `validate`, `global_step` and `weight_version`, all optional.
+
+        Returns:
+            The trajectories that did not fail, in the order of the input, as `batching.collate` describes, with the
+            columns of `COLUMNS` and `SAMPLE_COLUMNS` and `uid`; `row` is the row of the input. `meta_info` gains
+            `metrics` and `failures`.
+
+        Raises:
+            PluginError: a row cannot be routed.
+            FailureBudgetError: more trajectories failed than `rollout.max_failure_rate` allows, or all did.
+        """
+        samples: list[Sample] = list(batch.non_tensor_batch["sample"])
+        uids = list(batch.non_tensor_batch["uid"])
+        self.check_rows(samples)
+        chunks = run_jobs(self._pool, _jobs(samples, uids), _step_info(batch))
+        rows, lag = _merge(chunks)
+        failures = failures_of(rows, uids)
+        check_failure_budget(failures, len(rows), self._config.actor_rollout_ref.rollout.max_failure_rate)
+        meta = {**batch.meta_info, "metrics": rollout_metrics(rows, lag), "failures": failures}
+        return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta)
+
+    def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Use these engines from now on."""
+        self._pool.set_addresses(addresses)
+
+    def shutdown(self) -> None:
+        """End every trajectory and every worker. May be called twice."""
+        self._pool.shutdown()
+
+    def _make_pool(self, addresses: list[str], backend: str) -> WorkerPool:
+        agent = self._config.actor_rollout_ref.rollout.agent
+        if backend == "local":
+            return LocalPool(self._setup, addresses, agent.max_in_flight)
+        from agentrl.rollout.ray_pool import RayPool
+
+        return RayPool(self._config, addresses, share_slots(agent.max_in_flight, agent.num_workers))
+
+    def _pack(
+        self, rows: Sequence[RolloutRow], samples: Sequence[Sample], uids: Sequence[Any], meta: dict[str, Any]
+    ) -> DataProto:
+        columns: dict[str, list[Any]] = {name: [get(row) for row in rows] for name, get in COLUMNS.items()}
+        columns |= {name: [get(samples[row.row]) for row in rows] for name, get in SAMPLE_COLUMNS.items()}
+        columns["uid"] = [uids[row.row] for row in rows]
+        return DataProto(collate(rows, self._setup.pad_id), columns, meta)
+
+
+def _jobs(samples: Sequence[Sample], uids: Sequence[Any]) -> list[Job]:
+    """One job per row, numbered within its group."""
+    seen: Counter[Any] = Counter()
+    jobs = []
+    for row, (sample, uid) in enumerate(zip(samples, uids, strict=True)):
+        jobs.append(Job(row, sample, seen[uid]))
+        seen[uid] += 1
+    return jobs
+
+
+def _step_info(batch: DataProto) -> StepInfo:
+    meta = batch.meta_info
+    return StepInfo(
+        global_step=int(meta.get("global_step", 0)),
+        validate=bool(meta.get("validate", False)),
+        weight_version=meta.get("weight_version"),
+    )
+
+
+def _merge(chunks: Sequence[ChunkResult]) -> tuple[list[RolloutRow], LoopLag]:
+    lag = LoopLag()
+    for chunk in chunks:
+        lag.merge(chunk.lag)
+    return sorted((row for chunk in chunks for row in chunk.rows), key=lambda row: row.row), lag

@@ -1,0 +1,84 @@
+"""Numbers of one batch of rollouts, and the verdict on its failures (R9)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl.errors import FailureBudgetError
+from agentrl.rollout.records import LoopLag, RolloutRow
+from agentrl.types import StopReason
+
+Metrics = dict[str, float]
+_SHOWN_CAUSES = 5
+_CAUSE_CHARS = 300
+
+
+def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
+    """Metrics of a batch: failures over all trajectories, the rest over those that survived.
+
+    Args:
+        rows: every trajectory of the batch.
+        lag: how late the workers' event loops woke up.
+    """
+    alive = [row for row in rows if not row.is_left_out]
+    reasons = Counter(row.stop_reason for row in rows)
+    calls = np.array([row.metrics.get("num_tool_calls", 0.0) for row in alive])
+    errors = sum(row.metrics.get("num_tool_errors", 0.0) for row in alive)
+    metrics: Metrics = {f"rollout/stop_reason/{reason}": reasons[reason] / len(rows) for reason in StopReason}
+    metrics["rollout/env_error_rate"] = (len(rows) - len(alive)) / len(rows)
+    metrics["timing_s/agent_loop/loop_lag/max"] = lag.worst
+    metrics["timing_s/agent_loop/loop_lag/mean"] = lag.total / max(lag.count, 1)
+    if not alive:
+        return metrics
+    metrics["rollout/tool_call_rate"] = float((calls > 0).mean())
+    metrics["rollout/tool_error_rate"] = errors / max(float(calls.sum()), errors, 1.0)
+    metrics |= spread("num_turns", (row.num_turns for row in alive))
+    metrics |= spread("tool_call_counts", calls)
+    metrics |= spread("response_length", (len(row.tokens.response) for row in alive))
+    metrics["response_length/clip_ratio"] = sum(row.stop_reason is StopReason.LENGTH for row in alive) / len(alive)
+    metrics |= spread("prompt_length", (len(row.tokens.prompt) for row in alive))
+    for name in ("generate_sequences", "tool_calls"):
+        metrics |= spread(f"timing_s/agent_loop/{name}", (row.metrics.get(name, 0.0) for row in alive))
+    return metrics
+
+
+def spread(name: str, values: Iterable[float]) -> Metrics:
+    """`name/mean`, `name/max` and `name/min`."""
+    array = np.fromiter(values, float)
+    return {f"{name}/mean": float(array.mean()), f"{name}/max": float(array.max()), f"{name}/min": float(array.min())}
+
+
+def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any]) -> list[dict[str, Any]]:
+    """One record per trajectory that was left out: where, why, how far it came."""
+    return [
+        {
+            "row": row.row,
+            "uid": uids[row.row],
+            "stop_reason": row.stop_reason.value,
+            "error": row.error,
+            "response_tokens": len(row.tokens.response),
+        }
+        for row in rows
+        if row.is_left_out
+    ]
+
+
+def check_failure_budget(failures: Sequence[dict[str, Any]], total: int, max_rate: float) -> None:
+    """Stop the run when too many trajectories failed.
+
+    Raises:
+        FailureBudgetError: with the causes, most frequent first.
+    """
+    if len(failures) <= max_rate * total and len(failures) < total:
+        return
+    causes = Counter(f"{failure['stop_reason']}: {str(failure['error'])[:_CAUSE_CHARS]}" for failure in failures)
+    shown = "".join(f"\n  {count} x {cause}" for cause, count in causes.most_common(_SHOWN_CAUSES))
+    more = f"\n  and {len(causes) - _SHOWN_CAUSES} other causes" if len(causes) > _SHOWN_CAUSES else ""
+    raise FailureBudgetError(
+        f"{len(failures)} of {total} trajectories failed, more than actor_rollout_ref.rollout.max_failure_rate "
+        f"({max_rate:g}) allows:{shown}{more}"
+    )

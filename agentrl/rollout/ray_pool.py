@@ -1,0 +1,133 @@
+"""The `ray` backend: each worker is an async actor with one event loop; a worker that dies is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from agentrl.config.root import RunConfig
+from agentrl.errors import AgentRLError, WorkerError
+from agentrl.rollout.dispatch import ChunkFuture, WorkerLostError
+from agentrl.rollout.records import ChunkResult, Job, StepInfo
+from agentrl.rollout.setup import RolloutSetup
+from agentrl.rollout.worker import AgentLoopWorker
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 15.0
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class AgentLoopActor:
+    """What runs in a worker's process: an `AgentLoopWorker` and the set-up that all its trajectories share."""
+
+    def __init__(self, config: RunConfig, addresses: Sequence[str], slots: int) -> None:
+        self._worker = AgentLoopWorker(RolloutSetup.load(config), addresses, slots)
+
+    async def ready(self) -> None:
+        """Answer once the set-up is done."""
+
+    async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
+        """See `AgentLoopWorker.run_chunk`."""
+        return await self._worker.run_chunk(jobs, step)
+
+    async def set_addresses(self, addresses: Sequence[str]) -> None:
+        """See `AgentLoopWorker.set_addresses`."""
+        await self._worker.set_addresses(addresses)
+
+    async def cancel_all(self) -> None:
+        """See `AgentLoopWorker.cancel_all`."""
+        await self._worker.cancel_all()
+
+    async def close(self) -> None:
+        """See `AgentLoopWorker.close`."""
+        await self._worker.close()
+
+
+class RayPool:
+    """Workers as Ray actors. They reserve no CPU: they wait on engines and tools most of the time.
+
+    Args:
+        config: the run.
+        addresses: the engines.
+        slots: of each worker, most trajectories at the same time.
+
+    Raises:
+        UserInputError: the set-up of a worker failed.
+        WorkerError: a worker did not start.
+    """
+
+    def __init__(self, config: RunConfig, addresses: Sequence[str], slots: list[int]) -> None:
+        self.slots = slots
+        self._config = config
+        self._addresses = list(addresses)
+        self._actor_class = ray.remote(num_cpus=0, max_restarts=0, runtime_env={"env_vars": _ENVIRONMENT})(
+            AgentLoopActor
+        )
+        self._actors = [self._start(index) for index in range(len(slots))]
+        try:
+            ray.get([actor.ready.remote() for actor in self._actors], timeout=START_TIMEOUT_S)
+        except RayError as error:
+            self.shutdown()
+            raise _own_error(error, "agent-loop workers did not start") from error
+
+    def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
+        """Start a chunk on a worker; on a new one where the last died."""
+        if self._actors[worker] is None:
+            self._actors[worker] = self._start(worker)
+        future: ChunkFuture = self._actors[worker].run_chunk.remote(list(jobs), step).future()
+        return future
+
+    def result(self, worker: int, future: ChunkFuture) -> ChunkResult:
+        """A finished chunk.
+
+        Raises:
+            WorkerLostError: the worker is gone; the next `submit` to it starts a new one.
+        """
+        try:
+            return future.result()
+        except RayActorError as error:
+            self._actors[worker] = None
+            raise WorkerLostError(f"agent-loop worker {worker} died: {str(error).strip().splitlines()[0]}") from error
+        except RayError as error:
+            raise _own_error(error, f"agent-loop worker {worker} failed") from error
+
+    def cancel(self) -> None:
+        """End every trajectory that runs."""
+        self._ask_all("cancel_all")
+
+    def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Use these engines from now on."""
+        self._addresses = list(addresses)
+        self._ask_all("set_addresses", self._addresses)
+
+    def shutdown(self) -> None:
+        """End every trajectory and every worker. May be called twice."""
+        self._ask_all("close")
+        for actor in self._actors:
+            if actor is not None:
+                ray.kill(actor)
+        self._actors = [None] * len(self.slots)
+
+    def _start(self, index: int) -> Any:
+        return self._actor_class.options(name=None).remote(self._config, self._addresses, self.slots[index])
+
+    def _ask_all(self, method: str, *arguments: Any) -> None:
+        """Call a method of every worker; one that is dead or stuck does not matter here."""
+        calls = [getattr(actor, method).remote(*arguments) for actor in self._actors if actor is not None]
+        for call in calls:
+            with contextlib.suppress(RayError):
+                ray.get(call, timeout=STOP_TIMEOUT_S)
+
+
+def _own_error(error: RayError, what: str) -> AgentRLError:
+    cause = error.cause if isinstance(error, RayTaskError) else None
+    if isinstance(cause, AgentRLError):
+        return cause
+    return WorkerError(f"{what}: {str(cause or error).strip().splitlines()[-1]}")

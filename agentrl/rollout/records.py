@@ -1,0 +1,137 @@
+"""What travels between the manager and its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from agentrl.errors import TokenStreamError
+from agentrl.trajectory import NO_VERSION
+from agentrl.types import AgentLoopOutput, JsonDict, Message, Sample, StopReason
+
+IntArray = npt.NDArray[np.int32]
+MaskArray = npt.NDArray[np.int8]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """What all trajectories of a step share."""
+
+    global_step: int = 0
+    validate: bool = False
+    weight_version: int | None = None
+    """The version that every sampled token must have; None: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One trajectory to run."""
+
+    row: int
+    """Its row in the batch."""
+    sample: Sample
+    rollout: int
+    """Its number within its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenArrays:
+    """The tokens of one trajectory: compact, and equal in length (R2)."""
+
+    prompt: IntArray
+    response: IntArray
+    mask: MaskArray
+    log_probs: FloatArray
+    versions: IntArray
+
+    @classmethod
+    def empty(cls) -> TokenArrays:
+        """No tokens."""
+        none = np.zeros(0, np.int32)
+        return cls(none, none, np.zeros(0, np.int8), np.zeros(0, np.float32), none)
+
+    @classmethod
+    def of(cls, output: AgentLoopOutput) -> TokenArrays:
+        """Pack and check a loop's output; rules R1, R2 and R5 hold for whatever passes.
+
+        Raises:
+            TokenStreamError: names the rule that the loop broke.
+        """
+        count = len(output.response_ids)
+        versions = output.weight_versions or [NO_VERSION] * count
+        lengths = {len(output.response_mask), len(output.response_logprobs), len(versions)}
+        if lengths != {count}:
+            raise TokenStreamError(f"{count} response ids, but mask, log-probs and versions have {lengths} (R2)")
+        packed = cls(
+            np.asarray(output.prompt_ids, np.int32),
+            np.asarray(output.response_ids, np.int32),
+            np.asarray(output.response_mask, np.int8),
+            np.asarray(output.response_logprobs, np.float32),
+            np.asarray(versions, np.int32),
+        )
+        sampled = packed.mask == 1
+        if not (sampled | (packed.mask == 0)).all():
+            raise TokenStreamError("the response mask holds other values than 0 and 1 (R1)")
+        if packed.log_probs[~sampled].any():
+            raise TokenStreamError("a token with mask 0 has a log-prob other than 0.0 (R1)")
+        if not np.isfinite(packed.log_probs).all():
+            raise TokenStreamError("a log-prob is not finite")
+        if count and not sampled[-1]:
+            raise TokenStreamError("the response ends after its last sampled token (R5)")
+        return packed
+
+
+@dataclass(slots=True)
+class RolloutRow:
+    """One trajectory that ended, well or not."""
+
+    row: int
+    tokens: TokenArrays
+    stop_reason: StopReason
+    num_turns: int = 0
+    score: float = 0.0
+    error: str | None = None
+    """Why it is left out (R9)."""
+    reward_extra: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    extra: JsonDict = field(default_factory=dict)
+    """What else the loop reported."""
+
+    @property
+    def is_left_out(self) -> bool:
+        """True when the row must not reach the trainer: infrastructure failed (R9), or nothing was sampled."""
+        return self.error is not None
+
+
+@dataclass(slots=True)
+class LoopLag:
+    """How late an event loop woke up, in seconds: shows what blocks it."""
+
+    count: int = 0
+    total: float = 0.0
+    worst: float = 0.0
+
+    def add(self, late: float) -> None:
+        """Note one wake-up."""
+        self.count += 1
+        self.total += late
+        self.worst = max(self.worst, late)
+
+    def merge(self, other: LoopLag) -> None:
+        """Take in another loop's."""
+        self.count += other.count
+        self.total += other.total
+        self.worst = max(self.worst, other.worst)
+
+
+@dataclass(slots=True)
+class ChunkResult:
+    """What a worker gives back for one chunk of jobs."""
+
+    rows: list[RolloutRow]
+    lag: LoopLag = field(default_factory=LoopLag)

@@ -1,0 +1,236 @@
+"""Runs trajectories, each as one coroutine with a deadline, and scores each as soon as it ends.
+
+This is the trajectory boundary (R9): whatever goes wrong inside one trajectory ends that one, with its cause, and
+touches no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from agentrl.errors import EngineTimeout, RewardError, ToolServiceError
+from agentrl.inference.router import Router
+from agentrl.interfaces import RewardInput, RewardResult
+from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
+from agentrl.rollout.session import Session
+from agentrl.rollout.setup import RolloutSetup, sampling_params
+from agentrl.types import AgentLoopOutput, JsonDict, StopReason
+
+logger = logging.getLogger(__name__)
+
+LAG_INTERVAL_S = 0.05
+RELEASE_TIMEOUT_S = 10.0
+
+
+class AgentLoopWorker:
+    """Runs trajectories in one event loop. Build it anywhere; call its coroutines in that loop only.
+
+    Args:
+        setup: what all trajectories share.
+        addresses: the engines.
+        slots: most trajectories that run at the same time here.
+    """
+
+    def __init__(self, setup: RolloutSetup, addresses: Sequence[str], slots: int) -> None:
+        self._setup = setup
+        self._addresses = list(addresses)
+        self._slots = asyncio.Semaphore(slots)
+        self._router: Router | None = None
+        self._chunks: set[asyncio.Task[Any]] = set()
+
+    async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
+        """Run trajectories, as many at once as there are slots; one row per job, in order."""
+        self.router.expect_version(step.weight_version)
+        lag = LoopLag()
+        watch = asyncio.create_task(_watch_lag(lag))
+        tasks = [asyncio.create_task(self.run_one(job, step)) for job in jobs]
+        self._chunks.update(tasks)
+        try:
+            return ChunkResult(list(await asyncio.gather(*tasks)), lag)
+        finally:
+            watch.cancel()
+            self._chunks.difference_update(tasks)
+            for task in tasks:
+                task.cancel()
+
+    async def run_one(self, job: Job, step: StepInfo) -> RolloutRow:
+        """Run and score one trajectory. Only cancellation leaves this method as an exception."""
+        async with self._slots:
+            started = time.perf_counter()
+            session: Session | None = None
+            try:
+                session = Session.open(job, step, self._setup, self.router)
+                async with asyncio.timeout(self._setup.limits.trajectory_timeout_s):
+                    output = await self._play(session)
+                row = await self._finish(session, output)
+            except (TimeoutError, EngineTimeout) as error:
+                row = _left_out(job, session, StopReason.TIMEOUT, error)
+            except Exception as error:  # the trajectory boundary
+                row = _left_out(job, session, StopReason.ENV_ERROR, error)
+            finally:
+                if session is not None:
+                    await self._release(session)
+            row.metrics["seconds"] = time.perf_counter() - started
+            return row
+
+    async def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Use these engines from now on."""
+        self._addresses = list(addresses)
+        if self._router is not None:
+            await self._router.set_addresses(addresses)
+
+    async def cancel_all(self) -> None:
+        """End every trajectory that runs; each still gives its tools back."""
+        tasks = list(self._chunks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End every trajectory and close all connections."""
+        await self.cancel_all()
+        if self._router is not None:
+            await self._router.close()
+            self._router = None
+
+    @property
+    def router(self) -> Router:
+        """The router of this worker, made in its event loop when it is first needed."""
+        if self._router is None:
+            server = self._setup.config.actor_rollout_ref.rollout.server
+            self._router = Router(
+                self._addresses,
+                vocab_size=self._setup.renderer.vocab_size,
+                request_timeout_s=server.request_timeout_s,
+                retries=server.retries,
+            )
+        return self._router
+
+    async def _play(self, session: Session) -> AgentLoopOutput:
+        sample = session.job.sample
+        loop = self._setup.loop_of(sample).build(session.context())
+        await session.tools.start()
+        if session.interaction is not None:
+            kwargs = {key: value for key, value in sample.interaction_kwargs.items() if key != "name"}
+            await _in_time(session.interaction.start_interaction(**kwargs), self._setup.limits.tool_timeout_s)
+        params = sampling_params(
+            self._setup.config, self._setup.renderer.stop_token_ids, validate=session.step.validate
+        )
+        return await loop.run(
+            params,
+            messages=[dict(message) for message in sample.prompt],
+            data_source=sample.data_source,
+            reward_model=sample.reward_model,
+            extra_info=sample.extra_info,
+            tools_kwargs=sample.tools_kwargs,
+            interaction_kwargs=sample.interaction_kwargs,
+            index=sample.index,
+        )
+
+    async def _finish(self, session: Session, output: AgentLoopOutput) -> RolloutRow:
+        """Check, score and pack what the loop gave back."""
+        fields = dict(output.extra_fields)
+        row = RolloutRow(
+            row=session.job.row,
+            tokens=TokenArrays.of(output),
+            stop_reason=output.stop_reason,
+            num_turns=output.num_turns,
+            metrics={"generate_sequences": session.generate_s, "tool_calls": 0.0, **output.metrics},
+            messages=fields.pop("messages", []),
+            extra=fields,
+        )
+        if output.stop_reason.is_failure:
+            row.error = str(fields.get("error") or output.stop_reason.value)
+        elif not row.tokens.mask.any():
+            row.error = "the engine sampled no token"
+        else:
+            result = await self._score(session, output, row)
+            row.score, row.reward_extra = result.score, result.extra
+        return row
+
+    async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
+        if output.reward_score is not None:
+            return RewardResult(float(output.reward_score))
+        sample = session.job.sample
+        known: JsonDict = {
+            "num_turns": row.num_turns,
+            "turn_scores": row.extra.get("turn_scores", []),
+            "tool_rewards": row.extra.get("tool_rewards", []),
+            "num_tool_calls": int(row.metrics.get("num_tool_calls", 0)),
+            "messages": row.messages,
+        }
+        return await self._setup.rewards.score(
+            RewardInput(
+                data_source=sample.data_source,
+                solution_str=self._assistant_text(output),
+                ground_truth=sample.ground_truth,
+                extra_info={**sample.extra_info, **row.extra, **known},
+            )
+        )
+
+    def _assistant_text(self, output: AgentLoopOutput) -> str:
+        """What the assistant wrote, turn by turn: exactly the tokens with mask 1."""
+        turns = itertools.groupby(zip(output.response_mask, output.response_ids, strict=True), key=lambda pair: pair[0])
+        return "\n".join(
+            self._setup.renderer.decode([token for _, token in group]) for sampled, group in turns if sampled
+        )
+
+    async def _release(self, session: Session) -> None:
+        """Give back what the trajectory held. A failure here is logged: its tokens are good."""
+        session.router.release(session.trajectory_id)
+        await session.tools.release()
+        if session.interaction is not None:
+            await _quietly(session.interaction.finalize_interaction(), "finalize_interaction")
+
+
+async def _in_time(work: Awaitable[None], timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await work
+    except TimeoutError as error:
+        raise ToolServiceError(f"the interaction took over {timeout_s:g} s to start") from error
+
+
+async def _quietly(work: Awaitable[None], what: str) -> None:
+    try:
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            await work
+    except Exception:  # part of the trajectory boundary
+        logger.exception("%s failed", what)
+
+
+def _left_out(job: Job, session: Session | None, reason: StopReason, error: BaseException) -> RolloutRow:
+    """The row of a trajectory that failed: its tokens so far for the record, its cause, no score (R9)."""
+    if not isinstance(error, RewardError | TimeoutError | EngineTimeout):
+        logger.debug("row %d failed", job.row, exc_info=error)
+    trajectory = session.trajectory if session is not None else None
+    output = AgentLoopOutput(
+        prompt_ids=trajectory.prompt_ids if trajectory else [],
+        response_ids=trajectory.response_ids if trajectory else [],
+        response_mask=trajectory.response_mask if trajectory else [],
+        response_logprobs=trajectory.rollout_log_probs if trajectory else [],
+        weight_versions=trajectory.weight_versions if trajectory else [],
+        num_turns=0,
+        stop_reason=reason,
+    )
+    text = str(error) or "the trajectory's deadline passed" if isinstance(error, TimeoutError) else str(error)
+    return RolloutRow(
+        row=job.row,
+        tokens=TokenArrays.of(output),
+        stop_reason=reason,
+        error=f"{type(error).__name__}: {text}",
+        metrics={"generate_sequences": session.generate_s if session is not None else 0.0},
+    )
+
+
+async def _watch_lag(lag: LoopLag) -> None:
+    """Sleep and note by how much each wake-up was late."""
+    while True:
+        due = time.perf_counter() + LAG_INTERVAL_S
+        await asyncio.sleep(LAG_INTERVAL_S)
+        lag.add(max(time.perf_counter() - due, 0.0))
