@@ -6,56 +6,39 @@ import math
 import os
 
 from agentrl.config import RunConfig
-from agentrl.data.dataset import RLHFDataset
+from agentrl.trainer.inputs import RunInputs
+from agentrl.trainer.steps import needs_critic, needs_reference
 
 Line = tuple[str, str]
 
 
-def plan(config: RunConfig) -> list[Line]:
+def plan(config: RunConfig, inputs: RunInputs) -> list[Line]:
     """Topic and sentence per part of the run.
 
-    Raises:
-        DataError: a dataset file cannot be used.
+    Args:
+        config: the run.
+        inputs: its checked rows.
     """
-    return [
-        *_rows(config),
-        *_batches(config),
-        *_training(config),
-        *_engines(config),
-        *_conversations(config),
-        *_run(config),
-    ]
+    parts = (_training, _engines, _conversations, _run)
+    return [*_rows(config, inputs), *(line for part in parts for line in part(config))]
 
 
-def _rows(config: RunConfig) -> list[Line]:
-    data, lines = config.data, []
-    if data.train_files:
-        dataset = RLHFDataset(data.train_files, data, data.train_max_samples)
-        lines.append(("train rows", f"{len(dataset)} in {_count(len(dataset.files), 'file')}"))
-    if data.val_files:
-        dataset = RLHFDataset(data.val_files, data, data.val_max_samples)
-        n = config.actor_rollout_ref.rollout.val_kwargs.n
-        lines.append(
-            ("val rows", f"{len(dataset)} in {_count(len(dataset.files), 'file')}, {_count(n, 'rollout')} each")
-        )
-    return lines
-
-
-def _batches(config: RunConfig) -> list[Line]:
-    """Batch arithmetic. The number of steps is that of the rows in the files; filtering long prompts may lower it."""
-    data, actor, trainer = config.data, config.actor_rollout_ref.actor, config.trainer
-    n = config.actor_rollout_ref.rollout.n
+def _rows(config: RunConfig, inputs: RunInputs) -> list[Line]:
+    """Rows and batch arithmetic."""
+    data, actor, rollout = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    per_epoch = inputs.loader.steps_per_epoch
     updates = math.ceil(data.train_batch_size / actor.ppo_mini_batch_size) * actor.ppo_epochs
-    text = (
-        f"{data.train_batch_size} prompts x {_count(n, 'rollout')} = {data.train_batch_size * n} trajectories, "
-        f"{_count(updates, 'optimizer step')} of {min(actor.ppo_mini_batch_size, data.train_batch_size)} prompts"
-    )
-    lines = [("step", text)]
-    if data.train_files:
-        rows = len(RLHFDataset(data.train_files, data, data.train_max_samples))
-        per_epoch = rows // data.train_batch_size
-        total = trainer.total_training_steps or per_epoch * trainer.total_epochs
-        lines.append(("steps", f"{total} ({per_epoch} per epoch)"))
+    lines = [
+        ("train rows", f"{inputs.loader.num_rows}, {_count(per_epoch, 'step')} per epoch"),
+        ("steps", "none, only validation" if config.trainer.val_only else str(inputs.total_steps)),
+        (
+            "a step",
+            f"{data.train_batch_size} prompts x {_count(rollout.n, 'rollout')} = {data.train_batch_size * rollout.n} "
+            f"trajectories, then {_count(updates, 'optimizer step')} of {actor.ppo_mini_batch_size} prompts",
+        ),
+    ]
+    if inputs.val_samples:
+        lines.append(("val rows", f"{len(inputs.val_samples)}, {_count(rollout.val_kwargs.n, 'rollout')} each"))
     return lines
 
 
@@ -65,11 +48,11 @@ def _training(config: RunConfig) -> list[Line]:
     ranks = trainer.nnodes * trainer.n_gpus_per_node
     where = "this process" if trainer.backend == "local" else f"Ray actors on {_count(trainer.nnodes, 'machine')}"
     actor = config.actor_rollout_ref.actor
-    roles = ["actor"]
-    if actor.use_kl_loss or config.algorithm.use_kl_in_reward:
-        roles.append("reference")
-    if config.algorithm.adv_estimator == "gae":
-        roles.append("critic")
+    roles = [
+        "actor",
+        *(["reference"] if needs_reference(config) else []),
+        *(["critic"] if needs_critic(config) else []),
+    ]
     dtype = actor.fsdp_config.compute_dtype
     dtype = ("bfloat16" if device == "cuda" else "float32") if dtype == "auto" else dtype
     model = config.actor_rollout_ref.model.path
@@ -111,13 +94,12 @@ def _run(config: RunConfig) -> list[Line]:
     trainer = config.trainer
     saves = f"every {_count(trainer.save_freq, 'step')}" if trainer.save_freq > 0 else "never"
     tests = f"every {_count(trainer.test_freq, 'step')}" if trainer.test_freq > 0 else "never"
+    if trainer.val_before_train and config.data.val_files:
+        tests += ", and before the first"
     return [
         ("run folder", os.path.abspath(trainer.default_local_dir)),
         ("checkpoints", saves),
-        (
-            "validation",
-            tests + (", and before the first" if trainer.val_before_train and config.data.val_files else ""),
-        ),
+        ("validation", tests),
         ("loggers", ", ".join(trainer.logger)),
     ]
 

@@ -8,18 +8,23 @@ import typer
 def train(config: str, overrides: list[str]) -> None:
     """Run a training run to its end."""
     from agentrl.config import load_config
+
+    # Before the trainer is imported: a typo is answered in a second, not after torch and Ray.
+    resolved = load_config(*split_arguments(config, overrides))
     from agentrl.trainer.run import run_training
 
-    run_training(load_config(*split_arguments(config, overrides)))
+    run_training(resolved)
 
 
 def dry_run(config: str, overrides: list[str]) -> None:
     """Print the resolved configuration, and as YAML comments what will run where: the output is a recipe again."""
-    from agentrl.cli.plan import plan
     from agentrl.config import dump_config, load_config
 
     resolved = load_config(*split_arguments(config, overrides))
-    lines = plan(resolved)
+    from agentrl.cli.plan import plan
+    from agentrl.trainer.inputs import prepare
+
+    lines = plan(resolved, prepare(resolved))
     typer.echo(dump_config(resolved))
     typer.echo("# What will run where")
     for topic, text in lines:
@@ -30,9 +35,11 @@ def sft(config: str, overrides: list[str]) -> None:
     """Run a supervised warm start to its end."""
     from agentrl.config import load
     from agentrl.config.sft import SFT_CHECKS, SFTConfig
+
+    resolved = load(*split_arguments(config, overrides), SFTConfig, SFT_CHECKS)
     from agentrl.trainer.sft import run_sft
 
-    run_sft(load(*split_arguments(config, overrides), SFTConfig, SFT_CHECKS))
+    run_sft(resolved)
 
 
 def split_arguments(config: str, overrides: list[str]) -> tuple[str | None, list[str]]:

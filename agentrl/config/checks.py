@@ -1,13 +1,21 @@
-"""Combinations of values that cannot work, one function each. `CHECKS` is the list of them."""
+"""Combinations of values that cannot work, one function each. `CHECKS` at the end is the list of them."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from agentrl.config.root import RunConfig
+from agentrl.errors import suggest
 
 Problems = Iterator[str]
-GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "grpo_passk", "gpg"})
+
+GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk"})
+"""Advantage estimators that compare the rollouts of one prompt."""
+CRITIC_ESTIMATORS = frozenset({"gae"})
+"""Advantage estimators that need a value model."""
 
 
 def check_required(config: RunConfig) -> Problems:
@@ -18,4 +26,274 @@ def check_required(config: RunConfig) -> Problems:
         yield "data.train_files: not given, wanted a parquet file, a list of files or a glob"
 
 
-CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (check_required,)
+def check_files(config: RunConfig) -> Problems:
+    """Files that the run names exist."""
+    rollout = config.actor_rollout_ref.rollout
+    named = {
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path": rollout.multi_turn.tool_config_path,
+        "actor_rollout_ref.rollout.multi_turn.interaction_config_path": rollout.multi_turn.interaction_config_path,
+        "actor_rollout_ref.rollout.agent.agent_loop_config_path": rollout.agent.agent_loop_config_path,
+        "custom_reward_function.path": config.custom_reward_function.path,
+    }
+    for key, path in named.items():
+        if path is not None and not os.path.exists(path):
+            yield (
+                f"{key}: got '{path}', which does not exist: looked for as given, beside the YAML that names it and in "
+                "agentrl's configs/"
+            )
+
+
+def check_names(config: RunConfig) -> Problems:
+    """Names of algorithms are known; those of plug-ins are checked where the plug-ins are built."""
+    from agentrl.algorithms import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
+
+    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss
+    if estimator not in ADVANTAGE_ESTIMATORS:
+        yield f"algorithm.adv_estimator: got '{estimator}'.{suggest(estimator, ADVANTAGE_ESTIMATORS)}"
+    if loss not in POLICY_LOSSES:
+        yield f"actor_rollout_ref.actor.policy_loss: got '{loss}'.{suggest(loss, POLICY_LOSSES)}"
+
+
+def check_validation(config: RunConfig) -> Problems:
+    """Settings of validation have rows to act on."""
+    if config.data.val_files:
+        return
+    trainer = config.trainer
+    given = {
+        "trainer.val_only": trainer.val_only,
+        "trainer.test_freq": trainer.test_freq > 0,
+        "trainer.validation_data_dir": trainer.validation_data_dir is not None,
+        "trainer.log_val_generations": trainer.log_val_generations > 0,
+        "data.val_batch_size": config.data.val_batch_size is not None,
+        "data.val_max_samples": config.data.val_max_samples >= 0,
+    }
+    for key, asked in given.items():
+        if asked:
+            yield f"{key}: asks for validation, but data.val_files is not given"
+
+
+def check_dataset_weights(config: RunConfig) -> Problems:
+    """There is one weight per training file."""
+    weights, files = config.data.dataset_weights, config.data.train_files
+    if weights is None or not files:
+        return
+    count = 1 if isinstance(files, str) else len(files)
+    if len(weights) != count and not any("*" in file for file in ([files] if isinstance(files, str) else files)):
+        yield f"data.dataset_weights: got {len(weights)} weights for {count} files in data.train_files"
+    if min(weights, default=0) < 0 or not sum(weights) > 0:
+        yield f"data.dataset_weights: got {weights}, wanted weights of at least 0, one of them above 0"
+
+
+def check_batches(config: RunConfig) -> Problems:
+    """Mini-batches fit into the batch."""
+    size = config.data.train_batch_size
+    mini = {"actor_rollout_ref.actor.ppo_mini_batch_size": config.actor_rollout_ref.actor.ppo_mini_batch_size}
+    if needs_critic(config) and config.critic.ppo_mini_batch_size is not None:
+        mini["critic.ppo_mini_batch_size"] = config.critic.ppo_mini_batch_size
+    for key, value in mini.items():
+        if value > size:
+            yield f"{key}: got {value}, wanted at most data.train_batch_size ({size})"
+
+
+def check_micro_batches(config: RunConfig) -> Problems:
+    """Where rows are not cut by tokens, the number of rows is given."""
+    policy = config.actor_rollout_ref
+    sections = {
+        "actor_rollout_ref.actor": (policy.actor.use_dynamic_bsz, policy.actor.ppo_micro_batch_size_per_gpu, ""),
+        "actor_rollout_ref.rollout": (
+            policy.rollout.log_prob_use_dynamic_bsz,
+            policy.rollout.log_prob_micro_batch_size_per_gpu,
+            "log_prob_",
+        ),
+    }
+    if needs_reference(config):
+        ref = policy.ref
+        sections["actor_rollout_ref.ref"] = (
+            ref.log_prob_use_dynamic_bsz,
+            ref.log_prob_micro_batch_size_per_gpu,
+            "log_prob_",
+        )
+    if needs_critic(config):
+        sections["critic"] = (config.critic.use_dynamic_bsz, config.critic.ppo_micro_batch_size_per_gpu, "")
+    for key, (dynamic, rows, prefix) in sections.items():
+        if not dynamic and rows is None:
+            name = f"{prefix or 'ppo_'}micro_batch_size_per_gpu"
+            yield f"{key}.{name}: not given, but {key}.{prefix}use_dynamic_bsz is false"
+
+
+def check_group_size(config: RunConfig) -> Problems:
+    """Estimators that compare the rollouts of a prompt have at least two."""
+    name, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
+    if name in GROUP_ESTIMATORS and n < 2 and not config.trainer.val_only:
+        yield f"actor_rollout_ref.rollout.n: got {n}, wanted 2 or more: algorithm.adv_estimator {name} compares rollouts"
+
+
+def check_critic(config: RunConfig) -> Problems:
+    """Settings of the critic have one to act on."""
+    if config.trainer.critic_warmup > 0 and not needs_critic(config):
+        name = config.algorithm.adv_estimator
+        yield f"trainer.critic_warmup: got {config.trainer.critic_warmup}, but there is no critic with {name}"
+
+
+def check_kl(config: RunConfig) -> Problems:
+    """An adaptive KL weight has a KL to steer."""
+    if config.algorithm.kl_ctrl.type == "adaptive" and not config.algorithm.use_kl_in_reward:
+        yield "algorithm.kl_ctrl.type: got 'adaptive', but algorithm.use_kl_in_reward is false: nothing to steer"
+
+
+def check_old_log_probs(config: RunConfig) -> Problems:
+    """Rollout log-probs stand in for old ones only where they are those of the distribution sampled from."""
+    correction, rollout = config.algorithm.rollout_correction, config.actor_rollout_ref.rollout
+    if not correction.bypass_old_log_prob:
+        return
+    key = "algorithm.rollout_correction.bypass_old_log_prob"
+    neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    for name, value in neutral.items():
+        if getattr(rollout, name) != value:
+            yield (
+                f"{key}: got true, but engines report log-probs before truncation, so with "
+                f"actor_rollout_ref.rollout.{name} {getattr(rollout, name)} they are not those of what was sampled"
+            )
+    if correction.is_level is not None:
+        yield f"{key}: got true, which leaves algorithm.rollout_correction.is_level nothing to correct"
+
+
+def check_rejection_bounds(config: RunConfig) -> Problems:
+    """Rejection bounds are in order."""
+    bounds = config.algorithm.rollout_correction.rs
+    if bounds is not None and not 0 <= bounds[0] < bounds[1]:
+        yield f"algorithm.rollout_correction.rs: got {list(bounds)}, wanted 0 <= lower < upper"
+
+
+def check_validation_sampling(config: RunConfig) -> Problems:
+    """Several validation rollouts of a prompt can differ."""
+    kwargs = config.actor_rollout_ref.rollout.val_kwargs
+    if kwargs.n > 1 and (not kwargs.do_sample or kwargs.temperature == 0):
+        yield (
+            f"actor_rollout_ref.rollout.val_kwargs.n: got {kwargs.n}, but greedy rollouts are all the same: set "
+            "val_kwargs.do_sample=true and a temperature"
+        )
+
+
+def check_backend(config: RunConfig) -> Problems:
+    """The in-process backend has one rank and one agent-loop worker; Ray's settings need Ray."""
+    trainer = config.trainer
+    if trainer.backend != "local":
+        return
+    ranks = trainer.nnodes * trainer.n_gpus_per_node
+    if ranks > 1:
+        yield f"trainer.backend: got 'local' with {ranks} ranks (nnodes x n_gpus_per_node); local is one: use ray"
+    if config.ray_init.address is not None:
+        yield "ray_init.address: given, but trainer.backend is local"
+
+
+def check_ray(config: RunConfig) -> Problems:
+    """A running cluster has its own CPU count."""
+    if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
+        yield "ray_init.num_cpus: belongs to a private cluster, but ray_init.address names a running one"
+
+
+def check_device(config: RunConfig) -> Problems:
+    """Offloading is for GPUs."""
+    if config.trainer.device != "cpu":
+        return
+    policy = config.actor_rollout_ref
+    sections = {
+        "actor_rollout_ref.actor": policy.actor.fsdp_config,
+        "actor_rollout_ref.ref": policy.ref.fsdp_config,
+        "critic": config.critic.fsdp_config,
+    }
+    for key, fsdp in sections.items():
+        for name in ("param_offload", "optimizer_offload"):
+            if getattr(fsdp, name):
+                yield f"{key}.fsdp_config.{name}: got true, but trainer.device is cpu: nothing to offload from"
+
+
+def check_resume(config: RunConfig) -> Problems:
+    """`resume_path` and its path come together."""
+    trainer = config.trainer
+    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
+        yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
+    if trainer.resume_mode != "resume_path" and trainer.resume_from_path:
+        yield f"trainer.resume_from_path: given, but trainer.resume_mode is {trainer.resume_mode}, not resume_path"
+
+
+def check_servers(config: RunConfig) -> Problems:
+    """Settings of started servers do not stand beside servers that run already, nor one engine's beside the other."""
+    rollout = config.actor_rollout_ref.rollout
+    key = "actor_rollout_ref.rollout"
+    server = rollout.server
+    for address in server.addresses or []:
+        if not address.startswith(("http://", "https://")):
+            yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
+    if server.addresses is not None and not server.addresses:
+        yield f"{key}.server.addresses: got an empty list; null starts servers"
+    if server.addresses and (server.launch > 1 or server.port is not None or server.args):
+        yield f"{key}.server.launch, port, args: for servers that the run starts, but server.addresses is given"
+    if rollout.name == "embedded" and (server.args or rollout.tensor_model_parallel_size > 1):
+        yield f"{key}.server.args, tensor_model_parallel_size: are for SGLang, but {key}.name is embedded"
+    if rollout.name == "sglang" and config.trainer.deterministic:
+        yield f"trainer.deterministic: got true, but only the embedded engine is deterministic: set {key}.name=embedded"
+
+
+def check_context(config: RunConfig) -> Problems:
+    """A whole conversation fits into the engine's and the model's context."""
+    rollout = config.actor_rollout_ref.rollout
+    prompt = rollout.prompt_length or config.data.max_prompt_length
+    response = rollout.response_length or config.data.max_response_length
+    need = prompt + response
+    slots = rollout.embedded.max_context_length
+    if slots is not None and slots < need:
+        yield (
+            f"actor_rollout_ref.rollout.embedded.max_context_length: got {slots}, but prompts of {prompt} and responses "
+            f"of {response} tokens need {need}"
+        )
+    positions = _positions(Path(config.actor_rollout_ref.model.path))
+    if positions is not None and positions < need:
+        yield (
+            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the model "
+            f"in {config.actor_rollout_ref.model.path} has {positions} positions"
+        )
+
+
+def _positions(model: Path) -> int | None:
+    """`max_position_embeddings` of a model folder; None where it cannot be told (the model's loader has the say)."""
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    positions = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    return positions if isinstance(positions, int) else None
+
+
+def needs_critic(config: RunConfig) -> bool:
+    """Whether advantages come from a value model."""
+    return config.algorithm.adv_estimator in CRITIC_ESTIMATORS
+
+
+def needs_reference(config: RunConfig) -> bool:
+    """Whether the KL to the reference policy is used."""
+    return config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
+
+
+CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
+    check_required,
+    check_files,
+    check_names,
+    check_validation,
+    check_dataset_weights,
+    check_batches,
+    check_micro_batches,
+    check_group_size,
+    check_critic,
+    check_kl,
+    check_old_log_probs,
+    check_rejection_bounds,
+    check_validation_sampling,
+    check_backend,
+    check_ray,
+    check_device,
+    check_resume,
+    check_servers,
+    check_context,
+)

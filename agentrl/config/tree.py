@@ -111,10 +111,15 @@ def _describe_kind(kind: Any) -> str:
             "one of " + ", ".join(f"'{choice}'" for choice in arguments) if len(arguments) > 1 else f"'{arguments[0]}'"
         )
     if get_origin(kind) is list:
-        return f"a list, each {_describe_kind(arguments[0])}"
+        return f"a list of {_plural(arguments[0])}"
     if get_origin(kind) is tuple:
-        return f"a list of {len(arguments)}, each {_describe_kind(arguments[0])}"
+        return f"a list of {len(arguments)} {_plural(arguments[0])}"
     return "a mapping"
+
+
+def _plural(kind: Any) -> str:
+    plurals = {int: "whole numbers", float: "numbers"}
+    return plurals.get(kind) or _describe_kind(kind).removeprefix("one of ")
 
 
 def accepts(field: FieldInfo, kind: type) -> bool:

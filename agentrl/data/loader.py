@@ -50,6 +50,11 @@ class StatefulLoader:
         """Full batches in an epoch."""
         return len(self._dataset) // self._batch_size
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the dataset."""
+        return len(self._dataset)
+
     def next_batch(self) -> list[Sample]:
         """The next batch; after the last one of an epoch, the first of the next."""
         if self._position + self._batch_size > len(self._order):
