@@ -1,0 +1,76 @@
+"""Play agent loops without an engine: scripted generations, and a check of every request against the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentrl.interfaces import BaseInteraction, LoopContext, Renderer, ToolParser, ToolRunner
+from agentrl.trajectory import Trajectory
+from agentrl.types import GenerationOutput, JsonDict, LoopLimits, ToolCall, ToolResponse
+
+WIDE = LoopLimits(prompt_length=4096, response_length=4096)
+"""Limits that a short test never reaches."""
+
+
+class ScriptedEngine:
+    """Answers the k-th request with the k-th reply; the next one after the last raises `AssertionError`.
+
+    Args:
+        replies: sampled ids, or whole outputs.
+    """
+
+    def __init__(self, replies: Sequence[list[int] | GenerationOutput]) -> None:
+        self.requests: list[tuple[list[int], JsonDict]] = []
+        self._replies = [reply if isinstance(reply, GenerationOutput) else sampled(reply) for reply in replies]
+
+    async def __call__(self, prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
+        """Answer one request, which must go on from the last request and its reply, id for id (R3)."""
+        turn = len(self.requests)
+        if turn:
+            seen = self.requests[-1][0] + self._replies[turn - 1].token_ids
+            assert prompt_ids[: len(seen)] == seen, f"request {turn} does not continue request {turn - 1} (R3)"
+        assert turn < len(self._replies), f"the loop asked for generation {turn + 1} of {len(self._replies)}"
+        assert sampling_params["max_new_tokens"] >= 1
+        self.requests.append((prompt_ids, sampling_params))
+        return self._replies[turn]
+
+
+class NoTools:
+    """A row that offers no tools."""
+
+    schemas: list[JsonDict] = []  # noqa: RUF012 - never written
+
+    async def execute(self, calls: Sequence[ToolCall]) -> list[ToolResponse]:
+        """No call can be made."""
+        assert not calls, f"no tools are offered, got {calls}"
+        return []
+
+    async def calc_rewards(self) -> dict[str, float]:
+        """No tool, no reward."""
+        return {}
+
+
+def sampled(ids: list[int], finish_reason: str = "stop", version: int = 0) -> GenerationOutput:
+    """A generation of these ids, each with log-prob -0.5."""
+    return GenerationOutput(ids, [-0.5] * len(ids), [version] * len(ids), finish_reason)
+
+
+def make_context(
+    renderer: Renderer,
+    engine: ScriptedEngine,
+    *,
+    tool_parser: ToolParser,
+    tools: ToolRunner | None = None,
+    interaction: BaseInteraction | None = None,
+    limits: LoopLimits = WIDE,
+) -> LoopContext:
+    """The context of one trajectory. Tools and interaction must be started by the caller."""
+    return LoopContext(
+        generate=engine,
+        renderer=renderer,
+        tool_parser=tool_parser,
+        tools=tools if tools is not None else NoTools(),
+        interaction=interaction,
+        limits=limits,
+        new_trajectory=lambda prompt_ids: Trajectory(prompt_ids, limits.response_length),
+    )
