@@ -102,7 +102,7 @@ def mismatch_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Ten
 
 
 def drop_non_finite_rows(mask: Tensor, *log_probs: Tensor) -> tuple[Tensor, int]:
-    """The mask without the rows that hold a NaN or an infinity where it is set, in any tensor; and how many those are."""
+    """The mask without rows that hold a NaN or an infinity where it is set, in any tensor; and how many those are."""
     finite = torch.ones_like(mask, dtype=torch.bool)
     for values in log_probs:
         finite &= values.isfinite() | ~mask.bool()

@@ -76,7 +76,7 @@ def kl_in_reward(
     penalty = zero_outside(kl_penalty(old_log_probs, ref_log_probs, kind), response_mask)
     per_row = masked_mean(penalty, response_mask, dim=-1)
     current = masked_mean(per_row, response_mask.bool().any(-1))
-    return zero_outside(token_level_scores, response_mask) - kl_coef * penalty, float(current)
+    return zero_outside(token_level_scores, response_mask) - kl_coef * penalty, float(current.detach())
 
 
 class FixedKLController:

@@ -38,7 +38,9 @@ def compute_entropy(logits: Tensor) -> Tensor:
     `logsumexp(x) - sum(softmax(x) * x)`; a logit of -inf counts as probability 0.
     """
     probs = torch.softmax(logits, dim=-1)
-    return torch.logsumexp(logits, dim=-1) - torch.where(probs > 0, probs * logits, torch.zeros_like(probs)).sum(-1)
+    # The clamp turns 0 * -inf, a NaN, into 0; its gradient there is 0 too.
+    finite = logits.clamp(min=torch.finfo(logits.dtype).min)
+    return torch.logsumexp(logits, dim=-1) - (probs * finite).sum(-1)
 
 
 def log_probs_from_logits(logits: Tensor, token_ids: Tensor) -> Tensor:
