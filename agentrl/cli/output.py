@@ -14,6 +14,8 @@ def set_up_logging(debug: bool) -> None:
     from rich.console import Console
     from rich.logging import RichHandler
 
+    # Bars of model files that load in a moment would break a live table; Ray's workers inherit the setting.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     handler = RichHandler(console=Console(stderr=True), show_path=debug, log_time_format="%H:%M:%S", markup=False)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("agentrl")

@@ -8,9 +8,10 @@ token each, so a whole episode is about fifty tokens.
 from __future__ import annotations
 
 from importlib import resources
+from typing import TYPE_CHECKING
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 512
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -24,7 +25,7 @@ ANSWER_HEAD = "The answer is "
 WHOLE_PIECES = (CALL_HEAD, CALL_MIDDLE, CALL_VALUE, CALL_TAIL, ANSWER_HEAD)
 TEMPLATE = "templates/demo.jinja"
 
-_ISOLATED = Regex(r"[\d+\-*/().=,?]|[A-Za-z_]+\n| ?[A-Za-z_]+|\s|[^\sA-Za-z_\d+\-*/().=,?]+")
+_ISOLATED = r"[\d+\-*/().=,?]|[A-Za-z_]+\n| ?[A-Za-z_]+|\s|[^\sA-Za-z_\d+\-*/().=,?]+"
 _FREQUENT = ("system\n", "user\n", "assistant\n", "tool\n", "calculator", "expression")
 _PROSE = (
     "Evaluate an arithmetic expression and return its value as a number. The result of the call could not be read, "
@@ -42,9 +43,12 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     Returns:
         A tokenizer of `VOCAB_SIZE` ids that carries the demo's chat template.
     """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(_ISOLATED, behavior="isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [pre_tokenizers.Split(Regex(_ISOLATED), behavior="isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

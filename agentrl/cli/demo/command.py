@@ -1,0 +1,177 @@
+"""`agentrl demo`: warm start, reinforcement learning, report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from agentrl.cli.demo import report
+from agentrl.cli.demo.show import TrainingShow, WarmStartShow
+from agentrl.cli.demo.warm_start import WarmStart, prepare
+from agentrl.config import RunConfig, load_config
+from agentrl.errors import UserInputError
+from agentrl.observability.trackers import make_trackers
+
+RECIPE = "demo"
+_RESULTS = ("summary.json", "progress.png")
+_RUN_FILES = ("metrics.jsonl", "config.yaml", "tensorboard", "validation", "latest_checkpointed_iteration.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the command line chooses."""
+
+    out: Path
+    from_gsm8k: Path | None = None
+    """A GSM8K jsonl file: train on the expressions of its annotations instead of generated ones."""
+    fresh: bool = False
+    """Train the warm start again though it is there."""
+    prepare_only: bool = False
+    """Stop after the warm start."""
+    warm_start_steps: int | None = None
+    overrides: list[str] = field(default_factory=list)
+    """For the reinforcement learning, over `configs/demo.yaml`."""
+
+
+def main(args: Sequence[str]) -> None:
+    """Read the arguments of `agentrl demo` and run it."""
+    app = typer.Typer(add_completion=False)
+    app.command("demo")(_command)
+    typer.main.get_command(app).main(list(args), prog_name="agentrl demo", standalone_mode=False)
+
+
+def _command(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes to configs/demo.yaml: section.key=value.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the demo. Default: outputs/demo, or …_gsm8k.")] = None,
+    from_gsm8k: Annotated[
+        Path | None, typer.Option(help="GSM8K jsonl file: train on the expressions of its annotations.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make the warm start again though it is there.")] = False,
+    prepare_only: Annotated[
+        bool, typer.Option("--prepare", help="Write data and warm start for `agentrl train configs/demo.yaml`; stop.")
+    ] = False,
+    warm_start_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the warm start. Default: 700.")] = None,
+) -> None:
+    """Watch a tiny model learn to use a calculator, in minutes on a CPU."""
+    folder = out or Path("outputs") / ("demo" if from_gsm8k is None else "demo_gsm8k")
+    run_demo(DemoOptions(folder, from_gsm8k, fresh, prepare_only, warm_start_steps, overrides or []), Console())
+
+
+def run_demo(options: DemoOptions, console: Console) -> report.Summary | None:
+    """Run the whole demo.
+
+    Args:
+        options: what to run.
+        console: where to show it.
+
+    Returns:
+        The numbers of `summary.json`; None with `prepare_only`.
+
+    Raises:
+        AgentRLError: the options cannot be used, or the run failed.
+        KeyboardInterrupt: after a clean stop.
+    """
+    began = time.monotonic()
+    _clear(options)
+    config = None if options.prepare_only else _run_config(options)
+    start = _warm_start(options, console)
+    if config is None:
+        return None
+    console.print(
+        f"Reinforcement learning: GRPO, {config.trainer.total_training_steps} steps of {config.data.train_batch_size} "
+        f"expressions x {config.actor_rollout_ref.rollout.n} conversations, measured on held-out expressions.",
+        highlight=False,
+    )
+    show = TrainingShow(console)
+    folder = _run_folder(options)
+    from agentrl.trainer.run import run_training
+
+    run_training(config, [show, *make_trackers([name for name in config.trainer.logger if name != "console"])])
+    assert config.trainer.validation_data_dir is not None
+    dumps = Path(config.trainer.validation_data_dir)
+    summary = report.summarize(show.history, time.monotonic() - began)
+    before, after = report.pick_conversations(dumps / "0.jsonl", dumps / f"{summary.rl_steps}.jsonl")
+    picture = options.out / "progress.png"
+    report.plot(show.history, picture)
+    summary.write(options.out / "summary.json")
+    report.show_conversations(console, before, after)
+    _show_files(console, options.out, folder, picture, start)
+    console.print(summary.line(), highlight=False, soft_wrap=True)
+    return summary
+
+
+def _warm_start(options: DemoOptions, console: Console) -> WarmStart:
+    console.print(
+        "Warm start: a tiny random model imitates mixed demonstrations (some ignore the tool, some misuse it)."
+    )
+    trackers = [WarmStartShow(console), *make_trackers(["jsonl"])]
+    start = prepare(
+        options.out,
+        trackers,
+        from_gsm8k=options.from_gsm8k,
+        steps=options.warm_start_steps,
+        fresh=options.fresh,
+    )
+    console.print(
+        f"Warm start {'found' if start.reused else 'written'}: {start.model}", soft_wrap=True, highlight=False
+    )
+    return start
+
+
+def _run_config(options: DemoOptions) -> RunConfig:
+    """The recipe with the demo's own folders; read before anything runs, so a wrong override costs no time."""
+    out, folder = options.out, _run_folder(options)
+    paths = {
+        "data.train_files": out / "data" / "train.parquet",
+        "data.val_files": out / "data" / "test.parquet",
+        "actor_rollout_ref.model.path": out / "warm_start" / "huggingface",
+        "trainer.default_local_dir": folder,
+        "trainer.validation_data_dir": folder / "validation",
+    }
+    own = [f"{key}={json.dumps(str(path))}" for key, path in paths.items()]
+    own += ["trainer.resume_mode=disable", "trainer.save_freq=${trainer.total_training_steps}"]
+    config = load_config(RECIPE, [*own, *options.overrides])
+    if not config.trainer.val_before_train or config.trainer.test_freq < 1 or config.trainer.val_only:
+        raise UserInputError(
+            "the demo compares before and after: it needs trainer.val_before_train=true, trainer.val_only=false and "
+            "trainer.test_freq of at least 1; for anything else use `agentrl train configs/demo.yaml`"
+        )
+    return config
+
+
+def _run_folder(options: DemoOptions) -> Path:
+    return options.out / "run"
+
+
+def _clear(options: DemoOptions) -> None:
+    """Remove what an earlier demo left, so that its numbers cannot be taken for new ones; touch nothing else."""
+    folder = _run_folder(options)
+    old = [options.out / name for name in _RESULTS] + [folder / name for name in _RUN_FILES]
+    for path in [*old, *folder.glob("global_step_*")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _show_files(console: Console, out: Path, folder: Path, picture: Path, start: WarmStart) -> None:
+    lines = {
+        "plot": str(picture),
+        "numbers": str(out / "summary.json"),
+        "run folder": str(folder),
+        "conversations": str(folder / "validation"),
+        "warm start": str(start.model),
+        "tensorboard": f"tensorboard --logdir {folder / 'tensorboard'}",
+    }
+    for title, text in lines.items():
+        console.print(f"{title:>13}: {text}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,87 @@
+"""The demo's files: demonstrations for the warm start, training rows, held-out rows that neither stage trains on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.cli.demo.demonstrations import conversation, plan_demonstrations
+from agentrl.data.preprocess.arithmetic import Pair, write_arithmetic
+from agentrl.data.preprocess.writing import write_parquet
+from agentrl.plugin_config import ToolSpec
+
+TRAIN_ROWS = 8192
+HELD_OUT_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DemoData:
+    """Parquet files of a demo."""
+
+    demonstrations: Path
+    train: Path
+    held_out: Path
+
+
+def write_data(
+    folder: Path,
+    tool: ToolSpec,
+    *,
+    demonstrations: int,
+    seed: int,
+    from_gsm8k: Path | None = None,
+    train_rows: int = TRAIN_ROWS,
+    held_out_rows: int = HELD_OUT_ROWS,
+) -> DemoData:
+    """Write the three files.
+
+    Args:
+        folder: where to write; made if missing.
+        tool: the calculator; its own answers stand in the demonstrations.
+        demonstrations: how many conversations to write.
+        seed: seed of every draw.
+        from_gsm8k: a GSM8K jsonl file to take real expressions from; None: generated ones.
+        train_rows: expressions to train on.
+        held_out_rows: expressions to measure on.
+
+    Raises:
+        UserInputError: the GSM8K file cannot be used, or holds too few expressions.
+    """
+    files = write_arithmetic(folder, train_rows, held_out_rows, seed, from_gsm8k)
+    plans = plan_demonstrations(read_pairs(files["train"]), demonstrations, seed)
+    results = run_tool(tool, {plan.called for plan in plans})
+    rows = [{"messages": conversation(plan, results.__getitem__, tool.name)} for plan in plans]
+    written = write_parquet(rows, folder / "demonstrations.parquet")
+    return DemoData(written, files["train"], files["test"])
+
+
+def read_pairs(file: Path) -> list[Pair]:
+    """Expressions and answers of a file that `write_arithmetic` wrote."""
+    import pyarrow.parquet as pq
+
+    column = pq.read_table(file, columns=["extra_info"]).column("extra_info").to_pylist()
+    return [(info["question"], info["answer"]) for info in column]
+
+
+def run_tool(tool: ToolSpec, expressions: Iterable[str]) -> dict[str, str]:
+    """What the tool says to each expression."""
+
+    async def ask_all() -> dict[str, str]:
+        instance = tool.build()
+        return {text: (await instance.execute({"expression": text})).text for text in sorted(set(expressions))}
+
+    return asyncio.run(ask_all())
+
+
+def fingerprint(*parts: object) -> str:
+    """A short hash of files and plain values: equal inputs, equal name."""
+    from hashlib import sha256
+
+    digest = sha256()
+    for part in parts:
+        content = part.read_bytes() if isinstance(part, Path) else json.dumps(part, sort_keys=True).encode()
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,148 @@
+"""The closing page of the demo: what changed, in numbers, in a picture and in two conversations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.columns import Columns
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from agentrl.cli.demo.show import HELD_OUT_SUCCESS, HELD_OUT_TOOL_RATE, History
+from agentrl.errors import UserInputError
+from agentrl.types import Message
+
+_STYLES = {"user": "cyan", "assistant": "bold", "tool": "green"}
+_SMOOTHING = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`summary.json`."""
+
+    success_before: float
+    """Share of the held-out expressions answered rightly before reinforcement learning, sampled at temperature 1."""
+    success_after: float
+    tool_rate_before: float
+    """Share of the held-out conversations that call the tool."""
+    tool_rate_after: float
+    seconds: float
+    """Wall-clock time of the whole demo."""
+    rl_steps: int
+    tokens_generated: int
+    """Tokens sampled in training rollouts."""
+    tokens_per_second_rollout: float
+    """The same per second of rollout."""
+
+    def line(self) -> str:
+        """The last line of the demo."""
+        return (
+            f"demo: success {self.success_before:.2f} -> {self.success_after:.2f}, "
+            f"tool calls {self.tool_rate_before:.2f} -> {self.tool_rate_after:.2f}, {self.seconds:.0f} s"
+        )
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+
+def summarize(history: History, seconds: float) -> Summary:
+    """Draw the numbers of a run together."""
+    success, calling = history.series(HELD_OUT_SUCCESS)[1], history.series(HELD_OUT_TOOL_RATE)[1]
+    return Summary(
+        success_before=round(success[0], 4),
+        success_after=round(success[-1], 4),
+        tool_rate_before=round(calling[0], 4),
+        tool_rate_after=round(calling[-1], 4),
+        seconds=round(seconds, 1),
+        rl_steps=max(history.steps),
+        tokens_generated=history.tokens_generated,
+        tokens_per_second_rollout=round(history.tokens_generated / max(history.total("timing_s/gen"), 1e-9), 1),
+    )
+
+
+def plot(history: History, path: Path) -> None:
+    """Draw success and tool-call rate over the steps as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name, label, color in (
+        ("critic/score/mean", "success in training", "tab:blue"),
+        ("rollout/tool_call_rate", "tool calls in training", "tab:orange"),
+    ):
+        steps, values = history.series(name)
+        axes.plot(steps, values, color=color, alpha=0.2, linewidth=1)
+        axes.plot(steps, _smooth(values), color=color, label=label)
+    for name, label, color in (
+        (HELD_OUT_SUCCESS, "success on held-out expressions", "tab:blue"),
+        (HELD_OUT_TOOL_RATE, "tool calls on held-out expressions", "tab:orange"),
+    ):
+        axes.plot(*history.series(name), "o--", color=color, label=label, linewidth=1)
+    axes.set(xlabel="training step", ylabel="share of conversations", ylim=(0, 1.02), title="agentrl demo")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=120)
+
+
+def _smooth(values: list[float]) -> list[float]:
+    windows = (values[max(0, end - _SMOOTHING) : end] for end in range(1, len(values) + 1))
+    return [sum(window) / len(window) for window in windows]
+
+
+def pick_conversations(before: Path, after: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same question before and after: one that was answered wrongly without the tool and rightly with it.
+
+    Args:
+        before: validation dump of the start.
+        after: validation dump of the end.
+
+    Returns:
+        The two records. Where no question fits, one that improved; else the first question.
+    """
+    first, last = _by_question(before), _by_question(after)
+    shared = [question for question in first if question in last]
+    if not shared:
+        raise UserInputError(f"{before} and {after} hold no common question")
+
+    def interest(question: str) -> tuple[bool, bool, bool]:
+        old, new = first[question], last[question]
+        gained = new["score"] > old["score"]
+        return gained, gained and not old["num_tool_calls"] and new["num_tool_calls"] > 0, len(question) > 4
+
+    best = max(shared, key=interest)
+    return first[best], last[best]
+
+
+def _by_question(dump: Path) -> dict[str, dict[str, Any]]:
+    with dump.open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    return {record["messages"][0]["content"]: record for record in records}
+
+
+def show_conversations(console: Console, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Print two conversations side by side, or one below the other where the terminal is narrow."""
+    panels = [
+        Panel(_transcript(record["messages"]), title=f"{title}: {_verdict(record)}", width=56)
+        for title, record in (("before", before), ("after", after))
+    ]
+    console.print(Columns(panels))
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    return "right" if record["score"] > 0 else f"wrong ({record['gts']} wanted)"
+
+
+def _transcript(messages: list[Message]) -> Text:
+    text = Text()
+    for message in messages:
+        text.append(f"{message['role']}: ", style="dim")
+        text.append(f"{message['content']}\n", style=_STYLES.get(message["role"], ""))
+    text.rstrip()
+    return text

@@ -1,0 +1,158 @@
+"""What the demo shows while it trains: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from agentrl.observability.trackers import RunInfo, Tracker
+
+if TYPE_CHECKING:
+    from agentrl.data_proto import DataProto
+
+HELD_OUT_SUCCESS = "val-core/agentrl/arithmetic/reward/mean@1"
+HELD_OUT_TOOL_RATE = "val-aux/tool_call_rate"
+COLUMNS = {
+    "held-out success": HELD_OUT_SUCCESS,
+    "held-out tool calls": HELD_OUT_TOOL_RATE,
+    "reward": "critic/score/mean",
+    "tool calls": "rollout/tool_call_rate",
+    "entropy": "actor/entropy",
+    "seconds": "timing_s/step",
+}
+ROWS = 12
+PLAIN_EVERY = 10
+
+
+class WarmStartShow(Tracker):
+    """Progress of the supervised warm start."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def on_start(self, run: RunInfo) -> None:
+        """Start the bar."""
+        self._total = run.total_steps
+        self._progress = _progress(self._console)
+        self._task = self._progress.add_task("warm start", total=run.total_steps)
+        if self._console.is_terminal:
+            self._progress.start()
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Show loss and token accuracy."""
+        text = f"warm start: loss {metrics['train/loss']:.3f}, tokens right {metrics['train/accuracy']:.0%}"
+        self._progress.update(self._task, completed=step, description=text)
+        if not self._console.is_terminal:
+            self._console.print(f"{text}, step {step}/{self._total}", soft_wrap=True, highlight=False)
+
+    def close(self) -> None:
+        """Leave the bar on the screen."""
+        if hasattr(self, "_progress"):
+            self._progress.stop()
+
+
+@dataclass
+class History:
+    """Numbers of a run for the closing report."""
+
+    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Metrics by step; step 0 is the validation before training."""
+    tokens_generated: int = 0
+    """Tokens that the policy sampled in training rollouts."""
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """Steps that report a metric, and its values."""
+        steps = [step for step, metrics in self.steps.items() if name in metrics]
+        return steps, [self.steps[step][name] for step in steps]
+
+    def total(self, name: str) -> float:
+        """Sum of a metric over all steps."""
+        return sum(self.series(name)[1])
+
+
+class TrainingShow(Tracker):
+    """The live table of the reinforcement learning, and the memory of its numbers.
+
+    Args:
+        console: where to show.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.history = History()
+        self._console = console
+        self._rows: deque[int] = deque(maxlen=ROWS)
+        self._live: Live | None = None
+        self._began = time.monotonic()
+
+    def on_start(self, run: RunInfo) -> None:
+        """Start the table."""
+        self._total = run.total_steps
+        self._began = time.monotonic()
+        if self._console.is_terminal:
+            self._progress = _progress(self._console)
+            self._task = self._progress.add_task("reinforcement learning", total=run.total_steps)
+            self._live = Live(self._render(), console=self._console, refresh_per_second=4)
+            self._live.start()
+
+    def on_stage(self, step: int, stage: str) -> None:
+        """Name the running stage beside the bar."""
+        if self._live:
+            self._progress.update(self._task, description=f"step {step}: {stage}")
+
+    def on_rollouts(self, step: int, batch: DataProto) -> None:
+        """Count what the policy sampled."""
+        self.history.tokens_generated += int(batch.batch["response_mask"].sum())
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Show one step."""
+        self.history.steps[step] = dict(metrics)
+        self._rows.append(step)
+        if self._live:
+            self._progress.update(self._task, completed=step)
+            self._live.update(self._render())
+        elif HELD_OUT_SUCCESS in metrics or step % PLAIN_EVERY == 0:
+            self._console.print(self._line(step), soft_wrap=True, highlight=False, markup=False)
+
+    def close(self) -> None:
+        """Leave the last table on the screen."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _line(self, step: int) -> str:
+        cells = _cells(self.history.steps[step])
+        shown = [f"{title} {cell}" for title, cell in zip(COLUMNS, cells, strict=True) if cell]
+        return "  ".join([f"step {step}/{self._total}", *shown, f"elapsed {time.monotonic() - self._began:.0f} s"])
+
+    def _render(self) -> Group:
+        table = Table(title="a calculator agent learns to use its tool")
+        for title in ("step", *COLUMNS):
+            table.add_column(title, justify="right")
+        for step in self._rows:
+            table.add_row(str(step), *_cells(self.history.steps[step]))
+        return Group(table, *self._best(), self._progress)
+
+    def _best(self) -> list[str]:
+        steps, values = self.history.series(HELD_OUT_SUCCESS)
+        if not steps:
+            return []
+        shown = [f"{value:.2f}" for value in values]
+        return [f"held-out success so far: {' → '.join(shown)}"]
+
+
+def _cells(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{metrics[name]:.2f}" if name in metrics else "" for name in COLUMNS.values()]
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )

@@ -1,0 +1,112 @@
+"""The warm start: everything that reinforcement learning needs, built once and found again by its content."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.cli.demo.datasets import DemoData, fingerprint, write_data
+from agentrl.cli.demo.model import build_model
+from agentrl.config import load
+from agentrl.config.sft import SFT_CHECKS, SFTConfig
+from agentrl.errors import CheckpointError
+from agentrl.observability.trackers import Tracker
+from agentrl.plugin_config import load_tools
+
+RECIPE = "demo_sft"
+KEY_FILE = "content_key.json"
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """Where the demo's inputs are."""
+
+    data: DemoData
+    model: Path
+    """Hugging Face folder of the warm-started model."""
+    reused: bool
+    """True when an earlier run had made it."""
+
+
+def prepare(
+    out: Path,
+    trackers: Sequence[Tracker],
+    *,
+    from_gsm8k: Path | None = None,
+    steps: int | None = None,
+    fresh: bool = False,
+) -> WarmStart:
+    """Write the data and the untrained model, then train the warm start unless this very one is there.
+
+    Args:
+        out: the demo's folder.
+        trackers: who hears about the training.
+        from_gsm8k: a GSM8K jsonl file to take expressions from; None: generated ones.
+        steps: steps of the warm start; None: as the recipe says.
+        fresh: train it again in any case.
+
+    Raises:
+        UserInputError: the GSM8K file cannot be used.
+        CheckpointError: the disk refuses.
+    """
+    config = _recipe(out, steps)
+    assert config.data.tool_config_path is not None
+    assert config.trainer.total_training_steps is not None
+    count = config.trainer.total_training_steps * config.data.train_batch_size
+    tool = load_tools(config.data.tool_config_path)[0]
+    seed = config.trainer.seed
+    data = write_data(out / "data", tool, demonstrations=count, seed=seed, from_gsm8k=from_gsm8k)
+    untrained = build_model(Path(config.model.path), seed)
+    key = _content_key(config, data, untrained)
+    folder = Path(config.trainer.default_local_dir)
+    if not fresh and _has(folder, key):
+        return WarmStart(data, folder / "huggingface", reused=True)
+    from agentrl.trainer.sft import run_sft
+
+    (folder / KEY_FILE).unlink(missing_ok=True)
+    model = run_sft(config, trackers)
+    _write_key(folder, key)
+    return WarmStart(data, model, reused=False)
+
+
+def _recipe(out: Path, steps: int | None) -> SFTConfig:
+    overrides = [
+        f"data.train_files={json.dumps(str(out / 'data' / 'demonstrations.parquet'))}",
+        f"model.path={json.dumps(str(out / 'untrained'))}",
+        f"trainer.default_local_dir={json.dumps(str(out / 'warm_start'))}",
+    ]
+    if steps is not None:
+        overrides.append(f"trainer.total_training_steps={steps}")
+    return load(RECIPE, overrides, SFTConfig, SFT_CHECKS)
+
+
+def _content_key(config: SFTConfig, data: DemoData, untrained: Path) -> str:
+    """Hash of everything that the trained weights depend on: rows, initial weights, tokenizer, recipe."""
+    recipe = config.model_dump(mode="json")
+    recipe["trainer"] = {key: recipe["trainer"][key] for key in ("seed", "total_training_steps")}
+    recipe["data"].pop("train_files")
+    recipe["data"].pop("tool_config_path")
+    recipe["model"].pop("path")
+    files = [untrained / name for name in ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja")]
+    return fingerprint(recipe, data.demonstrations, *files)
+
+
+def _has(folder: Path, key: str) -> bool:
+    """Whether the folder holds a finished model of this content; the key is written last."""
+    try:
+        known = json.loads((folder / KEY_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return known == {"key": key} and (folder / "huggingface" / "model.safetensors").is_file()
+
+
+def _write_key(folder: Path, key: str) -> None:
+    part = folder / f".{KEY_FILE}.part"
+    try:
+        part.write_text(json.dumps({"key": key}), encoding="utf-8")
+        os.replace(part, folder / KEY_FILE)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {folder / KEY_FILE}: {error.strerror or error}") from error
