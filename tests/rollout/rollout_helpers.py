@@ -1,0 +1,66 @@
+"""Engines that follow a script, and the batches that they roll out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from agentrl.data_proto import DataProto
+from agentrl.rollout.local_pool import LoopThread
+from agentrl.testing.scripted_engine import Respond, ScriptedEngine
+from agentrl.types import Sample
+
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3+4"}}\n</tool_call>'
+ANSWER = "It is #### 7"
+
+
+class EngineInThread:
+    """A scripted engine on a loop of its own, as a server is: it answers while the test waits for the manager."""
+
+    def __init__(self, respond: Respond, weight_version: str = "default") -> None:
+        self._thread = LoopThread("scripted-engine")
+        self.engine = ScriptedEngine(respond, weight_version)
+        self.start()
+
+    @property
+    def address(self) -> str:
+        return self.engine.address
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        return self.engine.requests
+
+    def start(self) -> None:
+        self._thread.submit(self.engine.start()).result(10)
+
+    def stop(self) -> None:
+        self._thread.submit(self.engine.stop()).result(10)
+
+    def stop_soon(self) -> None:
+        """From inside `respond`: die before the answer is out."""
+        self._task = asyncio.get_running_loop().create_task(self.engine.stop())
+
+    def close(self) -> None:
+        self.stop()
+        self._thread.stop()
+
+
+class MakeEngine(Protocol):
+    def __call__(self, respond: Respond | None = None, weight_version: str = "default") -> EngineInThread: ...
+
+
+def sample(index: int, question: str = "3+4", **fields: Any) -> Sample:
+    base: dict[str, Any] = {
+        "prompt": [{"role": "user", "content": question}],
+        "data_source": "openai/gsm8k",
+        "reward_model": {"style": "rule", "ground_truth": "7"},
+        "extra_info": {"index": index},
+    }
+    return Sample(index=index, **{**base, **fields})
+
+
+def batch_of(samples: Sequence[Sample], n: int = 1, **meta: Any) -> DataProto:
+    repeated = [s for s in samples for _ in range(n)]
+    uids = [f"group-{s.index}" for s in repeated]
+    return DataProto({}, {"sample": repeated, "uid": uids}, meta)
