@@ -55,7 +55,7 @@ class TemplateReport:
     @property
     def message(self) -> str:
         """What a user should know; empty when all is well."""
-        lines = [*self.warnings]
+        lines = [*self.warnings, *self.refused]
         for diff in self.differences:
             turn = "an assistant turn with thinking" if diff.thinking else "an assistant turn"
             lines.append(
@@ -68,21 +68,23 @@ class TemplateReport:
         return "\n".join(lines)
 
 
-def probe_template(renderer: ChatRenderer, tools: Sequence[JsonDict] | None = None) -> TemplateReport:
+def probe_template(
+    renderer: ChatRenderer, tools: Sequence[JsonDict] | None = None, after: Sequence[str] = ("tool", "user")
+) -> TemplateReport:
     """Play short conversations as token streams and compare each with its canonical rendering.
 
     Args:
         renderer: whose template is probed.
         tools: schemas that the run offers; templates may move them as the conversation grows.
+        after: which messages follow an assistant turn in this run: `tool`, `user` (an interaction), or both.
     """
     differences, refused = [], []
-    opens_thinking = renderer.decode(renderer.render_prompt([_QUESTION], tools)).endswith(_THINK)
-    for role in ("tool", "user"):
-        for answer in [_THOUGHT] if opens_thinking else [_PLAIN, _THOUGHT]:
+    for role in after:
+        for answer in (_THOUGHT, _PLAIN):
             try:
-                found = _compare(renderer, answer, _NEXT[role], tools, opens_thinking)
+                found = _compare(renderer, answer, _NEXT[role], tools)
             except TemplateError as error:
-                refused.append(f"{role}: {error}")
+                refused.append(f"a {role} message cannot follow an assistant turn: {error}")
                 break
             if found is not None:
                 position, stream, canonical = found
@@ -92,21 +94,39 @@ def probe_template(renderer: ChatRenderer, tools: Sequence[JsonDict] | None = No
 
 
 def _compare(
-    renderer: ChatRenderer, answer: str, following: Message, tools: Sequence[JsonDict] | None, opens_thinking: bool
+    renderer: ChatRenderer, answer: str, following: Message, tools: Sequence[JsonDict] | None
 ) -> tuple[int, str, str] | None:
     """First difference between stream and canonical rendering of question, answer, `following`, answer."""
-    sampled = renderer.encode_text(answer.removeprefix(_THINK) if opens_thinking else answer)
-    sampled = sampled + renderer.turn_end_ids[-1:]
+    sampled = _as_sampled(renderer, answer, tools)
     stream = [*renderer.render_prompt([_QUESTION], tools), *sampled]
     stream += [*renderer.delta([following], sampled_ids=sampled, tools=tools), *sampled]
     turn: Message = {"role": "assistant", "content": answer}
     canonical = renderer.render([_QUESTION, turn, following, turn], tools)
-    for position, (left, right) in enumerate(zip(stream, canonical, strict=False)):
-        if left != right:
-            return position, renderer.encoder.decode([left]), renderer.encoder.decode([right])
-    if len(canonical) < len(stream):
-        return len(canonical), renderer.encoder.decode([stream[len(canonical)]]), ""
+    ends = {*renderer.stop_token_ids, *renderer.turn_end_ids[-1:]} if renderer.turn_end_ids else set()
+    for position, left in enumerate(stream):
+        right = canonical[position] if position < len(canonical) else None
+        if left != right and not (left in ends and right in ends):
+            decoded = "" if right is None else renderer.encoder.decode([right])
+            return position, renderer.encoder.decode([left]), decoded
     return None
+
+
+def _as_sampled(renderer: ChatRenderer, answer: str, tools: Sequence[JsonDict] | None) -> list[int]:
+    """Ids that a model would sample for an answer: what the template writes after the generation prompt.
+
+    A template may open a turn with scaffold that the model samples (a channel, an empty thought). One that drops part
+    of even the last answer cannot tell; then the model samples the text as it is.
+    """
+    prompt = renderer.render_prompt([_QUESTION], tools)
+    ids = renderer.render([_QUESTION, {"role": "assistant", "content": answer}], tools)
+    text = renderer.encoder.decode(ids)
+    if ids[: len(prompt)] == prompt and all(line in text for line in answer.splitlines()):
+        ids = ids[len(prompt) :]
+        end = renderer.turn_end_ids[-1:]
+        while end and end[0] in ids and ids[-1] != end[0]:
+            ids.pop()  # the separator after the end of turn
+        return ids
+    return renderer.encode_text(answer.removeprefix(_THINK)) + renderer.turn_end_ids[-1:]
 
 
 def _warnings(renderer: ChatRenderer) -> list[str]:

@@ -112,11 +112,11 @@ class ChatRenderer:
             kept.pop()
         return self.encoder.decode(kept)
 
-    def probe(self, tools: Sequence[JsonDict] | None = None) -> TemplateReport:
-        """Render a probe conversation both ways and compare (R11)."""
+    def probe(self, tools: Sequence[JsonDict] | None = None, after: Sequence[str] = ("tool", "user")) -> TemplateReport:
+        """Render probe conversations both ways and compare (R11); `after` names the roles that answer the assistant."""
         from agentrl.chat.probe import probe_template
 
-        return probe_template(self, tools)
+        return probe_template(self, tools, after)
 
     def _protect(self, messages: Sequence[Message], vault: list[str]) -> list[Message]:
         return [

@@ -1,4 +1,4 @@
-"""Chat templates in the shapes of known model families, written for these tests, and tokenizers that hold their specials."""
+"""Chat templates in the shapes of known model families, written for these tests, and tokenizers for them."""
 
 from __future__ import annotations
 
@@ -56,12 +56,15 @@ GPT_OSS = """{%- set ns = namespace(last=none) %}
 {%- if add_generation_prompt %}{{- '<|start|>assistant' }}{%- endif %}"""
 
 QWEN3 = """{%- set ns = namespace(last_query=-1) %}
-{%- for message in messages %}{%- if message.role == 'user' %}{%- set ns.last_query = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}{%- set ns.last_query = loop.index0 %}{%- endif %}
+{%- endfor %}
 {%- for message in messages %}
 {%- if message.role == 'assistant' %}
 {%- set answer = message.content.split('</think>')[-1].lstrip('\n') %}
 {%- if loop.index0 > ns.last_query %}
-{%- set thought = message.content.split('</think>')[0].split('<think>')[-1].strip('\n') if '</think>' in message.content else '' %}
+{%- set parts = message.content.split('</think>') %}
+{%- set thought = parts[0].split('<think>')[-1].strip('\n') if parts | length > 1 else '' %}
 {{- '<|im_start|>assistant\n<think>\n' + thought + '\n</think>\n\n' + answer + '<|im_end|>\n' }}
 {%- else %}
 {{- '<|im_start|>assistant\n' + answer + '<|im_end|>\n' }}

