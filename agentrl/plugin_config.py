@@ -104,8 +104,7 @@ def load_tools(path: str | Path, near: Path | None = None) -> list[ToolSpec]:
             reason = " MCP servers cannot be used as tools yet." if kind == "mcp" else suggest(str(kind), ["native"])
             raise ConfigError(f"{where}.config.type: got '{kind}'.{reason}")
         cls = _resolve("tools", entry["class_name"], file, where)
-        schema = entry.get("tool_schema")
-        spec_schema = _checked_schema(schema if schema is not None else schema_of(cls, config), where)
+        spec_schema = _checked_schema(entry.get("tool_schema") or _own_schema(cls, config, where), where)
         name = spec_schema["function"]["name"]
         if any(spec.name == name for spec in specs):
             raise ConfigError(f"{where}: two tools are named '{name}'")
@@ -287,6 +286,13 @@ def _loop_class(cls: Any, where: str) -> type[AgentLoopBase]:
     if isinstance(cls, type) and issubclass(cls, AgentLoopBase):
         return cls
     raise PluginError(f"{where}: {cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
+
+
+def _own_schema(cls: Any, config: JsonDict, where: str) -> JsonDict:
+    try:
+        return schema_of(cls, config)
+    except PluginError as error:
+        raise PluginError(f"{where}: {error}") from error
 
 
 def _checked_schema(schema: Any, where: str) -> JsonDict:
