@@ -13,21 +13,26 @@ LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
 KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k2+", "k3+", "low_var_kl+"]
 
 
-class ModelConfig(Section):
-    """Which model, and how it is loaded."""
+class BackboneConfig(Section):
+    """Which weights, and how they are loaded."""
 
     path: InputPath = ""
     """Hugging Face folder with weights, configuration and tokenizer."""
-    tokenizer_path: InputPath | None = None
-    """Folder of the tokenizer, where it is not the model's."""
-    chat_template: InputPath | None = None
-    """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
     use_remove_padding: bool = True
     """Pack sequences where the attention kernel skips masked blocks; on CPU, micro-batches of like length instead."""
     trust_remote_code: bool = False
     """Run model code that comes with the model folder."""
+
+
+class ModelConfig(BackboneConfig):
+    """The policy's model and what turns its messages into ids."""
+
+    tokenizer_path: InputPath | None = None
+    """Folder of the tokenizer, where it is not the model's."""
+    chat_template: InputPath | None = None
+    """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
 
 
 class OptimConfig(Section):

@@ -125,7 +125,7 @@ def check_group_size(config: RunConfig) -> Problems:
     """Estimators that compare the rollouts of a prompt have at least two."""
     name, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if name in GROUP_ESTIMATORS and n < 2 and not config.trainer.val_only:
-        yield f"actor_rollout_ref.rollout.n: got {n}, wanted 2 or more: algorithm.adv_estimator {name} compares rollouts"
+        yield f"actor_rollout_ref.rollout.n: got {n}, wanted 2 or more: adv_estimator {name} compares rollouts"
 
 
 def check_critic(config: RunConfig) -> Problems:
@@ -245,14 +245,14 @@ def check_context(config: RunConfig) -> Problems:
     slots = rollout.embedded.max_context_length
     if slots is not None and slots < need:
         yield (
-            f"actor_rollout_ref.rollout.embedded.max_context_length: got {slots}, but prompts of {prompt} and responses "
-            f"of {response} tokens need {need}"
+            f"actor_rollout_ref.rollout.embedded.max_context_length: got {slots}, but prompts of {prompt} and "
+            f"responses of {response} tokens need {need}"
         )
     positions = _positions(Path(config.actor_rollout_ref.model.path))
     if positions is not None and positions < need:
         yield (
-            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the model "
-            f"in {config.actor_rollout_ref.model.path} has {positions} positions"
+            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the "
+            f"model in {config.actor_rollout_ref.model.path} has {positions} positions"
         )
 
 

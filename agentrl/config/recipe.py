@@ -37,7 +37,9 @@ class Recipe:
         for key, value in leaves(tree):
             known = find_field(model, key)
             if known is not None and section_of(known):
-                if value:  # `critic:` with nothing below it says nothing
+                if isinstance(value, str) and value.startswith("${"):
+                    set_value(self.tree, key, value)
+                elif value:  # `critic:` with nothing below it says nothing
                     self.problems.append(f"{key}: got {value!r}, wanted {describe(known)}")
                 continue
             set_value(self.tree, key, value)

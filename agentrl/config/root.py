@@ -8,11 +8,11 @@ from pydantic import Field
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
+    BackboneConfig,
     FSDPConfig,
     KLKind,
     LossAggMode,
     MicroBatchSection,
-    ModelConfig,
     OptimConfig,
 )
 from agentrl.config.base import InputPath, OutputPath, Section
@@ -22,7 +22,7 @@ from agentrl.config.data import DataConfig
 class CriticConfig(MicroBatchSection):
     """The value model of PPO; used when `algorithm.adv_estimator` is gae."""
 
-    model: ModelConfig = Field(default_factory=ModelConfig)
+    model: BackboneConfig = Field(default_factory=BackboneConfig)
     """The value model; an empty path: the policy's."""
     optim: OptimConfig = Field(default_factory=lambda: OptimConfig(lr=1e-5))
     """Optimizer."""

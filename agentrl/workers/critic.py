@@ -5,22 +5,20 @@ from __future__ import annotations
 import torch
 
 from agentrl.algorithms import value_loss
-from agentrl.config.actor import ModelConfig
+from agentrl.config.actor import BackboneConfig
 from agentrl.config.root import CriticConfig, RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import VARLEN, choose_attention
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_backbone
-from agentrl.workers.metric_sums import MetricSums
-from agentrl.workers.micro_batches import MicroBatch, RowLayout
-from agentrl.workers.mini_batches import MiniBatchPlan
+from agentrl.workers.micro_batches import ROW_COLUMNS, MicroBatch, RowLayout
+from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
 from agentrl.workers.nets import ValueNet
 from agentrl.workers.optim import learning_rate
-from agentrl.workers.policy_loss import LossCounts
-from agentrl.workers.setup import memory_metrics, prepare_rank
+from agentrl.workers.setup import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
-from agentrl.workers.updates import run_update, update_limits
+from agentrl.workers.updates import LossContext, run_update, update_limits
 
 
 class CriticWorker(Worker):
@@ -81,6 +79,7 @@ class CriticWorker(Worker):
         Returns:
             No rows; `meta_info["metrics"]` holds `critic/*`, the same on every rank.
         """
+        batch = batch.select([*ROW_COLUMNS, "values", "returns", *(name for name in [ROW_ID] if name in batch.batch)])
         policy = self.config.actor_rollout_ref
         prompts = self.section.ppo_mini_batch_size or policy.actor.ppo_mini_batch_size
         epochs = self.section.ppo_epochs or policy.actor.ppo_epochs
@@ -101,12 +100,25 @@ class CriticWorker(Worker):
         """Go on from what `save_checkpoint` wrote, with any number of ranks."""
         self.updates_done = load_shards(folder, self.model)
 
-    def _loss(
-        self, batch: DataProto, counts: LossCounts, sums: MetricSums, micro: MicroBatch, values: torch.Tensor
-    ) -> torch.Tensor:
+    def _loss(self, context: LossContext, micro: MicroBatch, outputs: torch.Tensor) -> torch.Tensor:
         """This micro-batch's share of the mini-batch's value loss."""
-        raise NotImplementedError
+        values = micro.spread(outputs)
+        loss, clipped = value_loss(
+            values,
+            micro.column(context.batch, "returns"),
+            micro.column(context.batch, "values"),
+            micro.mask,
+            cliprange=self.section.cliprange_value,
+            loss_agg_mode=self.section.loss_agg_mode,
+            scale=float(longest_response(self.config)),
+            num_tokens=context.num_tokens,
+            num_sequences=context.num_sequences,
+        )
+        context.metrics.add("vf_loss", loss)
+        context.metrics.add("vf_clipfrac", clipped)
+        context.metrics.add("vpred_mean", values.detach().sum() / context.num_tokens)
+        return loss
 
-    def _model_config(self) -> ModelConfig:
+    def _model_config(self) -> BackboneConfig:
         own = self.section.model
         return own if own.path else own.model_copy(update={"path": self.config.actor_rollout_ref.model.path})

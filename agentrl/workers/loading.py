@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from agentrl.config.actor import ModelConfig
+from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.errors import ConfigError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -28,14 +28,14 @@ def load_causal_lm(model: ModelConfig, dtype: torch.dtype, attention: str) -> An
     return lm
 
 
-def load_backbone(model: ModelConfig, dtype: torch.dtype, attention: str) -> Any:
+def load_backbone(model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
     """Load the model without its language-model head on the CPU, for a value head. Errors as `load_causal_lm`."""
     from transformers import AutoModel
 
     return _load(AutoModel, model, dtype, attention)
 
 
-def _load(auto_class: Any, model: ModelConfig, dtype: torch.dtype, attention: str) -> Any:
+def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
     path = os.path.expanduser(model.path)
     _require_model_folder(path)
     try:

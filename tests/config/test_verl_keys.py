@@ -1,0 +1,124 @@
+"""Commands and YAML of verl's users work, and what has no meaning here is answered, never ignored in silence."""
+
+from __future__ import annotations
+
+import pytest
+from recipes import overrides
+
+from agentrl.config import RunConfig, load_config
+from agentrl.config.tree import find_field
+from agentrl.config.values import get_value
+from agentrl.config.verl_keys import VERL_KEYS, Renamed, translate
+from agentrl.errors import ConfigError
+
+VERL_COMMAND = """
+algorithm.adv_estimator=grpo
+data.train_files=/data/gsm8k/train.parquet
+data.val_files=/data/gsm8k/test.parquet
+data.train_batch_size=256
+data.max_prompt_length=1024
+data.max_response_length=1024
+data.filter_overlong_prompts=True
+data.truncation=error
+data.return_raw_chat=True
+actor_rollout_ref.model.path=Qwen/Qwen2.5-3B-Instruct
+actor_rollout_ref.actor.optim.lr=1e-6
+actor_rollout_ref.model.use_remove_padding=True
++actor_rollout_ref.model.enable_activation_offload=False
+actor_rollout_ref.actor.ppo_mini_batch_size=256
+actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32
+actor_rollout_ref.actor.use_kl_loss=True
+actor_rollout_ref.actor.kl_loss_coef=0.001
+actor_rollout_ref.actor.kl_loss_type=low_var_kl
+actor_rollout_ref.actor.entropy_coeff=0
+actor_rollout_ref.actor.use_torch_compile=False
+actor_rollout_ref.actor.policy_loss.loss_mode=vanilla
+actor_rollout_ref.model.enable_gradient_checkpointing=True
+actor_rollout_ref.actor.fsdp_config.param_offload=False
+actor_rollout_ref.actor.fsdp_config.optimizer_offload=False
+actor_rollout_ref.actor.ulysses_sequence_parallel_size=1
+actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32
+actor_rollout_ref.rollout.tensor_model_parallel_size=2
+actor_rollout_ref.rollout.name=sglang
+actor_rollout_ref.rollout.mode=async
+actor_rollout_ref.rollout.gpu_memory_utilization=0.5
+actor_rollout_ref.rollout.enforce_eager=False
+actor_rollout_ref.rollout.free_cache_engine=True
+actor_rollout_ref.rollout.n=16
+actor_rollout_ref.rollout.multi_turn.enable=True
+actor_rollout_ref.rollout.multi_turn.max_assistant_turns=5
+actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32
+actor_rollout_ref.ref.fsdp_config.param_offload=True
+algorithm.use_kl_in_reward=False
+trainer.critic_warmup=0
+trainer.logger=['console','tensorboard']
+trainer.project_name=gsm8k_async_rl
+trainer.experiment_name=qwen2.5-3b_function_rm-gsm8k-sgl-multi-w-tool-verify-n16
+trainer.n_gpus_per_node=8
+trainer.nnodes=1
+trainer.save_freq=-1
+trainer.test_freq=20
+trainer.total_epochs=15
+"""
+
+
+def test_a_command_of_verl_runs_unchanged(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config(None, VERL_COMMAND.split())
+    assert config.actor_rollout_ref.actor.policy_loss == "vanilla"
+    assert config.actor_rollout_ref.rollout.n == 16
+    assert config.trainer.test_freq == 20
+    assert "actor_rollout_ref.rollout.enforce_eager has no effect here" in caplog.text
+    assert "actor_rollout_ref.actor.use_torch_compile has no effect here" in caplog.text
+    assert "actor_rollout_ref.rollout.mode" not in caplog.text  # asks for just what agentrl does
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "expected"),
+    [
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "actor_rollout_ref.actor.policy_loss", "gspo"),
+        ("critic.optim.lr_scheduler_type=cosine", "critic.optim.warmup_style", "cosine"),
+        ("ray_kwargs.ray_init.num_cpus=2", "ray_init.num_cpus", 2),
+        ("algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.is_level", "token"),
+    ],
+)  # fmt: skip
+def test_renamed_keys(override: str, key: str, expected: object) -> None:
+    config = load_config(None, overrides(override))
+    assert get_value(config.model_dump(), key) == expected
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "actor_rollout_ref.rollout.mode=sync",
+        "actor_rollout_ref.hybrid_engine=False",
+        "data.return_raw_chat=False",
+        "data.truncation=left",
+        "actor_rollout_ref.actor.strategy=megatron",
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",
+        "critic.ulysses_sequence_parallel_size=2",
+        "actor_rollout_ref.model.lora_rank=8",
+        "actor_rollout_ref.actor.ppo_micro_batch_size=8",
+        "reward_model.enable=True",
+        "trainer.default_hdfs_dir=hdfs://x",
+        "data.custom_cls.path=x.py",
+        "actor_rollout_ref.rollout.multi_turn.enable=False",
+    ],
+)
+def test_values_that_ask_for_what_is_not_there_are_errors(override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, overrides(override))
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(override.split("=")[0])
+    assert ", but " in caught.value.problems[0]
+
+
+def test_every_known_key_is_no_key_of_agentrl_and_renames_lead_to_one() -> None:
+    for key, answer in VERL_KEYS.items():
+        assert find_field(RunConfig, key) is None, f"{key} is agentrl's own: the entry is never used"
+        if isinstance(answer, Renamed) and not answer.to.startswith("*"):
+            assert find_field(RunConfig, answer.to) is not None, answer.to
+
+
+def test_a_renamed_key_of_a_wildcard() -> None:
+    tree = {"critic": {"fsdp_config": {"dtype": "bfloat16"}}}
+    assert translate(tree, RunConfig)[0] == {"critic": {"fsdp_config": {"compute_dtype": "bfloat16"}}}
