@@ -1,7 +1,7 @@
 """Runs a command and makes sure that nothing of it outlives whoever asked for it.
 
 ``python -m agentrl.inference.guard COMMAND...`` ends the command and all its descendants when the guard is told to
-stop (SIGTERM) or when its standard input closes, which happens whenever the parent ends, killed or not. The guard's exit
+stop (SIGTERM) or when its standard input closes, which happens whenever the parent ends, killed or not. Its exit
 code is the command's. It imports nothing heavy: one guard per engine costs about 10 MB.
 """
 

@@ -1,0 +1,245 @@
+"""Servers as child processes: the real embedded engine, started, watched, restarted, and gone when the run is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from agentrl.config.root import RunConfig
+from agentrl.errors import ConfigError, EngineTimeout, EngineUnavailable
+from agentrl.inference import launch, sglang
+from agentrl.inference.launch import EngineServers
+from agentrl.inference.sglang import launch_command, resolve_engine
+
+
+@pytest.fixture
+def config(tiny_model_dir: Path) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "data": {"max_prompt_length": 200, "max_response_length": 56},
+            "actor_rollout_ref": {
+                "model": {"path": str(tiny_model_dir)},
+                "rollout": {"name": "embedded", "embedded": {"threads": 1, "max_running_requests": 4}},
+            },
+            "trainer": {"device": "cpu"},
+        }
+    )
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[RunConfig], EngineServers]]:
+    started: list[EngineServers] = []
+
+    def start(config: RunConfig) -> EngineServers:
+        started.append(EngineServers.start(config, tmp_path))
+        return started[-1]
+
+    yield start
+    for servers in started:
+        servers.stop()
+
+
+def family() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def generate(address: str) -> dict[str, object]:
+    payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True}
+    answer = httpx.post(f"{address}/generate", json=payload, timeout=30, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_two_servers_start_serve_restart_and_leave_nothing(
+    config: RunConfig, start: Callable[[RunConfig], EngineServers]
+) -> None:
+    config.actor_rollout_ref.rollout.server.launch = 2
+    before = family()
+    servers = start(config)
+    assert len(set(servers.addresses)) == 2
+    for address in servers.addresses:
+        assert len(generate(address)["output_ids"]) <= 4  # type: ignore[arg-type]
+    servers.check()
+    assert servers.restart_dead() == []
+    victim = next(c for c in psutil.Process().children(recursive=True) if "embedded" in c.cmdline()[2])
+    port = victim.cmdline()[victim.cmdline().index("--port") + 1]
+    victim.kill()
+    until(lambda: any(s.process is not None and s.process.poll() is not None for s in servers._servers))
+    with pytest.raises(EngineUnavailable, match=rf":{port} ended with exit code"):
+        servers.check()
+    assert servers.restart_dead() == [f"http://127.0.0.1:{port}"]
+    servers.check()
+    generate(f"http://127.0.0.1:{port}")
+    servers.stop()
+    servers.stop()
+    assert family() == before
+
+
+def test_an_engine_that_ends_early_is_told_with_its_log(config: RunConfig, tmp_path: Path) -> None:
+    config.actor_rollout_ref.model.path = str(tmp_path / "no_model")
+    before = family()
+    with pytest.raises(EngineUnavailable, match=r"ended with exit code [1-9].*(?s:.*)no_model"):
+        EngineServers.start(config, tmp_path)
+    assert family() == before
+
+
+def test_a_taken_port_is_told_before_anything_starts(config: RunConfig, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config.actor_rollout_ref.rollout.server.port = taken.getsockname()[1]
+        with pytest.raises(EngineUnavailable, match=r"port \d+ on 127\.0\.0\.1 cannot be used.*server\.port") as caught:
+            EngineServers.start(config, tmp_path)
+    assert caught.value.exit_code == 3
+
+
+def test_a_server_that_is_never_healthy(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "import time; print('warming up', flush=True); time.sleep(60)"]
+    monkeypatch.setattr(launch, "launch_command", lambda *_: command)
+    config.actor_rollout_ref.rollout.server.start_timeout_s = 2.0
+    before = family()
+    with pytest.raises(EngineTimeout, match=r"within 2 s(?s:.*)warming up"):
+        EngineServers.start(config, tmp_path)
+    assert family() == before
+
+
+def test_servers_given_by_address(
+    config: RunConfig, start: Callable[[RunConfig], EngineServers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start(config)
+    other = config.model_copy(deep=True)
+    other.actor_rollout_ref.rollout.server.addresses = [running.addresses[0] + "/"]
+    servers = start(other)
+    assert servers.addresses == running.addresses
+    servers.check()
+    servers.stop()
+    generate(running.addresses[0])
+    monkeypatch.setattr(launch, "_FOREIGN_TIMEOUT_S", 0.3)
+    other.actor_rollout_ref.rollout.server.addresses = [f"http://127.0.0.1:{free_port()}"]
+    with pytest.raises(EngineTimeout, match="is it running"):
+        EngineServers.start(other)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from agentrl.config.root import RunConfig
+from agentrl.inference.launch import EngineServers
+servers = EngineServers.start(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
+print(servers.addresses[0], flush=True)
+time.sleep(60)
+"""
+
+
+def test_servers_die_with_a_killed_parent(config: RunConfig, tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PARENT), config.model_dump_json(), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    address = parent.stdout.readline().strip()
+    generate(address)
+    offspring = psutil.Process(parent.pid).children(recursive=True)
+    assert len(offspring) >= 2
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in offspring))
+
+
+def test_a_stubborn_command_and_its_children_are_killed(tmp_path: Path) -> None:
+    child = "import os, time; os.setsid(); time.sleep(60)"
+    stubborn = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"print(subprocess.Popen([sys.executable, '-c', {child!r}]).pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "agentrl.inference.guard", sys.executable, "-c", stubborn],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    escaped = psutil.Process(int(guard.stdout.readline()))
+    guard.stdin.close()
+    guard.wait(20)
+    guard.stdout.close()
+    until(lambda: not escaped.is_running() or escaped.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_the_guard_passes_on_the_exit_code() -> None:
+    command = [sys.executable, "-m", "agentrl.inference.guard", sys.executable, "-c", "raise SystemExit(7)"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
+        assert guard.wait(20) == 7
+
+
+def test_which_engine(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    assert resolve_engine(config) == "embedded"
+    rollout.name = "sglang"
+    monkeypatch.setattr(sglang, "sglang_installed", lambda: False)
+    with pytest.raises(ConfigError, match="not installed"):
+        resolve_engine(config)
+    rollout.server.addresses = ["http://127.0.0.1:30000"]
+    assert resolve_engine(config) == "sglang"
+    rollout.name = "auto"
+    assert resolve_engine(config) == "embedded"
+    monkeypatch.setattr(sglang, "sglang_installed", lambda: True)
+    assert resolve_engine(config) == "embedded"
+    config.trainer.device = "cuda"
+    assert resolve_engine(config) == "sglang"
+
+
+def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    command = launch_command(config, 1, "127.0.0.1", 30001)
+    pairs = dict(itertools.pairwise(command))
+    assert pairs["-m"] == "agentrl.inference.embedded"
+    assert pairs["--port"] == "30001"
+    assert pairs["--max-context-length"] == "256"
+    assert pairs["--threads"] == "1"
+    assert pairs["--device"] == "cpu"
+    assert "--deterministic" not in command
+    config.trainer.deterministic = True
+    assert "--deterministic" in launch_command(config, 1, "127.0.0.1", 30001)
+    monkeypatch.setattr(sglang, "sglang_installed", lambda: True)
+    rollout.name, config.trainer.device, rollout.server.launch = "sglang", "cuda", 2
+    rollout.server.args = ["--tp", "4"]
+    command = launch_command(config, 1, "127.0.0.1", 30001)
+    pairs = dict(itertools.pairwise(command))
+    assert pairs["-m"] == "sglang.launch_server"
+    assert pairs["--base-gpu-id"] == "4"
+    assert pairs["--context-length"] == "256"
+    assert command[-2:] == ["--tp", "4"]
+    assert "--device" not in command
+    config.trainer.device = "cpu"
+    assert "--device" in launch_command(config, 0, "127.0.0.1", 30001)
