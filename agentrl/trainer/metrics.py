@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from agentrl.data_proto import DataProto
-from agentrl.types import StopReason
 
 Metrics = dict[str, float]
 TOKEN_STAGES = ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
@@ -71,30 +70,12 @@ def reward_metrics(batch: DataProto) -> Metrics:
     return metrics
 
 
-def length_metrics(batch: DataProto, max_prompt_length: int) -> Metrics:
-    """`response_length/*`, `prompt_length/*`, `num_turns/*`, `tool_call_counts/*`.
-
-    `response_length/clip_ratio` is the share of trajectories that ended for want of tokens.
-    """
-    width = batch.batch["prompts"].shape[1]
-    attention = batch.batch["attention_mask"]
-    prompts, responses = attention[:, :width].sum(-1), attention[:, width:].sum(-1)
-    cut = [reason == StopReason.LENGTH for reason in batch.non_tensor_batch["stop_reason"]]
-    return {
-        **spread("response_length", responses),
-        "response_length/clip_ratio": float(np.mean(cut)),
-        **spread("prompt_length", prompts),
-        "prompt_length/clip_ratio": float((prompts >= max_prompt_length).float().mean()),
-        **spread("num_turns", batch.non_tensor_batch["num_turns"].astype(np.float64)),
-        **spread("tool_call_counts", batch.non_tensor_batch["num_tool_calls"].astype(np.float64)),
-    }
-
-
 def rollout_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
     """What the rollouts of a step show, before any of them is left out of the update."""
+    prompts = rollouts.batch["attention_mask"][:, : rollouts.batch["prompts"].shape[1]].sum(-1)
     return {
         **rollouts.meta_info["metrics"],
-        **length_metrics(rollouts, max_prompt_length),
+        "prompt_length/clip_ratio": float((prompts >= max_prompt_length).float().mean()),
         **spread("critic/score", rollouts.batch["rm_scores"].sum(-1)),
         "perf/total_num_tokens": float(rollouts.batch["attention_mask"].sum()),
     }

@@ -12,12 +12,11 @@ from agentrl.data_proto import DataProto
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import (
     StageTimer,
-    length_metrics,
     reward_metrics,
+    rollout_metrics,
     spread,
     timing_metrics,
 )
-from agentrl.types import StopReason
 
 
 def batch() -> DataProto:
@@ -33,11 +32,6 @@ def batch() -> DataProto:
             "returns": torch.tensor([[1.0, 99.0, 2.0], [3.0, 99.0, 99.0]]),
             "values": torch.tensor([[1.0, 99.0, 2.0], [3.0, 99.0, 99.0]]),
         },
-        {
-            "num_turns": [4, 2],
-            "num_tool_calls": [1, 0],
-            "stop_reason": [StopReason.COMPLETED, StopReason.LENGTH],
-        },
     )
 
 
@@ -49,14 +43,15 @@ def test_reward_metrics_look_at_sampled_tokens_only():
     assert metrics["critic/vf_explained_var"] == pytest.approx(1.0, abs=1e-4)
 
 
-def test_length_metrics():
-    metrics = length_metrics(batch(), max_prompt_length=4)
-    assert (metrics["response_length/max"], metrics["response_length/min"]) == (3.0, 1.0)
-    assert metrics["response_length/clip_ratio"] == 0.5
-    assert metrics["prompt_length/mean"] == 3.5
-    assert metrics["prompt_length/clip_ratio"] == 0.5
+def test_rollout_metrics_join_what_the_rollouts_report():
+    rollouts = batch()
+    rollouts.meta_info["metrics"] = {"num_turns/mean": 3.0}
+    rollouts.batch["rm_scores"] = rollouts.batch["token_level_scores"]
+    metrics = rollout_metrics(rollouts, max_prompt_length=4)
     assert metrics["num_turns/mean"] == 3.0
-    assert metrics["tool_call_counts/max"] == 1.0
+    assert metrics["critic/score/mean"] == 0.5
+    assert metrics["prompt_length/clip_ratio"] == 0.5
+    assert metrics["perf/total_num_tokens"] == 11.0
 
 
 def test_spread_of_nothing_is_nothing():
