@@ -36,7 +36,7 @@ class SlotTable:
             budget,
             reuse,
         )
-        self.tokens = np.zeros((0, 0), np.int32)
+        self.tokens = np.zeros((0, max_length + 1), np.int32)
         self.known = np.zeros(0, np.int64)
         self.computed = np.zeros(0, np.int64)
         self.used = np.zeros(0, np.int64)
@@ -183,9 +183,10 @@ class SlotTable:
 
     def _resize(self, slots: int, length: int) -> None:
         self.cache.resize(slots, length)
-        keep_slots, keep_length = min(slots, len(self.owners)), min(length, self.tokens.shape[1])
-        tokens = np.zeros((slots, length + 1), np.int32)
-        tokens[:keep_slots, :keep_length] = self.tokens[:keep_slots, :keep_length]
+        # Ids are small beside keys and values: a prompt is written before the cache grows to its length.
+        keep = min(slots, len(self.owners))
+        tokens = np.zeros((slots, self.max_length + 1), np.int32)
+        tokens[:keep] = self.tokens[:keep]
         self.tokens = tokens
         self.known, self.computed, self.used = (_fit(a, slots) for a in (self.known, self.computed, self.used))
         self.stale = np.resize(np.append(self.stale, np.zeros(slots, np.bool_)), slots)
