@@ -1,0 +1,35 @@
+"""The grader remembers: a call that does not improve costs something."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.tools.calc_gsm8k_reward import CalcGsm8kReward, read_number
+
+
+async def test_a_call_that_does_not_improve_is_penalised() -> None:
+    tool = CalcGsm8kReward({"penalty": 0.1})
+    await tool.create(ground_truth="1,234")
+    rewards = [(await tool.execute({"answer": answer})).reward for answer in ("5", "#### 1234.0", "1234", "7")]
+    assert rewards == [-0.1, 0.0, -0.1, -0.1]
+    assert await tool.calc_reward() == 1.0
+
+
+async def test_an_answer_without_a_number_is_a_mistake() -> None:
+    tool = CalcGsm8kReward({})
+    await tool.create(ground_truth=72)
+    assert (await tool.execute({"answer": "no idea"})).is_error
+    assert await tool.calc_reward() == 0.0
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"ground_truth": None}, {"ground_truth": "unknown"}])
+async def test_a_row_without_ground_truth(kwargs: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"create_kwargs\.ground_truth"):
+        await CalcGsm8kReward({}).create(**kwargs)
+
+
+@pytest.mark.parametrize(
+    "text", ["72", "72.0", "72.", "$72", "it is 72.", "#### 72", "3 + 69 = 72", "#### 5 wait #### 72"]
+)
+def test_the_same_number(text: str) -> None:
+    assert read_number(text) == 72
