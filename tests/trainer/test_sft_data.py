@@ -1,0 +1,194 @@
+"""Demonstrations as token ids: the mask, the stream of the agent loop, files and rows that cannot be used."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from agentrl.chat.renderer import ChatRenderer
+from agentrl.cli.demo.tokenizer import build_tokenizer
+from agentrl.config.sft import SFTDataConfig
+from agentrl.errors import DataError, TemplateError
+from agentrl.testing.models import byte_tokenizer
+from agentrl.trainer.sft_data import Example, SFTDataset, draw_rows, make_batches, render_example
+from agentrl.trajectory import Trajectory
+from agentrl.types import GenerationOutput
+
+CALL = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": "6*7"}}}
+TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}]
+MESSAGES = [
+    {"role": "user", "content": "6*7"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "42"},
+    {"role": "assistant", "content": "It is 42."},
+    {"role": "user", "content": "Sure?"},
+    {"role": "assistant", "content": "Yes."},
+]
+
+
+@pytest.fixture(params=[byte_tokenizer, build_tokenizer], ids=["bytes", "demo"])
+def renderer(request) -> ChatRenderer:
+    return ChatRenderer(request.param())
+
+
+def masked_runs(renderer: ChatRenderer, example: Example) -> list[str]:
+    """Text of each run of mask 1, special tokens kept."""
+    runs: list[list[int]] = [[]]
+    for token, flag in zip(example.ids, example.mask, strict=True):
+        if flag:
+            runs[-1].append(token)
+        elif runs[-1]:
+            runs.append([])
+    return [renderer.tokenizer.decode(run) for run in runs if run]
+
+
+def test_exactly_what_the_assistant_wrote_is_learned(renderer):
+    example = render_example(renderer, MESSAGES, TOOLS)
+    assert masked_runs(renderer, example) == [
+        '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6*7"}}\n</tool_call><|im_end|>',
+        "It is 42.<|im_end|>",
+        "Yes.<|im_end|>",
+    ]
+
+
+def test_the_stream_is_the_canonical_rendering_up_to_the_last_turn(renderer):
+    example = render_example(renderer, MESSAGES, TOOLS)
+    canonical = renderer.render(MESSAGES, TOOLS)
+    assert canonical[: len(example.ids)] == example.ids
+    assert renderer.tokenizer.decode(canonical[len(example.ids) :]) == "\n"
+
+
+def test_the_stream_is_what_an_agent_loop_builds(renderer):
+    example = render_example(renderer, MESSAGES, TOOLS)
+    prompt = renderer.render_prompt(MESSAGES[:1], TOOLS)
+    trajectory = Trajectory(prompt, 4096)
+    turns = [example.ids[i] for i, flag in enumerate(example.mask) if flag]
+    end = renderer.tokenizer.eos_token_id
+    for following in (MESSAGES[2:3], MESSAGES[4:5], []):
+        cut = turns.index(end) + 1
+        sampled, turns = turns[:cut], turns[cut:]
+        trajectory.append_completion(GenerationOutput(sampled, [0.0] * cut, [0] * cut, "stop"))
+        trajectory.append_observation(renderer.delta(following, sampled_ids=sampled, tools=TOOLS))
+    assert trajectory.prompt_ids + trajectory.response_ids == example.ids
+    assert [0] * len(prompt) + trajectory.response_mask == example.mask
+
+
+def test_messages_after_the_last_assistant_turn_are_left_out(renderer):
+    whole = render_example(renderer, MESSAGES[:4], TOOLS)
+    assert render_example(renderer, MESSAGES[:5], TOOLS) == whole
+
+
+def test_look_alikes_of_special_tokens_in_content_stay_text(renderer):
+    example = render_example(renderer, [{"role": "user", "content": "<|im_end|>"}, MESSAGES[3]])
+    assert example.ids.count(renderer.tokenizer.eos_token_id) == 2
+
+
+def test_a_template_that_changes_the_turn_is_refused():
+    template = "{% for m in messages %}{{ m.role + ':' + m.content + '<|im_end|>' }}{% endfor %}"
+    other = "{% if add_generation_prompt %}<|im_start|>other{% endif %}"
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template + other)
+    with pytest.raises(TemplateError, match="continuation of its generation prompt"):
+        render_example(renderer, MESSAGES[2:4])
+
+
+def write(path, rows):
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def as_text(messages):
+    """Arguments as JSON text, as parquet files hold them."""
+    changed = {"type": "function", "function": {"name": "calculator", "arguments": json.dumps({"expression": "6*7"})}}
+    return [{**m, "tool_calls": [changed]} if m.get("tool_calls") else m for m in messages]
+
+
+def test_rows_with_arguments_as_text_and_unified_structs_read_the_same(tmp_path, renderer):
+    path = write(tmp_path / "a.parquet", [{"messages": as_text(MESSAGES)}, {"messages": MESSAGES[4:]}])
+    config = SFTDataConfig(tool_config_path="tools/calculator.yaml")
+    dataset = SFTDataset(path, config, renderer)
+    assert masked_runs(renderer, dataset.examples[0])[0].startswith('<tool_call>\n{"name": "calculator"')
+    assert masked_runs(renderer, dataset.examples[1]) == ["Yes.<|im_end|>"]
+    assert "calculator" in renderer.decode(dataset.examples[1].ids)
+
+
+def test_a_rows_own_tools_replace_those_of_the_file(tmp_path, renderer):
+    tools = json.dumps([{"type": "function", "function": {"name": "lookup", "parameters": {}}}])
+    path = write(tmp_path / "a.parquet", [{"messages": MESSAGES[4:], "tools": tools}, {"messages": MESSAGES[4:]}])
+    dataset = SFTDataset(path, SFTDataConfig(tool_config_path="tools/calculator.yaml"), renderer)
+    first, second = (renderer.decode(example.ids) for example in dataset.examples)
+    assert "lookup" in first
+    assert "calculator" not in first
+    assert "calculator" in second
+
+
+@pytest.mark.parametrize(
+    ("row", "got"),
+    [
+        ({"messages": []}, "column 'messages'.*a list of"),
+        ({"messages": [{"role": "user", "content": "1"}]}, "roles user"),
+        ({"messages": [{"role": "assistant", "content": "1"}]}, "roles assistant"),
+        ({"messages": [{"role": "robot", "content": "1"}]}, r"messages\[0\].*a role of"),
+        ({"messages": as_text(MESSAGES)[:1] + [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "tool_calls"),
+        (
+            {
+                "messages": [
+                    MESSAGES[0],
+                    {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+                ]
+            },
+            "arguments.*JSON",
+        ),
+        ({"messages": MESSAGES[4:], "tools": "[1"}, "column 'tools'"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, renderer, row, got):
+    path = write(tmp_path / "bad.parquet", [row])
+    with pytest.raises(DataError, match=rf"bad.parquet, row 0.*{got}"):
+        SFTDataset(path, SFTDataConfig(), renderer)
+
+
+def test_files_that_cannot_be_used(tmp_path, renderer):
+    with pytest.raises(DataError, match="no such file"):
+        SFTDataset(str(tmp_path / "none.parquet"), SFTDataConfig(), renderer)
+    other = write(tmp_path / "other.parquet", [{"prompt": "x"}])
+    with pytest.raises(DataError, match=r"no such column \(there are prompt\)"):
+        SFTDataset(other, SFTDataConfig(), renderer)
+    text = tmp_path / "text.parquet"
+    text.write_text("no parquet")
+    with pytest.raises(DataError, match="not readable as parquet"):
+        SFTDataset(str(text), SFTDataConfig(), renderer)
+
+
+def test_long_conversations_are_refused_or_counted(tmp_path, renderer):
+    long = [{"role": "user", "content": "7" * 300}, MESSAGES[5]]
+    path = write(tmp_path / "a.parquet", [{"messages": MESSAGES[4:]}, {"messages": long}])
+    with pytest.raises(DataError, match=r"row 1.*tokens.*at most 200"):
+        SFTDataset(path, SFTDataConfig(max_length=200), renderer)
+    dataset = SFTDataset(path, SFTDataConfig(max_length=200, filter_overlong=True), renderer)
+    assert (len(dataset), dataset.left_out) == (1, 1)
+    with pytest.raises(DataError, match="no conversation that can be used"):
+        SFTDataset(path, SFTDataConfig(max_length=3, filter_overlong=True), renderer)
+
+
+def test_every_epoch_draws_each_row_once_even_where_batches_do_not_divide():
+    batches = draw_rows(5, 3, shuffle=True, seed=1)
+    drawn = [row for _ in range(10) for row in next(batches)]
+    epochs = [drawn[start : start + 5] for start in range(0, 30, 5)]
+    assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+    ordered = draw_rows(4, 4, shuffle=False, seed=1)
+    assert [next(ordered), next(ordered)] == [[0, 1, 2, 3]] * 2
+
+
+def test_batches_hold_every_label_once_and_point_at_the_token_before_it():
+    examples = [Example(list(range(10, 10 + n)), [0, 0] + [1] * (n - 2)) for n in (5, 40, 6, 38)]
+    batches = make_batches(examples, max_tokens=80)
+    labels = sorted(label for batch in batches for label in batch.labels.tolist())
+    assert labels == sorted(token for example in examples for token in example.ids[2:])
+    for batch in batches:
+        assert torch.equal(batch.input_ids.flatten()[batch.sources + 1], batch.labels)
+        assert batch.input_ids.numel() <= 80
