@@ -132,7 +132,7 @@ def test_a_rows_own_tools_replace_those_of_the_file(tmp_path, renderer):
         ({"messages": [{"role": "user", "content": "1"}]}, "roles user"),
         ({"messages": [{"role": "assistant", "content": "1"}]}, "roles assistant"),
         ({"messages": [{"role": "robot", "content": "1"}]}, r"messages\[0\].*a role of"),
-        ({"messages": as_text(MESSAGES)[:1] + [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "tool_calls"),
+        ({"messages": [*as_text(MESSAGES)[:1], {"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "tool_calls"),
         (
             {
                 "messages": [

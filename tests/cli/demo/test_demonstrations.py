@@ -86,7 +86,7 @@ def test_the_answers_of_real_expressions_agree_with_the_tool(tmp_path, shared_fo
     pairs = read_pairs(data.held_out)
     assert len(pairs) == 512
     answers = run_tool(CALCULATOR, [expression for expression, _ in pairs])
-    assert {expression: answer for expression, answer in pairs} == answers
+    assert dict(pairs) == answers
 
 
 def test_too_few_real_expressions_are_refused(tmp_path):
