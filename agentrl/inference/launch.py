@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+import psutil
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import EngineTimeout, EngineUnavailable
@@ -28,6 +29,14 @@ _HEALTH_TIMEOUT_S = 25.0
 _FOREIGN_TIMEOUT_S = 30.0
 """How long servers given by address may take: they are said to run already."""
 _LOG_TAIL_LINES = 20
+
+
+_PORT_TRIES = 5
+"""How often free ports are looked for: another process may take one before the server listens on it."""
+
+
+class _PortLostError(EngineUnavailable):
+    """Another process answers on the port of a server that was started."""
 
 
 @dataclass(slots=True)
@@ -79,6 +88,17 @@ class EngineServers:
         resolve_engine(config)
         folder = log_dir or _default_log_dir(config)
         folder.mkdir(parents=True, exist_ok=True)
+        for _ in range(_PORT_TRIES - 1 if server.port is None else 0):
+            try:
+                return cls._launch(config, folder)
+            except _PortLostError as error:
+                logger.warning("%s; trying other ports", error)
+        return cls._launch(config, folder)
+
+    @classmethod
+    def _launch(cls, config: RunConfig, folder: Path) -> Self:
+        """Start servers on the configured ports, or on free ones, once."""
+        server = config.actor_rollout_ref.rollout.server
         ports = _ports(server.host, server.port, server.launch)
         servers = [_Server(i, server.host, port, folder / f"engine_{i}.log") for i, port in enumerate(ports)]
         self = cls(config, servers, [each.address for each in servers])
@@ -100,9 +120,10 @@ class EngineServers:
         for server in self._servers:
             code = server.process.poll() if server.process is not None else None
             if code is not None:
-                raise EngineUnavailable(
-                    f"the engine at {server.address} ended with exit code {code}. The end of {server.log}:\n"
-                    f"{server.log_tail()}"
+                tail = server.log_tail()
+                kind = _PortLostError if "already in use" in tail else EngineUnavailable
+                raise kind(
+                    f"the engine at {server.address} ended with exit code {code}. The end of {server.log}:\n{tail}"
                 )
 
     def restart_dead(self) -> list[str]:
@@ -152,7 +173,7 @@ class EngineServers:
         deadline = time.monotonic() + limit_s
         with httpx.Client(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
             for address in addresses:
-                while not _healthy(client, address):
+                while not (_healthy(client, address) and self._is_ours(address)):
                     self.check()
                     if time.monotonic() > deadline:
                         raise EngineTimeout(
@@ -160,6 +181,21 @@ class EngineServers:
                         )
                     time.sleep(_POLL_S)
         return self
+
+    def _is_ours(self, address: str) -> bool:
+        """Whether the one who answers is the server that was started: another process may have taken its port.
+
+        Raises:
+            EngineUnavailable: it is another one.
+        """
+        for server in self._servers:
+            if (
+                server.address == address
+                and server.process is not None
+                and not _listens(server.process.pid, server.port)
+            ):
+                raise _PortLostError(f"port {server.port} on {server.host} was taken by another process")
+        return True
 
     def _log_of(self, address: str) -> str:
         for server in self._servers:
@@ -173,6 +209,16 @@ def _healthy(client: httpx.Client, address: str) -> bool:
         return client.get(f"{address}/health").status_code == 200
     except httpx.HTTPError:
         return False
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether a process or one below it listens on a port."""
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        connections = [connection for process in family for connection in process.net_connections("tcp")]
+    except psutil.NoSuchProcess:
+        return False
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
 def _close(process: subprocess.Popen[bytes] | None) -> None:

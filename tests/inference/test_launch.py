@@ -118,6 +118,23 @@ def test_a_taken_port_is_told_before_anything_starts(config: RunConfig, tmp_path
     assert caught.value.exit_code == 3
 
 
+def test_another_server_on_the_same_port_is_not_taken_for_ours(
+    config: RunConfig, start: Callable[[RunConfig], EngineServers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = start(config)
+    lost = int(stranger.addresses[0].rsplit(":", 1)[1])
+    free = launch._ports
+    offers = iter([[lost]])
+    monkeypatch.setattr(launch, "_ports", lambda *wanted: next(offers, None) or free(*wanted))
+    servers = start(config)
+    assert servers.addresses != stranger.addresses
+    generate(servers.addresses[0])
+    monkeypatch.setattr(launch, "_ports", lambda *_: [lost])
+    config.actor_rollout_ref.rollout.server.port = lost
+    with pytest.raises(EngineUnavailable, match=rf"{lost}"):
+        start(config)
+
+
 def test_a_server_that_is_never_healthy(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", "import time; print('warming up', flush=True); time.sleep(60)"]
     monkeypatch.setattr(launch, "launch_command", lambda *_: command)
