@@ -6,6 +6,7 @@ import math
 import os
 
 from agentrl.config import RunConfig
+from agentrl.inference.sglang import resolve_engine, uses_cuda
 from agentrl.trainer.inputs import RunInputs
 from agentrl.trainer.steps import needs_critic, needs_reference
 
@@ -44,7 +45,7 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[Line]:
 
 def _training(config: RunConfig) -> list[Line]:
     trainer = config.trainer
-    device = _device(config)
+    device = "cuda" if uses_cuda(config) else "cpu"
     ranks = trainer.nnodes * trainer.n_gpus_per_node
     where = "this process" if trainer.backend == "local" else f"Ray actors on {_count(trainer.nnodes, 'machine')}"
     actor = config.actor_rollout_ref.actor
@@ -67,11 +68,10 @@ def _engines(config: RunConfig) -> list[Line]:
     server = rollout.server
     if server.addresses:
         return [("engines", f"{', '.join(server.addresses)} (run already)")]
-    name = rollout.name
-    if name == "auto":
-        name = "sglang" if _device(config) == "cuda" and _has_sglang() else "embedded"
     ports = "free ports" if server.port is None else f"ports from {server.port}"
-    return [("engines", f"{_count(server.launch, name + ' server')} started on {server.host}, {ports}")]
+    return [
+        ("engines", f"{_count(server.launch, resolve_engine(config) + ' server')} started on {server.host}, {ports}")
+    ]
 
 
 def _conversations(config: RunConfig) -> list[Line]:
@@ -102,20 +102,6 @@ def _run(config: RunConfig) -> list[Line]:
         ("validation", tests),
         ("loggers", ", ".join(trainer.logger)),
     ]
-
-
-def _device(config: RunConfig) -> str:
-    if config.trainer.device != "auto":
-        return config.trainer.device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _has_sglang() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("sglang") is not None
 
 
 def _count(number: int, what: str) -> str:

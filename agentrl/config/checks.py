@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.root import RunConfig
-from agentrl.errors import suggest
+from agentrl.errors import UserInputError, suggest
 
 Problems = Iterator[str]
 
@@ -33,8 +33,10 @@ def check_files(config: RunConfig) -> Problems:
         "actor_rollout_ref.rollout.multi_turn.tool_config_path": rollout.multi_turn.tool_config_path,
         "actor_rollout_ref.rollout.multi_turn.interaction_config_path": rollout.multi_turn.interaction_config_path,
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": rollout.agent.agent_loop_config_path,
-        "custom_reward_function.path": config.custom_reward_function.path,
     }
+    score = config.custom_reward_function.path
+    if score is not None and score.endswith(".py"):  # else a dotted module
+        named["custom_reward_function.path"] = score
     for key, path in named.items():
         if path is not None and not os.path.exists(path):
             yield (
@@ -44,7 +46,7 @@ def check_files(config: RunConfig) -> Problems:
 
 
 def check_names(config: RunConfig) -> Problems:
-    """Names of algorithms are known; those of plug-ins are checked where the plug-ins are built."""
+    """Names of algorithms are known."""
     from agentrl.algorithms import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
 
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss
@@ -52,6 +54,29 @@ def check_names(config: RunConfig) -> Problems:
         yield f"algorithm.adv_estimator: got '{estimator}'.{suggest(estimator, ADVANTAGE_ESTIMATORS)}"
     if loss not in POLICY_LOSSES:
         yield f"actor_rollout_ref.actor.policy_loss: got '{loss}'.{suggest(loss, POLICY_LOSSES)}"
+
+
+def check_plugins(config: RunConfig) -> Problems:
+    """The tool-call format and the default agent loop exist."""
+    from agentrl.plugin_config import load_agent_loops
+    from agentrl.plugins import resolve
+
+    rollout = config.actor_rollout_ref.rollout
+    try:
+        resolve("tool_parsers", rollout.multi_turn.format)
+    except UserInputError as error:
+        yield f"actor_rollout_ref.rollout.multi_turn.format: {error}"
+    path = rollout.agent.agent_loop_config_path
+    if path is not None and not os.path.exists(path):
+        return  # `check_files` says so
+    try:
+        loops = load_agent_loops(path)
+    except UserInputError as error:
+        yield f"actor_rollout_ref.rollout.agent.agent_loop_config_path: {error}"
+        return
+    name = rollout.agent.default_agent_loop
+    if name not in loops:
+        yield f"actor_rollout_ref.rollout.agent.default_agent_loop: got '{name}'.{suggest(name, loops)}"
 
 
 def check_validation(config: RunConfig) -> Problems:
@@ -280,6 +305,7 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_required,
     check_files,
     check_names,
+    check_plugins,
     check_validation,
     check_dataset_weights,
     check_batches,

@@ -193,7 +193,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "recipes/tools.yaml", "tools: []")
     write(tmp_path, "recipes/rows/a.parquet", "")
     write(tmp_path, "interactions.yaml", "")
-    write(tmp_path, "shipped/loops.yaml", "")
+    write(tmp_path, "shipped/loops.yaml", "[]")
     monkeypatch.setattr("agentrl.config.resolve.CONFIGS", tmp_path / "shipped")
     file = write(
         tmp_path,

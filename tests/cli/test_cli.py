@@ -1,0 +1,130 @@
+"""The command line: quick, readable when something is wrong, and its exit codes mean something."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from agentrl import __version__
+from agentrl.cli import app
+from agentrl.cli.errors import ErrorGroup, set_debug
+from agentrl.config.reference import config_reference
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError, EngineUnavailable, FailureBudgetError
+
+runner = CliRunner()
+HEAVY = ("torch", "ray", "transformers", "pydantic", "pyarrow", "fastapi", "numpy")
+
+
+def agentrl(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from agentrl.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from agentrl.cli import app; app(['--help'], standalone_mode=False); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    for command in ("train", "sft", "data", "serve", "export", "docs", "demo"):
+        assert f" {command} " in result.stdout
+    assert result.stdout.rstrip().endswith("[]")
+
+
+def test_version() -> None:
+    result = runner.invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout.strip()) == (0, __version__)
+
+
+def test_a_mistake_is_one_message_without_a_traceback(tmp_path: Path) -> None:
+    result = agentrl("train", "data.train_files=x.parquet", "trainer.total_epoch=3", "data.seed=x", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert "Did you mean 'trainer.total_epochs'?" in result.stderr
+    assert "data.seed: got 'x', wanted a whole number" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback_too() -> None:
+    result = runner.invoke(app, ["--debug", "train", "nowhere"])
+    set_debug(False)
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.rstrip().splitlines()[-1].startswith("error: nowhere: there is no such recipe file")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (EngineUnavailable("x"), 3),
+        (FailureBudgetError("x"), 3),
+        (CheckpointError("x"), 4),
+        (AgentRLError("x"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int) -> None:
+    failing = typer.Typer(cls=ErrorGroup)
+
+    @failing.callback()
+    def nothing() -> None:
+        pass
+
+    @failing.command()
+    def fail() -> None:
+        raise error
+
+    result = runner.invoke(failing, ["fail"])
+    assert result.exit_code == code
+    assert result.stderr.strip() == ("interrupted" if code == 130 else "error: x")
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    failing = typer.Typer(cls=ErrorGroup)
+
+    @failing.callback()
+    def nothing() -> None:
+        pass
+
+    @failing.command()
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    result = runner.invoke(failing, ["fail"])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_sft_is_checked_by_its_own_keys() -> None:
+    result = runner.invoke(app, ["sft", "data.train_batch_siz=3"])
+    assert result.exit_code == 2
+    assert "Did you mean 'data.train_batch_size'?" in result.stderr
+    assert "model.path: not given" in result.stderr
+
+
+def test_docs_config(tmp_path: Path) -> None:
+    assert runner.invoke(app, ["docs", "config"]).stdout == config_reference()
+    out = tmp_path / "sub" / "page.md"
+    assert runner.invoke(app, ["docs", "config", "--out", str(out)]).exit_code == 0
+    assert out.read_text(encoding="utf-8") == config_reference()
+    (tmp_path / "file").write_text("")
+    result = runner.invoke(app, ["docs", "config", "--out", str(tmp_path / "file" / "page.md")])
+    assert (result.exit_code, "cannot write" in result.stderr) == (2, True)
+
+
+def test_serve_engine_hands_its_arguments_on(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["serve", "engine", "--help"])
+    assert result.exit_code == 0
+    assert "--max-running-requests" in result.stdout
+    assert runner.invoke(app, ["serve", "engine", "--port", "1"]).exit_code == 2
+    missing = agentrl("serve", "engine", "--model", str(tmp_path / "nowhere"), "--port", "1")
+    assert missing.returncode == 2
+    assert "nowhere" in missing.stderr
+    assert "Traceback" not in missing.stderr

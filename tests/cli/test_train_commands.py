@@ -1,0 +1,126 @@
+"""`agentrl train --dry-run` and `agentrl export`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from agentrl.cli import app
+from agentrl.config import load_config
+from agentrl.data.preprocess.arithmetic import write_arithmetic
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_model_dir: Path) -> Path:
+    write_arithmetic(tmp_path, train=50, test=8, seed=1)
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "data: {train_files: train.parquet, val_files: test.parquet, train_batch_size: 16, max_prompt_length: 900}\n"
+        "actor_rollout_ref:\n"
+        f"  model: {{path: {tiny_model_dir}}}\n"
+        "  actor: {ppo_mini_batch_size: 8}\n"
+        "  rollout: {n: 4, name: embedded, multi_turn: {tool_config_path: tools/calculator.yaml}}\n"
+        "trainer: {total_epochs: 2, device: cpu, test_freq: 2}\n"
+    )
+    return path
+
+
+def test_dry_run_prints_a_recipe_and_what_will_run_where(recipe: Path, tmp_path: Path) -> None:
+    result = runner.invoke(app, ["train", str(recipe), "trainer.n_gpus_per_node=2", "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    for line in (
+        "# train rows:    50, 3 steps per epoch",
+        "# steps:         6",
+        "# a step:        16 prompts x 4 rollouts = 64 trajectories, then 2 optimizer steps of 8 prompts",
+        "# val rows:      8, 1 rollout each",
+        "# training:      2 ranks in Ray actors on 1 machine, cpu, FSDP2, float32; actor",
+        "# engines:       1 embedded server started on 127.0.0.1, free ports",
+        "# validation:    every 2 steps, and before the first",
+    ):
+        assert line in result.stdout
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(result.stdout)
+    assert load_config(printed) == load_config(recipe, ["trainer.n_gpus_per_node=2"])
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.train_files=nowhere.parquet", "nowhere.parquet: got no such file"),
+        ("actor_rollout_ref.rollout.multi_turn.tool_config_path=typo.yaml", "unknown key 'class_nam'"),
+        ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agnt", "Did you mean 'tool_agent'?"),
+        ("actor_rollout_ref.rollout.multi_turn.format=hermess", "Did you mean 'hermes'?"),
+        ("custom_reward_function.path=score.py", "'score.py', which does not exist"),
+        ("reward_model.reward_manager=naiv", "Did you mean 'naive'?"),
+        ("data.max_prompt_length=5", "tokens, wanted at most 5 (data.max_prompt_length)"),
+        ("data.train_batch_size=51", "data.train_batch_size: got 51, but there are only 50 rows"),
+        ("actor_rollout_ref.model.path=/nowhere", "/nowhere"),
+    ],
+)
+def test_dry_run_finds_what_the_run_would_stumble_over(
+    recipe: Path, override: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (recipe.parent / "typo.yaml").write_text("tools: [{class_nam: x}]")
+    monkeypatch.chdir(recipe.parent)
+    result = runner.invoke(app, ["train", str(recipe), override, "--dry-run"])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tiny_model_dir: Path) -> Path:
+    folder = tmp_path / "run" / "global_step_3"
+    shutil.copytree(tiny_model_dir, folder / "actor" / "huggingface")
+    (folder / "data.pt").write_bytes(b"x")
+    (folder / "trainer_state.pt").write_bytes(b"x")
+    (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("3")
+    return folder
+
+
+@pytest.mark.parametrize("given", ["global_step_3", "."])
+def test_export_gives_a_model_folder(checkpoint: Path, tmp_path: Path, given: str) -> None:
+    out = tmp_path / "exported"
+    result = runner.invoke(app, ["export", str(checkpoint.parent / given), str(out)])
+    assert result.exit_code == 0, result.stderr
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
+
+
+def test_export_of_what_is_no_whole_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "exported")
+    assert runner.invoke(app, ["export", str(tmp_path / "nowhere"), out]).exit_code == 4
+    (checkpoint / "actor" / "huggingface" / "config.json").unlink()
+    result = runner.invoke(app, ["export", str(checkpoint), out])
+    assert (result.exit_code, "holds no model" in result.stderr) == (4, True)
+    (checkpoint / "data.pt").unlink()
+    result = runner.invoke(app, ["export", str(checkpoint), out])
+    assert (result.exit_code, "lacks data.pt" in result.stderr) == (4, True)
+    assert not Path(out).exists()
+
+
+def test_export_never_overwrites(checkpoint: Path, tmp_path: Path) -> None:
+    result = runner.invoke(app, ["export", str(checkpoint), str(tmp_path)])
+    assert (result.exit_code, "exists already" in result.stderr) == (2, True)
+
+
+def test_export_to_a_full_disk_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> Any:
+        target.mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    before = sorted(tmp_path.iterdir())
+    result = runner.invoke(app, ["export", str(checkpoint), str(tmp_path / "exported")])
+    assert (result.exit_code, "No space left on device" in result.stderr) == (4, True)
+    assert sorted(tmp_path.iterdir()) == before
