@@ -40,12 +40,13 @@ class Session:
         """Build a trajectory's own tools and interaction; nothing has started yet."""
         sample = job.sample
         spec = setup.interaction_of(sample)
+        offered = sample.tool_config.get("available_tools") if setup.loop_of(sample).cls.uses_tools else []
         tools = ToolSet(
             setup.tools,
             limits=setup.limits,
             renderer=setup.renderer,
             tools_kwargs=sample.tools_kwargs,
-            available=sample.tool_config.get("available_tools"),
+            available=offered,
         )
         mode = "val" if step.validate else "train"
         trajectory_id = f"{mode}-{step.global_step}-{job.row}-{time.monotonic_ns():x}"

@@ -12,7 +12,7 @@ WIDE = LoopLimits(prompt_length=4096, response_length=4096)
 """Limits that a short test never reaches."""
 
 
-class ScriptedEngine:
+class ScriptedReplies:
     """Answers the k-th request with the k-th reply; the next one after the last raises `AssertionError`.
 
     Args:
@@ -57,7 +57,7 @@ def sampled(ids: list[int], finish_reason: str = "stop", version: int = 0) -> Ge
 
 def make_context(
     renderer: Renderer,
-    engine: ScriptedEngine,
+    engine: ScriptedReplies,
     *,
     tool_parser: ToolParser,
     tools: ToolRunner | None = None,

@@ -40,7 +40,8 @@ def prepare(config: RunConfig) -> RunInputs:
     if problems:
         raise ConfigError(problems)
     setup = RolloutSetup.load(config)
-    report = setup.renderer.probe([tool.schema for tool in setup.tools] or None)
+    after = [*(["tool"] if setup.tools else []), *(["user"] if setup.interactions else [])]
+    report = setup.renderer.probe([tool.schema for tool in setup.tools] or None, after)
     if report.message:
         LOG.warning("%s", report.message)
     train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)

@@ -13,7 +13,7 @@ from agentrl.plugin_adapters import schema_of
 from agentrl.plugin_config import ToolSpec
 from agentrl.plugins import resolve
 from agentrl.rollout.toolset import ToolSet
-from agentrl.testing.loops import WIDE, ScriptedEngine, make_context, sampled
+from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.types import AgentLoopOutput, LoopLimits
 
 QUESTION = [{"role": "user", "content": "What is 6 * 7?"}]
@@ -24,7 +24,7 @@ class Player:
     """Plays scripted replies through a loop; `engine` keeps the requests of the last conversation."""
 
     renderer: ChatRenderer
-    engine: ScriptedEngine = field(default_factory=lambda: ScriptedEngine([]))
+    engine: ScriptedReplies = field(default_factory=lambda: ScriptedReplies([]))
 
     def reply(self, text: str, end: bool = True) -> list[int]:
         return self.renderer.encode_text(text) + ([self.renderer.turn_end_ids[-1]] if end else [])
@@ -41,7 +41,7 @@ class Player:
         **sampling_params: Any,
     ) -> AgentLoopOutput:
         """Strings are whole turns, pairs are (text, finish reason), lists are sampled ids."""
-        self.engine = ScriptedEngine([self._output(reply) for reply in replies])
+        self.engine = ScriptedReplies([self._output(reply) for reply in replies])
         specs = [tool_spec(tool) for tool in tools]
         toolset = ToolSet(specs, limits=limits, renderer=self.renderer)
         await toolset.start()
