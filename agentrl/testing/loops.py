@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentrl.interfaces import BaseInteraction, LoopContext, Renderer, ToolParser, ToolRunner
+from agentrl.interfaces import BaseInteraction, GenerateFn, LoopContext, Renderer, ToolParser, ToolRunner
 from agentrl.trajectory import Trajectory
 from agentrl.types import GenerationOutput, JsonDict, LoopLimits, ToolCall, ToolResponse
 
@@ -57,7 +57,7 @@ def sampled(ids: list[int], finish_reason: str = "stop", version: int = 0) -> Ge
 
 def make_context(
     renderer: Renderer,
-    engine: ScriptedReplies,
+    engine: GenerateFn,
     *,
     tool_parser: ToolParser,
     tools: ToolRunner | None = None,
