@@ -57,10 +57,6 @@ class RayPool:
         config: the run.
         addresses: the engines.
         slots: of each worker, most trajectories at the same time.
-
-    Raises:
-        UserInputError: the set-up of a worker failed.
-        WorkerError: a worker did not start.
     """
 
     def __init__(self, config: RunConfig, addresses: Sequence[str], slots: list[int]) -> None:
@@ -71,14 +67,16 @@ class RayPool:
             AgentLoopActor
         )
         self._actors = [self._start(index) for index in range(len(slots))]
-        try:
-            ray.get([actor.ready.remote() for actor in self._actors], timeout=START_TIMEOUT_S)
-        except RayError as error:
-            self.shutdown()
-            raise _own_error(error, "agent-loop workers did not start") from error
+        self._starting = [actor.ready.remote() for actor in self._actors]
 
     def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
-        """Start a chunk on a worker; on a new one where the last died."""
+        """Start a chunk on a worker; on a new one where the last died.
+
+        Raises:
+            UserInputError: the set-up of a worker failed.
+            WorkerError: a worker did not start.
+        """
+        self._wait_for_start()
         if self._actors[worker] is None:
             self._actors[worker] = self._start(worker)
         future: ChunkFuture = self._actors[worker].run_chunk.remote(list(jobs), step).future()
@@ -114,6 +112,14 @@ class RayPool:
             if actor is not None:
                 ray.kill(actor)
         self._actors = [None] * len(self.slots)
+
+    def _wait_for_start(self) -> None:
+        """Workers set up while the run starts other things; the first chunk waits for them."""
+        starting, self._starting = self._starting, []
+        try:
+            ray.get(starting, timeout=START_TIMEOUT_S)
+        except RayError as error:
+            raise _own_error(error, "agent-loop workers did not start") from error
 
     def _start(self, index: int) -> Any:
         return self._actor_class.options(name=None).remote(self._config, self._addresses, self.slots[index])

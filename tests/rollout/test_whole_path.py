@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -139,8 +140,12 @@ def test_a_worker_that_is_killed_is_replaced(
 
 def own_workers() -> list[int]:
     """Agent-loop workers below this process: other runs on this machine have theirs."""
-    below = psutil.Process().children(recursive=True)
-    return [p.pid for p in below if p.is_running() and "ray::AgentLoopActor" in " ".join(p.cmdline())]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "ray::AgentLoopActor" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
 
 
 def test_errors_cross_the_process_border(ray_session: None, config: RunConfig, make_engine: MakeEngine) -> None:
