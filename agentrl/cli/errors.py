@@ -33,6 +33,6 @@ class ErrorGroup(TyperGroup):
             typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
             typer.echo(str(error), err=True)
             raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, typer.Abort) as error:  # a command inside a command turns the first into the second
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error

@@ -8,7 +8,6 @@ import os
 from agentrl.config import RunConfig
 from agentrl.inference.sglang import resolve_engine, uses_cuda
 from agentrl.trainer.inputs import RunInputs
-from agentrl.trainer.steps import needs_critic, needs_reference
 
 Line = tuple[str, str]
 
@@ -51,8 +50,8 @@ def _training(config: RunConfig) -> list[Line]:
     actor = config.actor_rollout_ref.actor
     roles = [
         "actor",
-        *(["reference"] if needs_reference(config) else []),
-        *(["critic"] if needs_critic(config) else []),
+        *(["reference"] if config.needs_reference else []),
+        *(["critic"] if config.needs_critic else []),
     ]
     dtype = actor.fsdp_config.compute_dtype
     dtype = ("bfloat16" if device == "cuda" else "float32") if dtype == "auto" else dtype

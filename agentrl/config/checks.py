@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.root import RunConfig
-from agentrl.errors import UserInputError, suggest
+from agentrl.errors import ConfigError, UserInputError, suggest
 
 Problems = Iterator[str]
 
 GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk"})
 """Advantage estimators that compare the rollouts of one prompt."""
-CRITIC_ESTIMATORS = frozenset({"gae"})
-"""Advantage estimators that need a value model."""
 
 
 def check_required(config: RunConfig) -> Problems:
@@ -46,14 +44,19 @@ def check_files(config: RunConfig) -> Problems:
 
 
 def check_names(config: RunConfig) -> Problems:
-    """Names of algorithms are known."""
+    """Names of algorithms and trackers are known."""
     from agentrl.algorithms import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
+    from agentrl.observability.trackers import make_trackers
 
     estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss
     if estimator not in ADVANTAGE_ESTIMATORS:
         yield f"algorithm.adv_estimator: got '{estimator}'.{suggest(estimator, ADVANTAGE_ESTIMATORS)}"
     if loss not in POLICY_LOSSES:
         yield f"actor_rollout_ref.actor.policy_loss: got '{loss}'.{suggest(loss, POLICY_LOSSES)}"
+    try:
+        make_trackers(config.trainer.logger)
+    except ConfigError as error:
+        yield from error.problems
 
 
 def check_plugins(config: RunConfig) -> Problems:
@@ -113,7 +116,7 @@ def check_batches(config: RunConfig) -> Problems:
     """Mini-batches fit into the batch."""
     size = config.data.train_batch_size
     mini = {"actor_rollout_ref.actor.ppo_mini_batch_size": config.actor_rollout_ref.actor.ppo_mini_batch_size}
-    if needs_critic(config) and config.critic.ppo_mini_batch_size is not None:
+    if config.needs_critic and config.critic.ppo_mini_batch_size is not None:
         mini["critic.ppo_mini_batch_size"] = config.critic.ppo_mini_batch_size
     for key, value in mini.items():
         if value > size:
@@ -131,14 +134,14 @@ def check_micro_batches(config: RunConfig) -> Problems:
             "log_prob_",
         ),
     }
-    if needs_reference(config):
+    if config.needs_reference:
         ref = policy.ref
         sections["actor_rollout_ref.ref"] = (
             ref.log_prob_use_dynamic_bsz,
             ref.log_prob_micro_batch_size_per_gpu,
             "log_prob_",
         )
-    if needs_critic(config):
+    if config.needs_critic:
         sections["critic"] = (config.critic.use_dynamic_bsz, config.critic.ppo_micro_batch_size_per_gpu, "")
     for key, (dynamic, rows, prefix) in sections.items():
         if not dynamic and rows is None:
@@ -155,7 +158,7 @@ def check_group_size(config: RunConfig) -> Problems:
 
 def check_critic(config: RunConfig) -> Problems:
     """Settings of the critic have one to act on."""
-    if config.trainer.critic_warmup > 0 and not needs_critic(config):
+    if config.trainer.critic_warmup > 0 and not config.needs_critic:
         name = config.algorithm.adv_estimator
         yield f"trainer.critic_warmup: got {config.trainer.critic_warmup}, but there is no critic with {name}"
 
@@ -289,16 +292,6 @@ def _positions(model: Path) -> int | None:
         return None
     positions = config.get("max_position_embeddings") if isinstance(config, dict) else None
     return positions if isinstance(positions, int) else None
-
-
-def needs_critic(config: RunConfig) -> bool:
-    """Whether advantages come from a value model."""
-    return config.algorithm.adv_estimator in CRITIC_ESTIMATORS
-
-
-def needs_reference(config: RunConfig) -> bool:
-    """Whether the KL to the reference policy is used."""
-    return config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
 
 
 CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (

@@ -192,3 +192,13 @@ class RunConfig(Section):
     """The run."""
     ray_init: RayInitConfig = Field(default_factory=RayInitConfig)
     """Ray."""
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether advantages come from a value model."""
+        return self.algorithm.adv_estimator == "gae"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL to the reference policy is used."""
+        return self.algorithm.use_kl_in_reward or self.actor_rollout_ref.actor.use_kl_loss

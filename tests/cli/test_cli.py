@@ -69,6 +69,7 @@ def test_debug_shows_the_traceback_too() -> None:
         (CheckpointError("x"), 4),
         (AgentRLError("x"), 1),
         (KeyboardInterrupt(), 130),
+        (typer.Abort(), 130),
     ],
 )
 def test_exit_codes(error: BaseException, code: int) -> None:
