@@ -33,13 +33,16 @@ ROUNDS = st.lists(st.tuples(ANSWERS, st.one_of(st.lists(TEXTS, min_size=1, max_s
 FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def check_stream(renderer: ChatRenderer, prompt: str, rounds: list[tuple[str, Any]], end: str) -> None:
+def check_stream(
+    renderer: ChatRenderer, prompt: str, rounds: list[tuple[str, Any]], end: str, tool_end: str | None = None
+) -> None:
+    """`end` closes a turn before a user message, `tool_end` before a tool message, where that is another id."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     trajectory = Trajectory(renderer.render_prompt(messages), 100_000)
-    end_id = renderer.encoder.special_ids[end]
     mask: list[int] = []
     for index, (answer, following) in enumerate(rounds):
-        ids = [*renderer.encode_text(answer), end_id]
+        is_user = isinstance(following, str) or index == len(rounds) - 1
+        ids = [*renderer.encode_text(answer), renderer.encoder.special_ids[end if is_user else tool_end or end]]
         trajectory.append_completion(sampled(ids))
         mask += [1] * len(ids)
         assert renderer.decode(ids) == normalised(renderer, answer)
@@ -56,6 +59,8 @@ def check_stream(renderer: ChatRenderer, prompt: str, rounds: list[tuple[str, An
         messages += observed
     canonical = renderer.render(messages)
     stream = trajectory.prompt_ids + trajectory.response_ids
+    if not renderer.turn_end_ids:  # the last turn ended at the marker of a message that never came
+        assert stream.pop() in renderer.stop_token_ids
     assert canonical[: len(stream)] == stream
     assert trajectory.response_mask == mask
     genuine = renderer.render([{**message, "content": "x"} for message in messages])
@@ -96,6 +101,12 @@ def test_llama3(prompt: str, rounds: list[tuple[str, Any]]) -> None:
 @FAST
 def test_deepseek(prompt: str, rounds: list[tuple[str, Any]]) -> None:
     check_stream(family_renderer("deepseek"), prompt, rounds, "<|end_of_sentence|>")
+
+
+@given(TEXTS, ROUNDS)
+@FAST
+def test_glm(prompt: str, rounds: list[tuple[str, Any]]) -> None:
+    check_stream(family_renderer("glm"), prompt, rounds, "<|user|>", "<|observation|>")
 
 
 @pytest.fixture(scope="session")
