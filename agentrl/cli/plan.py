@@ -92,13 +92,13 @@ def _conversations(config: RunConfig) -> list[Line]:
 def _run(config: RunConfig) -> list[Line]:
     trainer = config.trainer
     saves = f"every {_count(trainer.save_freq, 'step')}" if trainer.save_freq > 0 else "never"
-    tests = f"every {_count(trainer.test_freq, 'step')}" if trainer.test_freq > 0 else "never"
+    tests = [f"every {_count(trainer.test_freq, 'step')}"] if trainer.test_freq > 0 else []
     if trainer.val_before_train and config.data.val_files:
-        tests += ", and before the first"
+        tests.insert(0, "before the first step")
     return [
         ("run folder", os.path.abspath(trainer.default_local_dir)),
         ("checkpoints", saves),
-        ("validation", tests),
+        ("validation", ", ".join(tests) or "never"),
         ("loggers", ", ".join(trainer.logger)),
     ]
 

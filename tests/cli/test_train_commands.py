@@ -42,7 +42,7 @@ def test_dry_run_prints_a_recipe_and_what_will_run_where(recipe: Path, tmp_path:
         "# val rows:      8, 1 rollout each",
         "# training:      2 ranks in Ray actors on 1 machine, cpu, FSDP2, float32; actor",
         "# engines:       1 embedded server started on 127.0.0.1, free ports",
-        "# validation:    every 2 steps, and before the first",
+        "# validation:    before the first step, every 2 steps",
     ):
         assert line in result.stdout
     printed = tmp_path / "printed.yaml"
