@@ -5,7 +5,6 @@ Where the loss is: `PolicyLoss.__call__` in `policy_loss.py`, called for every m
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,12 +20,12 @@ from agentrl.workers.attention import VARLEN, choose_attention
 from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
-from agentrl.workers.micro_batches import MicroLimits, RowLayout
-from agentrl.workers.mini_batches import MiniBatchPlan
+from agentrl.workers.micro_batches import ROW_COLUMNS, MicroLimits, RowLayout
+from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
 from agentrl.workers.nets import PolicyNet
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_loss import PolicyLoss
-from agentrl.workers.setup import memory_metrics, prepare_rank
+from agentrl.workers.setup import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_stats import EntropyMode
 from agentrl.workers.updates import OVERHEAD_TOKENS, run_update, update_limits
@@ -62,13 +61,13 @@ class ActorRolloutRefWorker(Worker):
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config
         lm, self._packed = self._load(fsdp)
         self._infer_limits = self._log_prob_limits(policy.rollout if self.role == "actor" else policy.ref)
+        self._lm = lm
         net = PolicyNet(lm, policy.rollout.temperature)
         if self.role == "ref":
             self.model = FSDPModel(net, self.device, fsdp)
             return
         self._limits = update_limits(actor, self.device, packed=self._packed, key="actor_rollout_ref.actor")
-        response_length = policy.rollout.response_length or self.config.data.max_response_length
-        self._loss = PolicyLoss(actor, response_length)
+        self._loss = PolicyLoss(actor, longest_response(self.config))
         self.model = FSDPModel(net, self.device, fsdp, actor.optim, actor.grad_clip)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
@@ -96,6 +95,8 @@ class ActorRolloutRefWorker(Worker):
         Returns:
             No rows; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on every rank.
         """
+        optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
+        batch = batch.select([*ROW_COLUMNS, *self._loss.columns, *optional])
         actor = self.config.actor_rollout_ref.actor
         rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         seed = [self.config.trainer.seed, self.updates_done] if actor.shuffle else None
@@ -104,21 +105,23 @@ class ActorRolloutRefWorker(Worker):
         metrics = run_update(self.model, batch, plan, self._limits, self._loss, lr, self._loss.entropy_mode)
         self.updates_done += 1
         named = {f"actor/{name}": value for name, value in metrics.items()}
+        if actor.use_kl_loss:
+            named["actor/kl_coef"] = actor.kl_loss_coef
         return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})
 
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:
         """Rank 0 writes the weights as the engines read them, in the engines' type."""
-        weights = self.model.full_weights(self.model.net.lm, self._engine_dtype())
+        weights = self.model.full_weights(self._lm, self._engine_dtype())
         if dist.get_rank() == 0:
-            write_engine_weights(folder, self.model.net.lm, weights)
+            write_engine_weights(folder, self._lm, weights)
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:
         """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
-        weights = self.model.full_weights(self.model.net.lm)
+        weights = self.model.full_weights(self._lm)
         if dist.get_rank() == 0:
-            write_hf_folder(folder, self.model.net.lm, weights, self.config.actor_rollout_ref.model)
+            write_hf_folder(folder, self._lm, weights, self.config.actor_rollout_ref.model)
 
     @register(Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: str) -> None:

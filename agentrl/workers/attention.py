@@ -1,4 +1,4 @@
-"""Which attention kernel a model runs with, and torch's variable-length flash attention as one that transformers knows."""
+"""Which attention kernel a model runs with, and torch's variable-length attention made known to transformers."""
 
 from __future__ import annotations
 

@@ -96,10 +96,10 @@ class FSDPModel:
             raise RuntimeError("a frozen model cannot be updated")
         passes, spare = self._passes(micros)
         for micro in passes:
-            loss_fn(micro, self.net(micro, *args)).backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss_fn(micro, self.net(micro, *args)))
         for micro in spare:
             # Collectives run in every forward and backward pass, so all ranks need the same number of them.
-            _first_tensor(self.net(micro, *args)).sum().mul(0.0).backward()
+            torch.autograd.backward(_first_tensor(self.net(micro, *args)).sum() * 0.0)
         if self._state_on_host:
             self.optimizer.move_state(self.device)
         norm, taken = self.optimizer.step(lr)
@@ -113,7 +113,9 @@ class FSDPModel:
         """Live parameters and persistent buffers by name; each tied parameter once."""
         return _named_state(self.net)
 
-    def full_weights(self, module: nn.Module | None = None, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    def full_weights(
+        self, module: nn.Module | None = None, dtype: torch.dtype | None = None
+    ) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU of rank 0, nothing on other ranks. A collective call.
 
         Args:

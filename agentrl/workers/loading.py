@@ -74,7 +74,7 @@ def _disable_dropout(net: nn.Module) -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+            setattr(module, "attention_dropout", 0.0)  # noqa: B010 - not a declared attribute of nn.Module
 
 
 @torch.no_grad()

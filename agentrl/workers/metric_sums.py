@@ -1,4 +1,4 @@
-"""Weighted means over micro-batches, mini-batches and ranks."""
+"""Metrics of an update as sums of shares over micro-batches and ranks."""
 
 from __future__ import annotations
 
@@ -6,29 +6,24 @@ import torch
 
 from agentrl.workers.collectives import gather_objects
 
-Number = float | torch.Tensor
-
 
 class MetricSums:
-    """Collects `value * weight` and `weight` by name; values stay on their device until `reduce`."""
+    """Adds up shares by name: what a micro-batch contributes to the mean over its mini-batch on all ranks.
+
+    Shares stay on their device until `mean`, so that adding one never waits for a GPU.
+    """
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[Number]] = {}
+        self._sums: dict[str, float | torch.Tensor] = {}
 
-    def add(self, name: str, value: Number, weight: Number = 1.0) -> None:
-        """Add one value. A mean over tokens has the number of tokens as weight."""
-        if isinstance(value, torch.Tensor):
-            value = value.detach()
-        total, weights = self._sums.get(name, (0.0, 0.0))
-        self._sums[name] = [total + value * weight, weights + weight]
+    def add(self, name: str, share: float | torch.Tensor) -> None:
+        """Add one share."""
+        if isinstance(share, torch.Tensor):
+            share = share.detach()
+        self._sums[name] = self._sums.get(name, 0.0) + share
 
-    def reduce(self) -> dict[str, float]:
-        """The means over all ranks, the same on every rank. A collective call."""
-        own = {name: (float(total), float(weight)) for name, (total, weight) in self._sums.items()}
-        ranks: list[dict[str, tuple[float, float]]] = gather_objects(own)
-        means = {}
-        for name in dict.fromkeys(name for rank in ranks for name in rank):
-            pairs = [rank[name] for rank in ranks if name in rank]
-            weight = sum(pair[1] for pair in pairs)
-            means[name] = sum(pair[0] for pair in pairs) / weight if weight else 0.0
-        return means
+    def mean(self, mini_batches: int) -> dict[str, float]:
+        """The sums over all ranks divided by the number of mini-batches; equal on every rank. A collective call."""
+        ranks: list[dict[str, float]] = gather_objects({name: float(total) for name, total in self._sums.items()})
+        names = dict.fromkeys(name for rank in ranks for name in rank)
+        return {name: sum(rank.get(name, 0.0) for rank in ranks) / max(1, mini_batches) for name in names}

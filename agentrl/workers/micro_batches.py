@@ -11,6 +11,7 @@ at all. Runs go to the model in one of two shapes:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ import torch
 
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataProtoError
+
+ROW_COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")
+"""The columns of a batch that say which tokens a row has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,13 @@ class RowLayout:
 
     Args:
         batch: `input_ids`, `attention_mask` (B, P + R), `responses`, `response_mask` (B, R).
+
+    Raises:
+        DataProtoError: a column is missing, shapes do not fit, or prompts are not padded on the left.
     """
 
     def __init__(self, batch: DataProto) -> None:
+        batch = batch.select(ROW_COLUMNS, (), ())
         self.input_ids = batch.batch["input_ids"]
         self.responses = batch.batch["responses"]
         self.mask = batch.batch["response_mask"].bool()
@@ -111,7 +119,7 @@ class RowLayout:
         self.run_lengths = torch.where(trained, self.prompt_lengths + self.response_lengths - 1, 0)
 
     def micro_batches(self, rows: Sequence[int] | None, limits: MicroLimits) -> list[MicroBatch]:
-        """Cut these rows (None: all) into micro-batches, the longest first; rows without a trained token are left out."""
+        """Cut these rows (None: all) into micro-batches, the longest first, without rows that train nothing."""
         lengths = self.run_lengths.tolist()
         chosen = [row for row in (range(len(lengths)) if rows is None else rows) if lengths[row] > 0]
         groups = plan_groups([lengths[row] for row in chosen], limits)
@@ -169,7 +177,7 @@ def plan_groups(lengths: Sequence[int], limits: MicroLimits) -> list[list[int]]:
         bounds = [*range(0, len(order), limits.max_rows), len(order)]
     else:
         bounds = _cheapest_cuts(ordered, limits)
-    return [order[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)][::-1]
+    return [order[start:stop] for start, stop in itertools.pairwise(bounds)][::-1]
 
 
 def _fill(lengths: np.ndarray, limits: MicroLimits) -> list[int]:

@@ -85,4 +85,4 @@ class ValueNet(TokenNet):
 
     def forward(self, micro: MicroBatch) -> torch.Tensor:
         """Values (K,) in float32."""
-        return cast(torch.Tensor, self.score(self.states(micro))).float().squeeze(-1)
+        return cast(torch.Tensor, self.score(self.states(micro))).float().sum(-1)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from agentrl.algorithms import POLICY_LOSSES, aggregate_loss, kl_penalty
 from agentrl.config.actor import ActorConfig
-from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError, suggest
-from agentrl.workers.metric_sums import MetricSums
 from agentrl.workers.micro_batches import MicroBatch
 from agentrl.workers.token_stats import EntropyMode
-
-
-@dataclass(frozen=True, slots=True)
-class LossCounts:
-    """Trained tokens and rows of a whole mini-batch, over all ranks: what every micro-batch's loss is divided by."""
-
-    num_tokens: int
-    num_sequences: int
+from agentrl.workers.updates import LossContext
 
 
 class PolicyLoss:
@@ -55,25 +44,56 @@ class PolicyLoss:
         """The entropy carries a gradient only where it is part of the loss."""
         return EntropyMode.GRADIENT if self.config.entropy_coeff != 0 else EntropyMode.VALUE
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a batch that the loss reads, besides the ids and masks."""
+        return ["old_log_probs", "advantages", *(["ref_log_prob"] if self.config.use_kl_loss else [])]
+
     def __call__(
-        self,
-        batch: DataProto,
-        counts: LossCounts,
-        sums: MetricSums,
-        micro: MicroBatch,
-        outputs: tuple[torch.Tensor, torch.Tensor | None],
+        self, context: LossContext, micro: MicroBatch, outputs: tuple[torch.Tensor, torch.Tensor | None]
     ) -> torch.Tensor:
-        """This micro-batch's share of the mini-batch's loss."""
+        """This micro-batch's share of the mini-batch's loss.
+
+        Args:
+            context: the rank's rows, the counts of the whole mini-batch, the metrics.
+            micro: which rows and tokens these are.
+            outputs: log-probs and entropies (K,), as `PolicyNet` returns them.
+        """
+        batch, config = context.batch, self.config
         log_probs = micro.spread(outputs[0])
-        mask = micro.mask.to(log_probs.dtype)
-        weights = {"rollout_is_weights": micro.column(batch, "rollout_is_weights")}
+        weights = micro.column(batch, "rollout_is_weights") if "rollout_is_weights" in batch.batch else None
         loss, metrics = self._loss(
             log_probs,
             micro.column(batch, "old_log_probs"),
             micro.column(batch, "advantages"),
-            mask,
-            loss_agg_mode=self.config.loss_agg_mode,
+            micro.mask,
+            loss_agg_mode=config.loss_agg_mode,
+            rollout_is_weights=weights,
+            scale=self.scale,
+            num_tokens=context.num_tokens,
+            num_sequences=context.num_sequences,
             **self._clip,
-            **(weights if "rollout_is_weights" in batch.batch else {}),
         )
+        context.metrics.add("pg_loss", loss)
+        for name, share in metrics.items():
+            context.metrics.add(name, share)
+        if config.use_kl_loss:
+            penalty = kl_penalty(log_probs, micro.column(batch, "ref_log_prob"), config.kl_loss_type)
+            kl = self._aggregate(penalty, micro, context)
+            context.metrics.add("kl_loss", kl)
+            loss = loss + config.kl_loss_coef * kl
+        if outputs[1] is not None:
+            entropy = self._aggregate(micro.spread(outputs[1]), micro, context)
+            context.metrics.add("entropy", entropy)
+            loss = loss - config.entropy_coeff * entropy
         return loss
+
+    def _aggregate(self, values: torch.Tensor, micro: MicroBatch, context: LossContext) -> torch.Tensor:
+        return aggregate_loss(
+            values,
+            micro.mask,
+            self.config.loss_agg_mode,
+            scale=self.scale,
+            num_tokens=context.num_tokens,
+            num_sequences=context.num_sequences,
+        )

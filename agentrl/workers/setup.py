@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from agentrl.config.root import TrainerConfig
+from agentrl.config.root import RunConfig, TrainerConfig
 from agentrl.single_controller import Worker
 from agentrl.workers.collectives import backend_for
 
@@ -18,6 +18,11 @@ def prepare_rank(worker: Worker, trainer: TrainerConfig) -> None:
         torch.use_deterministic_algorithms(True)
     worker.init_process_group(backend_for(worker.device))
     torch.manual_seed(trainer.seed)
+
+
+def longest_response(config: RunConfig) -> int:
+    """Most response tokens that the run allows: a scale that does not change from batch to batch."""
+    return config.actor_rollout_ref.rollout.response_length or config.data.max_response_length
 
 
 def memory_metrics(device: torch.device) -> dict[str, float]:

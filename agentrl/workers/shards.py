@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
 from agentrl.errors import CheckpointError
@@ -23,7 +23,7 @@ def save_shards(folder: str | Path, model: FSDPModel, updates_done: int) -> None
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        dcp.save(_state(model, updates_done), checkpoint_id=str(folder))
+        state_dict_saver.save(_state(model, updates_done), checkpoint_id=str(folder))
         torch.save(_random_state(model.device), _random_file(folder))
     except (OSError, RuntimeError, CheckpointException) as error:
         raise CheckpointError(f"cannot write the checkpoint {folder}: {_reason(error)}") from error
@@ -45,7 +45,7 @@ def load_shards(folder: str | Path, model: FSDPModel) -> int:
         raise CheckpointError(f"there is no checkpoint in {folder}: it has no .metadata")
     state = _state(model, 0)
     try:
-        dcp.load(state, checkpoint_id=str(folder))
+        state_dict_loader.load(state, checkpoint_id=str(folder))
         if _random_file(folder).is_file():
             _restore_random_state(torch.load(_random_file(folder), weights_only=True), model.device)
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, CheckpointException) as error:

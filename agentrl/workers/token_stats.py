@@ -45,7 +45,7 @@ def token_log_probs(
     if len(labels_K) <= rows:
         return _chunk_stats(head, hidden_KH, labels_K, temperature, entropy)
     parts = []
-    for hidden, labels in zip(hidden_KH.split(rows), labels_K.split(rows), strict=True):
+    for hidden, labels in zip(torch.split(hidden_KH, rows), torch.split(labels_K, rows), strict=True):
         if torch.is_grad_enabled():
             parts.append(checkpoint(_chunk_stats, head, hidden, labels, temperature, entropy, use_reentrant=False))
         else:
@@ -63,7 +63,7 @@ def _chunk_stats(
     if temperature != 1.0:
         logits = logits / temperature
     log_p = F.log_softmax(logits, dim=-1)
-    picked = log_p.gather(-1, labels[:, None]).squeeze(-1)
+    picked = -F.nll_loss(log_p, labels, reduction="none")
     if entropy is EntropyMode.NONE:
         return picked, None
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy is EntropyMode.GRADIENT):

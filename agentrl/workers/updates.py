@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +17,30 @@ from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.metric_sums import MetricSums
 from agentrl.workers.micro_batches import MicroBatch, MicroLimits, RowLayout
 from agentrl.workers.mini_batches import MiniBatchPlan
-from agentrl.workers.policy_loss import LossCounts
 
-MicroLoss = Callable[[DataProto, LossCounts, MetricSums, MicroBatch, Any], torch.Tensor]
-"""(rank's batch, counts of the mini-batch, metrics to add to, micro-batch, what the net returned) -> share of the loss."""
 
-OVERHEAD_TOKENS = {"cpu": 128, "cuda": 1024}
+@dataclass(frozen=True, slots=True)
+class LossContext:
+    """What the loss of a micro-batch needs beside the net's output.
+
+    Attributes:
+        batch: this rank's rows.
+        num_tokens: trained tokens of the mini-batch on all ranks; every loss is divided by global counts, so
+            micro-batches and ranks never change the result.
+        num_sequences: its rows with a trained token.
+        metrics: where shares of metrics are added.
+    """
+
+    batch: DataProto
+    num_tokens: int
+    num_sequences: int
+    metrics: MetricSums
+
+
+MicroLoss = Callable[[LossContext, MicroBatch, Any], torch.Tensor]
+"""(context, micro-batch, what the net returned) -> this micro-batch's share of the loss."""
+
+OVERHEAD_TOKENS = {"cpu": 64, "cuda": 1024}
 """What a forward and backward pass costs beside its tokens, in tokens."""
 
 
@@ -48,29 +68,23 @@ def run_update(
     """Take one optimizer step per mini-batch and epoch.
 
     Returns:
-        what `loss` collected, averaged; `grad_norm` over the steps taken; `lr`; `skipped_steps`: how many steps were
-        left out because their gradient was not finite. The same on every rank.
+        what `loss` collected, as means over the mini-batches; `grad_norm`, the mean over the steps taken; `lr`;
+        `skipped_steps`: how many were left out because their gradient was not finite. The same on every rank.
     """
     batch = batch.to(model.device)
     layout = RowLayout(batch)
     tokens, sequences = layout.mask.sum(1), layout.mask.any(1)
-    sums = MetricSums()
-    skipped = 0
-    for epoch in range(plan.epochs):
-        for rows in plan.epoch(epoch):
-            own = [float(tokens[rows].sum()), float(sequences[rows].sum())]
-            num_tokens, num_sequences = sum_over_ranks(own)
-            if num_tokens == 0:
-                continue
-            counts = LossCounts(int(num_tokens), int(num_sequences))
-            report = model.update(
-                layout.micro_batches(rows, limits),
-                lambda micro, outputs, counts=counts: loss(batch, counts, sums, micro, outputs),
-                lr,
-                *forward_args,
-            )
-            if report.taken:
-                sums.add("grad_norm", report.grad_norm)
-            else:
-                skipped += 1
-    return {**sums.reduce(), "lr": lr, "skipped_steps": float(skipped)}
+    metrics, norms, skipped = MetricSums(), list[float](), 0
+    for rows in (rows for epoch in range(plan.epochs) for rows in plan.epoch(epoch)):
+        counts = sum_over_ranks([float(tokens[rows].sum()), float(sequences[rows].sum())])
+        if counts[0] == 0:
+            continue
+        context = LossContext(batch, int(counts[0]), int(counts[1]), metrics)
+        micros = layout.micro_batches(rows, limits)
+        report = model.update(micros, partial(loss, context), lr, *forward_args)
+        if report.taken:
+            norms.append(report.grad_norm)
+        else:
+            skipped += 1
+    means = metrics.mean(len(norms) + skipped)
+    return {**means, "grad_norm": sum(norms) / max(1, len(norms)), "lr": lr, "skipped_steps": float(skipped)}
