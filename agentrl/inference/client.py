@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 30.0
-HEALTH_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 25.0
+"""SGLang answers its health check with a generated token, and gives itself 20 s for it."""
 KEEPALIVE_S = 3.0
 """Shorter than the 5 s after which uvicorn closes an idle connection, so that a closing one is never picked up."""
 FIRST_BACKOFF_S = 0.1

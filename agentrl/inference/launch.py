@@ -18,14 +18,13 @@ import psutil
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import EngineTimeout, EngineUnavailable
+from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.guard import GRACE_S
 from agentrl.inference.sglang import launch_command, resolve_engine
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-_HEALTH_TIMEOUT_S = 25.0
-"""SGLang's health check generates a token, and may wait 20 s for it."""
 _FOREIGN_TIMEOUT_S = 30.0
 """How long servers given by address may take: they are said to run already."""
 _LOG_TAIL_LINES = 20
@@ -85,7 +84,8 @@ class EngineServers:
         if server.addresses is not None:
             addresses = [address.rstrip("/") for address in server.addresses]
             return cls(config, [], addresses)._wait_until_healthy(addresses, _FOREIGN_TIMEOUT_S)
-        resolve_engine(config)
+        if resolve_engine(config) == "embedded" and server.args:
+            logger.warning("the embedded engine does not use rollout.server.args, they are for SGLang: %s", server.args)
         folder = log_dir or _default_log_dir(config)
         folder.mkdir(parents=True, exist_ok=True)
         for _ in range(_PORT_TRIES - 1 if server.port is None else 0):
@@ -171,7 +171,7 @@ class EngineServers:
 
     def _wait_until_healthy(self, addresses: list[str], limit_s: float) -> Self:
         deadline = time.monotonic() + limit_s
-        with httpx.Client(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as client:
+        with httpx.Client(timeout=HEALTH_TIMEOUT_S, trust_env=False) as client:
             for address in addresses:
                 while not (_healthy(client, address) and self._is_ours(address)):
                     self.check()

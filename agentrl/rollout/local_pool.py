@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import logging
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
@@ -12,6 +14,8 @@ from agentrl.rollout.dispatch import ChunkFuture
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.rollout.worker import AgentLoopWorker
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 STOP_TIMEOUT_S = 15.0
@@ -66,7 +70,7 @@ class LocalPool:
 
     def cancel(self) -> None:
         """End every trajectory that runs."""
-        self._thread.submit(self._worker.cancel_all()).result(STOP_TIMEOUT_S)
+        self._wait(self._worker.cancel_all(), "trajectories did not end")
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
@@ -75,5 +79,12 @@ class LocalPool:
     def shutdown(self) -> None:
         """End every trajectory, the connections and the thread. May be called twice."""
         if self._thread.running:
-            self._thread.submit(self._worker.close()).result(STOP_TIMEOUT_S)
+            self._wait(self._worker.close(), "the worker did not close")
             self._thread.stop()
+
+    def _wait(self, work: Coroutine[Any, Any, None], problem: str) -> None:
+        """Run the worker's own clean-up; one that hangs must not hide why the run stops."""
+        try:
+            self._thread.submit(work).result(STOP_TIMEOUT_S)
+        except concurrent.futures.TimeoutError:
+            logger.warning("%s within %g s", problem, STOP_TIMEOUT_S)
