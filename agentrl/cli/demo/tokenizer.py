@@ -1,17 +1,18 @@
-"""A byte-level BPE tokenizer of 512 ids for arithmetic with a tool.
+"""A byte-level BPE tokenizer of 512 ids for arithmetic with a tool, of the class that transformers gives Qwen2 models.
 
 Two choices make a tiny model able to copy an expression into a call and a result out of it: every digit and operator is
-a token of its own, so an expression is the same ids wherever it stands; and the fixed pieces of a tool call are one
-token each, so a whole episode is about fifty tokens.
+a token of its own, so an expression is the same ids wherever it stands; and the fixed pieces of a conversation and of a
+tool call are one token each, so a whole episode is about fifty tokens.
 """
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import Qwen2Tokenizer
 
 VOCAB_SIZE = 512
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -22,11 +23,11 @@ CALL_HEAD, CALL_MIDDLE, CALL_VALUE, CALL_TAIL = (
     '"}}\n</tool_call>',
 )
 ANSWER_HEAD = "The answer is "
-WHOLE_PIECES = (CALL_HEAD, CALL_MIDDLE, CALL_VALUE, CALL_TAIL, ANSWER_HEAD)
+ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
+WHOLE_PIECES = (CALL_HEAD, CALL_MIDDLE, CALL_VALUE, CALL_TAIL, ANSWER_HEAD, *ROLES)
 TEMPLATE = "templates/demo.jinja"
 
-_ISOLATED = r"[\d+\-*/().=,?]|[A-Za-z_]+\n| ?[A-Za-z_]+|\s|[^\sA-Za-z_\d+\-*/().=,?]+"
-_FREQUENT = ("system\n", "user\n", "assistant\n", "tool\n", "calculator", "expression")
+_WORDS = ("calculator", "expression")
 _PROSE = (
     "Evaluate an arithmetic expression and return its value as a number. The result of the call could not be read, "
     "because the JSON is not valid. Unknown tool, the known tools are calculator. The argument expression is missing "
@@ -37,28 +38,33 @@ _PROSE = (
 )
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer() -> Qwen2Tokenizer:
     """Train the tokenizer; the same ids on every call.
+
+    `AutoTokenizer` gives every Qwen2 folder this class with its own way of cutting text, whatever `tokenizer.json`
+    says; training with that very cut keeps the ids the same for everybody who loads the folder. It isolates digits;
+    operators stay alone because the training text never holds two of them in a row.
 
     Returns:
         A tokenizer of `VOCAB_SIZE` ids that carries the demo's chat template.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+    from transformers import Qwen2Tokenizer
 
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(_ISOLATED), behavior="isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
-    )
-    backend.decoder = decoders.ByteLevel()
+    rules = Qwen2Tokenizer().backend_tokenizer
+    raw = Tokenizer(models.BPE())
+    raw.normalizer, raw.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE - len(WHOLE_PIECES),
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator([_PROSE, *(piece for piece in _FREQUENT for _ in range(20))], trainer)
-    backend.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in WHOLE_PIECES])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    raw.train_from_iterator([_PROSE, *(word for word in _WORDS for _ in range(20))], trainer)
+    trained = json.loads(raw.to_str())["model"]
+    merges = [tuple(pair) for pair in trained["merges"]]
+    tokenizer = Qwen2Tokenizer(vocab=trained["vocab"], merges=merges, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS], True)
+    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in WHOLE_PIECES])
     tokenizer.chat_template = resources.files("agentrl.configs").joinpath(TEMPLATE).read_text(encoding="utf-8")
     return tokenizer
