@@ -213,8 +213,6 @@ class DataProto:
         if divisor < 1:
             raise DataProtoError(f"divisor must be at least 1, got {divisor}")
         added = -len(self) % divisor
-        if added and not len(self):
-            raise DataProtoError("an empty container cannot be padded")
         if not added:
             return self, 0
         return self[np.arange(len(self) + added) % len(self)], added

@@ -19,7 +19,7 @@ from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Placement, Worker
 
 START_TIMEOUT_S = 300.0
-CLOSE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 2.0
 EXIT_TIMEOUT_S = 10.0
 
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import psutil
 
 from agentrl.errors import ConfigError, InfrastructureError
 
 # Ray's sockets live under its folder and a socket path holds at most 107 bytes; Ray adds about 60.
 _LONGEST_TEMP_DIR = 40
+_PREFIX = "agentrl-ray-"
+_CONNECT_TIMEOUT_S = 10.0
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -84,6 +90,7 @@ def init_ray(
     if address is not None:
         if num_cpus is not None:
             raise ConfigError("ray_init.num_cpus belongs to a private cluster: leave it out with ray_init.address")
+        _require_listener(address)
         _start(ray, address=address, log_to_driver=log_to_driver)
         return RaySession(private=False, owns_connection=True)
     folder = _temp_dir()
@@ -120,6 +127,17 @@ def _import_ray() -> Any:
     return ray
 
 
+def _require_listener(address: str) -> None:
+    """Fail in seconds where Ray itself would try for minutes; only for plain `host:port`."""
+    host, _, port = address.rpartition(":")
+    if "://" in address or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise InfrastructureError(f"no Ray cluster at ray_init.address={address}: {error}") from error
+
+
 def _start(ray: Any, **options: Any) -> None:
     try:
         with warnings.catch_warnings(), _python_path():
@@ -145,5 +163,12 @@ def _python_path() -> Iterator[None]:
 
 
 def _temp_dir() -> str:
-    base = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="agentrl-ray-", dir=base if len(base) <= _LONGEST_TEMP_DIR else "/tmp")
+    """A new folder that names its process; folders of processes that were killed are removed on the way."""
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > _LONGEST_TEMP_DIR:
+        base = Path("/tmp")
+    for folder in base.glob(f"{_PREFIX}*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base)

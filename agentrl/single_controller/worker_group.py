@@ -147,6 +147,4 @@ def create_worker_group(
         from agentrl.single_controller.ray_backend import RayBackend
 
         return WorkerGroup(RayBackend(pool, worker_cls, *args, **kwargs), worker_cls)
-    raise ConfigError(
-        f"trainer.backend: got '{backend}', wanted ray or local.{suggest(str(backend), ['ray', 'local'])}"
-    )
+    raise ConfigError(f"trainer.backend: got '{backend}', wanted 'ray' or 'local'")

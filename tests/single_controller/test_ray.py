@@ -1,0 +1,133 @@
+"""The Ray backend with real actors and a gloo group of two ranks."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+import torch
+from echo_worker import EchoWorker
+
+from agentrl.data_proto import DataProto
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError, WorkerError
+from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
+from agentrl.single_controller.ray_runtime import RaySession, init_ray
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def rank_processes() -> set[int]:
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if child.status() != "zombie" and "RankHost" in child.name()}
+
+
+def two_ranks(**options: float) -> WorkerGroup:
+    return create_worker_group("ray", ResourcePool([2], threads_per_rank=1), EchoWorker, **options)
+
+
+def test_two_ranks_compute_together_and_leave_no_process() -> None:
+    with two_ranks(offset=1.0) as group:
+        where = group.where()
+        assert [(w["rank"], w["world"], w["local"], w["threads"]) for w in where] == [(0, 2, 0, 1), (1, 2, 1, 1)]
+        assert len(set(group.environment("MASTER_PORT"))) == 1
+        assert group.environment("RANK") == ["0", "1"]
+        assert group.join() == [3.0, 3.0]
+        assert group.only_zero(7) == (0, 7)
+        assert group.each([1, 2], [10, 10]) == [10, 21]
+
+        data = DataProto({"x": torch.arange(5.0)}, {"name": list("abcde")}, {"step": 3})
+        result = group.add(data, extra=0.5)
+        assert result.batch["y"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
+        assert result.non_tensor_batch["who"].tolist() == ["a@0", "b@0", "c@0", "d@1", "e@1"]
+        assert result.meta_info == {"step": 3, "metrics": {"rows": 2.5, "rank/max": 1.0, "rank/min": 0.0}}
+
+        data.meta_info["rank_partitions"] = [[4], [1, 0, 3, 2]]
+        balanced = group.add(data, extra=0.5)
+        assert balanced.batch["y"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
+        assert balanced.non_tensor_batch["who"].tolist() == ["a@1", "b@1", "c@1", "d@1", "e@0"]
+        assert data.batch["x"].tolist() == [0, 1, 2, 3, 4]
+
+        assert group.count(data[:1].select(meta_info_keys=[])) == [1, 0]
+        assert group.size_of(data) == [5, 5]
+        assert group.metrics_only(data).meta_info["metrics"] == {"sum": 5.0}
+
+        started = time.monotonic()
+        future = group.slow(0.3)
+        assert not future.done()
+        assert time.monotonic() - started < 0.25
+        assert future.get() == [0, 1]
+        assert future.done()
+        group.check()
+    assert not any(psutil.pid_exists(w["pid"]) and psutil.Process(w["pid"]).status() != "zombie" for w in where)
+
+
+def test_large_batches_arrive_whole_and_writable() -> None:
+    with create_worker_group("ray", ResourcePool([1]), EchoWorker, 1.0) as group:
+        x = torch.randn(64, 5000)
+        result = group.add(DataProto({"x": x}, {"name": ["a"] * 64}))
+        assert torch.equal(result.batch["y"], x + 1.0)
+        result.batch["y"] += 1
+
+
+def test_errors_of_a_rank() -> None:
+    with two_ranks() as group:
+        with pytest.raises(CheckpointError, match=r"^disk full") as caught:
+            group.fail(1, "user")
+        assert "raised in rank 1 of 2 (EchoWorker), fail" in "".join(caught.value.__notes__)
+        with pytest.raises(WorkerError, match=r"^rank 1 of 2 \(EchoWorker\) failed in fail: KeyError: 'missing'"):
+            group.fail(1, "bug")
+        assert group.only_zero(1) == (0, 1), "an error that every rank survived leaves the group usable"
+
+
+def test_a_killed_rank_is_named_at_once_though_the_other_waits_for_it() -> None:
+    group = two_ranks()
+    group.join()
+    started = time.monotonic()
+    with pytest.raises(WorkerError, match=r"^rank 1 of 2 \(EchoWorker\) died in fail: its process was killed"):
+        group.fail(1, "kill")
+    assert time.monotonic() - started < 15
+    with pytest.raises(WorkerError, match="rank 1 of 2"):
+        group.check()
+    with pytest.raises(WorkerError, match="rank 1 of 2"):
+        group.where()
+    group.shutdown()
+
+
+def test_an_error_while_the_other_rank_hangs_is_raised_soon() -> None:
+    with two_ranks() as group:
+        group.join()
+        started = time.monotonic()
+        with pytest.raises(WorkerError, match=r"rank 0 of 2 .* KeyError"):
+            group.fail(0, "hang")
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("fail", "error", "message"),
+    [
+        ("config", ConfigError, r"^bad offset 2\.0"),
+        ("bug", WorkerError, r"^rank \d of 2 \(EchoWorker\) failed in __init__: ZeroDivisionError: in init"),
+    ],
+)
+def test_errors_of_the_constructor(fail: str, error: type[AgentRLError], message: str) -> None:
+    before = rank_processes()
+    with pytest.raises(error, match=message):
+        create_worker_group("ray", ResourcePool([2]), EchoWorker, 2.0, fail=fail)
+    assert rank_processes() <= before
+
+
+def test_gpus_that_are_not_there() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has GPUs")
+    with pytest.raises(ConfigError, match="2 ranks need 2 GPUs, the Ray cluster has 0"):
+        create_worker_group("ray", ResourcePool([2], use_gpu=True), EchoWorker)
+
+
+def test_a_second_session_uses_the_connection_and_leaves_it_alone(ray_session: RaySession) -> None:
+    assert ray_session.private
+    with init_ray(num_cpus=1) as second:
+        assert not second.private
+    import ray
+
+    assert ray.is_initialized()

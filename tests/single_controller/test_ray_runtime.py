@@ -1,0 +1,101 @@
+"""A private Ray cluster from start to end, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+WAIT = (
+    "import sys, time\n"
+    "from agentrl.single_controller.ray_runtime import init_ray\n"
+    "from agentrl.single_controller import ResourcePool, create_worker_group\n"
+    "from echo_worker import EchoWorker\n"
+    "with init_ray(num_cpus=1) as session:\n"
+    "    group = create_worker_group('ray', ResourcePool(), EchoWorker)\n"
+    "    print(session.folder, group.where()[0]['pid'], flush=True)\n"
+    "    {then}\n"
+)
+
+
+def start(then: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WAIT.format(then=then)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parent,
+        env=os.environ | environment,
+        start_new_session=True,
+    )
+
+
+def ray_processes(parent: int) -> list[psutil.Process]:
+    return psutil.Process(parent).children(recursive=True)
+
+
+def assert_all_gone(processes: list[psutil.Process], within_s: float = 20.0) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def read_line(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    return process.stdout.readline().split()
+
+
+def test_it_is_quiet_and_leaves_neither_process_nor_folder(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)  # too long for the path of a socket, as temporary folders of some machines are
+    deep.mkdir()
+    abandoned = Path("/tmp/agentrl-ray-999999999-killed")
+    abandoned.mkdir(exist_ok=True)
+    process = start("pass", TMPDIR=str(deep))
+    folder, pid = read_line(process)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert (output, errors) == ("", "")
+    assert not Path(folder).exists()
+    assert not psutil.pid_exists(int(pid))
+    assert not abandoned.exists(), "the folder of a killed run goes at the next start"
+
+
+def test_ctrl_c_in_a_terminal_ends_the_cluster() -> None:
+    process = start("group.slow(100).get()")
+    folder, _ = read_line(process)
+    processes = ray_processes(process.pid)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    assert_all_gone(processes)
+    assert not Path(folder).exists()
+
+
+def test_a_killed_controller_takes_its_cluster_with_it() -> None:
+    process = start("time.sleep(100)")
+    read_line(process)
+    # Ray's two agents hold nothing and end a minute later.
+    processes = [child for child in ray_processes(process.pid) if not child.name().endswith("Agent")]
+    assert any("RankHost" in child.name() for child in processes)
+    process.kill()
+    process.communicate(timeout=60)
+    assert_all_gone(processes)
+
+
+def test_no_cluster_at_the_address_is_one_readable_error() -> None:
+    code = (
+        "from agentrl.errors import InfrastructureError, ConfigError\n"
+        "from agentrl.single_controller.ray_runtime import init_ray\n"
+        "try: init_ray(2, '127.0.0.1:1')\n"
+        "except ConfigError as error: assert 'num_cpus' in str(error)\n"
+        "try: init_ray(address='127.0.0.1:1')\n"
+        "except InfrastructureError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "127.0.0.1:1" in done.stdout
