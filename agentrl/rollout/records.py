@@ -38,7 +38,7 @@ class Job:
     """Its number within its group."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TokenArrays:
     """The tokens of one trajectory: compact, and equal in length (R2)."""
 
