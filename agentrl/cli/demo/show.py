@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from agentrl.observability.trackers import RunInfo, Tracker
 
@@ -138,14 +139,11 @@ class TrainingShow(Tracker):
             table.add_column(title, justify="right")
         for step in self._rows:
             table.add_row(str(step), *_cells(self.history.steps[step]))
-        return Group(table, *self._best(), self._progress)
+        return Group(table, self._held_out(), self._progress)
 
-    def _best(self) -> list[str]:
-        steps, values = self.history.series(HELD_OUT_SUCCESS)
-        if not steps:
-            return []
-        shown = [f"{value:.2f}" for value in values]
-        return [f"held-out success so far: {' → '.join(shown)}"]
+    def _held_out(self) -> Text:
+        values = self.history.series(HELD_OUT_SUCCESS)[1]
+        return Text(f"held-out success: {' → '.join(f'{value:.2f}' for value in values)}" if values else "")
 
 
 def _cells(metrics: Mapping[str, float]) -> list[str]:

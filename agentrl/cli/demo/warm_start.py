@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.cli.demo.datasets import DemoData, fingerprint, write_data
+from agentrl.cli.demo.datasets import HELD_OUT_ROWS, TRAIN_ROWS, DemoData, fingerprint, write_data
 from agentrl.cli.demo.model import build_model
 from agentrl.config import load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
@@ -38,6 +38,8 @@ def prepare(
     from_gsm8k: Path | None = None,
     steps: int | None = None,
     fresh: bool = False,
+    train_rows: int = TRAIN_ROWS,
+    held_out_rows: int = HELD_OUT_ROWS,
 ) -> WarmStart:
     """Write the data and the untrained model, then train the warm start unless this very one is there.
 
@@ -47,6 +49,8 @@ def prepare(
         from_gsm8k: a GSM8K jsonl file to take expressions from; None: generated ones.
         steps: steps of the warm start; None: as the recipe says.
         fresh: train it again in any case.
+        train_rows: expressions to train on.
+        held_out_rows: expressions to measure on.
 
     Raises:
         UserInputError: the GSM8K file cannot be used.
@@ -58,7 +62,15 @@ def prepare(
     count = config.trainer.total_training_steps * config.data.train_batch_size
     tool = load_tools(config.data.tool_config_path)[0]
     seed = config.trainer.seed
-    data = write_data(out / "data", tool, demonstrations=count, seed=seed, from_gsm8k=from_gsm8k)
+    data = write_data(
+        out / "data",
+        tool,
+        demonstrations=count,
+        seed=seed,
+        from_gsm8k=from_gsm8k,
+        train_rows=train_rows,
+        held_out_rows=held_out_rows,
+    )
     untrained = build_model(Path(config.model.path), seed)
     key = _content_key(config, data, untrained)
     folder = Path(config.trainer.default_local_dir)

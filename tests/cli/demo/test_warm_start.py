@@ -1,0 +1,72 @@
+"""The cached warm start: reused for the same content, made again for any other, never taken half-made."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from agentrl.cli.demo import warm_start
+from agentrl.cli.demo.warm_start import KEY_FILE, prepare
+from agentrl.errors import CheckpointError, UserInputError
+from agentrl.trainer import sft
+
+SMALL = {"steps": 2, "train_rows": 60, "held_out_rows": 10}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    assert not prepare(folder, [], **SMALL).reused
+    return folder
+
+
+def test_the_model_is_small_and_loads(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder / "warm_start" / "huggingface")
+    assert sum(parameter.numel() for parameter in model.parameters()) < 1_500_000
+    assert model.config.model_type == "qwen2"
+
+
+def test_the_same_content_is_found_again(folder):
+    weights = folder / "warm_start" / "huggingface" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    again = prepare(folder, [], **SMALL)
+    assert again.reused
+    assert again.model == weights.parent
+    assert weights.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("change", [{"steps": 3}, {"train_rows": 61}, {"fresh": True}])
+def test_other_content_is_made_again(folder, change):
+    assert not prepare(folder, [], **{**SMALL, **change}).reused
+    assert not prepare(folder, [], **{**SMALL, "fresh": True}).reused  # back to what the other tests expect
+
+
+def test_a_lost_model_or_a_damaged_key_is_made_again(folder):
+    (folder / "warm_start" / "huggingface" / "model.safetensors").unlink()
+    assert not prepare(folder, [], **SMALL).reused
+    (folder / "warm_start" / KEY_FILE).write_text("{")
+    assert not prepare(folder, [], **SMALL).reused
+
+
+def test_a_warm_start_that_fails_leaves_no_key(folder, monkeypatch):
+    def fail(*_args):
+        raise CheckpointError("No space left on device")
+
+    monkeypatch.setattr(sft, "write_hf_folder", fail)
+    with pytest.raises(CheckpointError):
+        prepare(folder, [], **{**SMALL, "fresh": True})
+    assert not (folder / "warm_start" / KEY_FILE).exists()
+    monkeypatch.undo()
+    assert not prepare(folder, [], **SMALL).reused
+
+
+def test_a_gsm8k_file_that_is_missing_is_said(tmp_path):
+    with pytest.raises(UserInputError, match=r"none\.jsonl"):
+        prepare(tmp_path, [], from_gsm8k=tmp_path / "none.jsonl")
+
+
+def test_the_recipe_is_the_one_in_configs(tmp_path):
+    config = warm_start._recipe(tmp_path, None)
+    assert config.optim.name == "muon"
+    assert config.trainer.total_training_steps == 700
+    assert config.data.tool_config_path is not None

@@ -1,0 +1,80 @@
+"""The demo from its command line, shrunken to a few steps: every file it promises, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agentrl.cli import app
+
+SHRUNKEN = [
+    "--warm-start-steps=4",
+    "trainer.total_training_steps=2",
+    "trainer.test_freq=2",
+    "data.train_batch_size=4",
+    "data.val_max_samples=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.rollout.n=2",
+    "actor_rollout_ref.rollout.embedded.threads=1",
+    "ray_init.num_cpus=2",
+]
+LAST_LINE = re.compile(r"demo: success \d\.\d\d -> \d\.\d\d, tool calls \d\.\d\d -> \d\.\d\d, \d+ s")
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from agentrl.cli import main; main()", "demo", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_whole_demo_shrunken(tmp_path: Path):
+    first = demo("--out", str(tmp_path), *SHRUNKEN)
+    assert first.returncode == 0, first.stderr
+    assert LAST_LINE.fullmatch(first.stdout.rstrip().splitlines()[-1]), first.stdout
+    assert "Warm start written" in first.stdout
+    assert "tensorboard --logdir" in first.stdout
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["rl_steps"] == 2
+    assert summary["tokens_generated"] > 0
+    assert (tmp_path / "progress.png").is_file()
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+    assert (tmp_path / "run" / "global_step_2" / "actor" / "huggingface" / "model.safetensors").is_file()
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2]
+
+    again = demo("--out", str(tmp_path), *SHRUNKEN, "trainer.backend=local")
+    assert again.returncode == 0, again.stderr
+    assert "Warm start found" in again.stdout
+    assert LAST_LINE.fullmatch(again.stdout.rstrip().splitlines()[-1])
+
+
+def refusal(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["demo", *arguments])
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.output.split())
+
+
+def test_wrong_options_are_refused_before_the_warm_start(tmp_path):
+    out = tmp_path / "demo"
+    assert "Did you mean 'trainer.test_freq'" in refusal("--out", str(out), "trainer.test_freqs=1")
+    assert "compares before and after" in refusal("--out", str(out), "trainer.val_before_train=false")
+    assert "none.jsonl" in refusal("--out", str(out), "--from-gsm8k", str(tmp_path / "none.jsonl"))
+    assert "--bogus" in refusal("--out", str(out), "--bogus")
+    assert not (out / "warm_start").exists()
+
+
+def test_help_names_the_options():
+    result = CliRunner().invoke(app, ["demo", "--help"])
+    assert result.exit_code == 0
+    for option in ("--from-gsm8k", "--fresh", "--prepare", "--out"):
+        assert option in result.output
