@@ -149,6 +149,10 @@ class Engine:
         self._tell(ended)
         return len(ended)
 
+    def step(self) -> None:
+        """Run one step and tell the listener. Only for the engine's thread, or where it was never started."""
+        self._tell(self.scheduler.step())
+
     def _tell(self, requests: list[Request]) -> None:
         """Tell the listener of requests that ended, and of tokens of those that stream."""
         heard = [Progress(r, len(r.ids), r.finish) for r in requests if r.stream or r.finish is not None]
@@ -159,7 +163,7 @@ class Engine:
         self._inbox.append(work)
         self._wake.set()
         if self._stopping and not self._thread.is_alive():
-            self._drain()
+            self.drain()
             self._abort(None, self.failed or "the engine is shutting down")
 
     def _run(self) -> None:
@@ -169,22 +173,23 @@ class Engine:
             )
         try:
             while not self._stopping:
-                self._drain()
+                self.drain()
                 if self.paused or not self.scheduler.busy:
                     self._wake.wait()
                     self._wake.clear()
                     continue
-                self._tell(self.scheduler.step())
+                self.step()
         except BaseException as error:
             self.failed = f"{type(error).__name__}: {error}"
             log.critical("the engine's thread ended: %s", self.failed, exc_info=True)
             raise
         finally:
             self._stopping = True
-            self._drain()
+            self.drain()
             self._abort(None, self.failed or "the engine is shutting down")
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Do what was posted. Only for the engine's thread, or where it was never started."""
         while self._inbox:
             self._inbox.popleft()()
 

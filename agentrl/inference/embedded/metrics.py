@@ -18,6 +18,7 @@ TOTALS = {
     "generated_tokens": "Sampled tokens",
     "finished": "Requests that ended by themselves",
     "aborted": "Requests that were aborted",
+    "computed_tokens": "Tokens that went through the model",
     "steps": "Forward passes",
 }
 

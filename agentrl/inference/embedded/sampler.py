@@ -35,25 +35,32 @@ class RowTable:
     min_p: NDArray[np.float32]
     truncates: NDArray[np.bool_]
     keys: Keys
+    vocab: int
 
     @classmethod
-    def new(cls, slots: int) -> RowTable:
-        """Make room for so many slots."""
+    def new(cls, slots: int, vocab: int) -> RowTable:
+        """Make room for so many slots over a vocabulary of this size."""
         f32 = np.float32
         ones, zeros = np.ones(slots, f32), np.zeros(slots, f32)
         flags = np.zeros(slots, np.bool_)
         keys = np.zeros(slots, np.uint64)
-        return cls(ones, flags, ones.copy(), np.zeros(slots, np.int64), zeros, flags.copy(), keys)
+        return cls(ones, flags, ones.copy(), np.zeros(slots, np.int64), zeros, flags.copy(), keys, vocab)
 
-    def set(self, slot: int, params: SamplingParams, key: int, vocab: int) -> None:
+    def set(self, slot: int, params: SamplingParams, key: int) -> None:
         """Write the parameters of the request that takes a slot."""
         self.temperature[slot] = 1.0 if params.greedy else params.temperature
         self.greedy[slot] = params.greedy
         self.top_p[slot] = params.top_p
-        self.top_k[slot] = params.top_k if 0 < params.top_k < vocab else vocab
+        self.top_k[slot] = params.top_k if 0 < params.top_k < self.vocab else self.vocab
         self.min_p[slot] = params.min_p
         self.truncates[slot] = params.truncates
         self.keys[slot] = key
+
+    def swap(self, left: int, right: int) -> None:
+        """Exchange two slots."""
+        columns = (self.temperature, self.greedy, self.top_p, self.top_k, self.min_p, self.truncates, self.keys)
+        for column in columns:
+            column[[left, right]] = column[[right, left]]
 
 
 def uniforms(keys: Keys, counts: NDArray[np.int64]) -> NDArray[np.float32]:

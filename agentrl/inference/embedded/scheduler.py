@@ -13,7 +13,7 @@ from torch import Tensor
 from agentrl.inference.embedded import batch
 from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.request import Finish, Request
-from agentrl.inference.embedded.sampler import RowTable, adjust_logits, sample
+from agentrl.inference.embedded.sampler import adjust_logits, sample
 from agentrl.inference.embedded.slots import SlotTable
 
 NOT_FINITE = "the model's log-probs are not finite"
@@ -28,6 +28,7 @@ class Counters:
     generated_tokens: int = 0
     finished: int = 0
     aborted: int = 0
+    computed_tokens: int = 0
     steps: int = 0
 
 
@@ -50,7 +51,6 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: set[Request] = set()
         self.counters = Counters()
-        self._rows = RowTable.new(table.max_slots)
 
     @property
     def busy(self) -> bool:
@@ -75,6 +75,7 @@ class Scheduler:
             return []
         logits = self.model.forward(plan.step, self.table.cache)
         self.counters.steps += 1
+        self.counters.computed_tokens += len(plan.step.ids)
         self.table.computed[plan.slots] += plan.counts
         if plan.scored:
             logits = self._score_prompts(plan, logits)
@@ -117,7 +118,6 @@ class Scheduler:
                     break
                 continue
             self.running.add(request)
-            self._rows.set(request.slot, request.params, request.key, self.model.spec.vocab_size)
             self.counters.cached_tokens += request.cached_tokens
             self.counters.prompt_tokens += request.total
         self.waiting.extendleft(reversed(later))
@@ -130,7 +130,7 @@ class Scheduler:
         for row, request in enumerate(requests):
             if request.params.changes_logits(len(request.ids)):
                 adjust_logits(logits[row], request.params, request.ids, request.stop_ids)
-        ids, log_probs, all_log_probs = sample(logits, self._rows, slots, counts)
+        ids, log_probs, all_log_probs = sample(logits, self.table.rows, slots, counts)
         tokens, values = ids.tolist(), log_probs.tolist()
         self.table.tokens[slots, self.table.known[slots]] = tokens
         self.table.known[slots] += 1

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from agentrl.inference.embedded.kv_cache import LENGTH_STEP, KVCache
 from agentrl.inference.embedded.request import Request
+from agentrl.inference.embedded.sampler import RowTable
 
 Ints = NDArray[np.int64]
 FIRST_SLOTS = 8
@@ -15,7 +16,7 @@ MIN_SHARED = 4
 
 
 class SlotTable:
-    """Tokens and owners of all slots.
+    """Tokens, owners and sampling parameters of all slots.
 
     A slot without an owner keeps its tokens as prefix cache. `known[i]` tokens are written in `tokens[i]`, the first
     `computed[i]` of them have keys and values. An owner with one token to compute decodes, with more it prefills.
@@ -42,6 +43,7 @@ class SlotTable:
         self.used = np.zeros(0, np.int64)
         self.stale = np.zeros(0, np.bool_)
         self.owners: list[Request | None] = []
+        self.rows = RowTable.new(max_slots, cache.spec.vocab_size)
         self._clock = 0
         first = (max_slots, max_length) if not reuse else (min(max_slots, FIRST_SLOTS), min(max_length, LENGTH_STEP))
         self._resize(*first)
@@ -74,6 +76,7 @@ class SlotTable:
         self.owners[slot], self.used[slot], self.stale[slot] = request, self._clock, False
         self.tokens[slot, : len(ids)] = ids
         self.known[slot], self.computed[slot] = len(ids), ready
+        self.rows.set(slot, request.params, request.key)
         request.slot, request.cached_tokens = slot, ready
         return True
 
@@ -175,6 +178,7 @@ class SlotTable:
         self.cache.swap(left, right, int(max(self.computed[left], self.computed[right])))
         for array in (self.tokens, self.known, self.computed, self.used, self.stale):
             array[[left, right]] = array[[right, left]]
+        self.rows.swap(left, right)
         self.owners[left], self.owners[right] = self.owners[right], self.owners[left]
         for slot in (left, right):
             owner = self.owners[slot]

@@ -1,0 +1,350 @@
+"""The server as users run it: a process, spoken to over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from safetensors.torch import load_file, save
+
+from agentrl.testing.models import build_tiny_model
+
+GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def command(folder: Path, port: int, *more: str) -> list[str]:
+    base = [sys.executable, "-m", "agentrl.inference.embedded", "--model", str(folder), "--port", str(port)]
+    return [*base, "--threads", "1", "--device", "cpu", *more]
+
+
+def wait_healthy(address: str, process: subprocess.Popen[Any]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server ended"
+        try:
+            if httpx.get(f"{address}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError("not healthy after a minute")
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model_dir: Path) -> Iterator[httpx.Client]:
+    """A client of a running server with a context of 600 tokens."""
+    port = free_port()
+    with subprocess.Popen(command(tiny_model_dir, port, "--max-context-length", "600")) as process:
+        wait_healthy(f"http://127.0.0.1:{port}", process)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            yield client
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_generate(server: httpx.Client, tiny_model_dir: Path, check_greedy: Callable[..., None]) -> None:
+    body = {"rid": "mine", "input_ids": [1, 2, 3], "sampling_params": GREEDY, "return_logprob": True}
+    answer = server.post("/generate", json=body).json()
+    check_greedy(tiny_model_dir, [1, 2, 3], answer)
+    meta = answer["meta_info"]
+    assert meta["id"] == "mine"
+    assert meta["finish_reason"] == {"type": "length", "length": 8}
+    assert (meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"]) == (3, 8, 0)
+    assert meta["weight_versions"] == [{"version": meta["weight_version"], "start": 0, "end": 8}]
+    assert meta["e2e_latency"] > 0
+    assert "output_token_logprobs" not in server.post("/generate", json=body | {"return_logprob": False}).json()["meta_info"]
+
+
+def test_concurrent_clients(server: httpx.Client, tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]) -> None:  # fmt: skip
+    batch = prompts(24, 1, 100)
+    bodies = [{"input_ids": p, "sampling_params": GREEDY, "return_logprob": True} for p in batch]
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda body: server.post("/generate", json=body).json(), bodies))
+    for prompt, answer in zip(batch, answers, strict=True):
+        check_greedy(tiny_model_dir, prompt, answer)
+
+
+def test_lists_of_prompts_and_n(server: httpx.Client) -> None:
+    body = {"input_ids": [[1, 2], [3, 4, 5]], "sampling_params": [GREEDY, GREEDY | {"max_new_tokens": 3}]}
+    answers = server.post("/generate", json=body).json()
+    assert [len(a["output_ids"]) for a in answers] == [8, 3]
+    assert [a["meta_info"]["prompt_tokens"] for a in answers] == [2, 3]
+    several = server.post("/generate", json={"input_ids": [1], "sampling_params": {"n": 3, "max_new_tokens": 20}}).json()
+    assert len({tuple(a["output_ids"]) for a in several}) == 3
+
+
+def test_text_prompts(server: httpx.Client) -> None:
+    answer = server.post("/generate", json={"text": "hello", "sampling_params": GREEDY}).json()
+    assert answer["meta_info"]["prompt_tokens"] == 5
+
+
+def test_streaming(server: httpx.Client) -> None:
+    body = {"input_ids": [1, 2, 3], "sampling_params": GREEDY, "return_logprob": True}
+    whole = server.post("/generate", json=body).json()
+    events = []
+    with server.stream("POST", "/generate", json=body | {"stream": True}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        for line in response.iter_lines():
+            if line:
+                assert line.startswith("data: ")
+                events.append(line.removeprefix("data: "))
+    assert events[-1] == "[DONE]"
+    parts = [orjson.loads(event) for event in events[:-1]]
+    assert [part["output_ids"] for part in parts] == [whole["output_ids"][:n] for n in range(1, 9)]
+    assert [part["meta_info"]["finish_reason"] for part in parts[:-1]] == [None] * 7
+    assert parts[-1]["text"] == whole["text"]
+    assert [len(part["meta_info"]["output_token_logprobs"]) for part in parts] == list(range(1, 9))
+
+
+BAD_BODIES: list[tuple[Any, str]] = [
+    ({}, "input_ids"),
+    ({"input_ids": []}, "non-empty"),
+    ({"input_ids": [[]]}, "non-empty"),
+    ({"input_ids": [1], "text": "a"}, "exactly one"),
+    ({"input_ids": ["a"]}, "'a'"),
+    ({"input_ids": [True]}, "True"),
+    ({"input_ids": [1.0]}, "1.0"),
+    ({"input_ids": [261]}, "vocabulary"),
+    ({"input_ids": [-1]}, "vocabulary"),
+    ({"input_ids": [2**70]}, "JSON"),
+    ({"input_ids": "12"}, "non-empty list"),
+    ({"text": ""}, "text"),
+    ({"input_ids": [1] * 600}, "longer than the model's context length"),
+    ({"input_ids": [1] * 590, "sampling_params": {"max_new_tokens": 11}}, "context length"),
+    ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "temperature"),
+    ({"input_ids": [1], "sampling_params": {"stop_token_ids": [9999]}}, "vocabulary"),
+    ({"input_ids": [1], "sampling_params": {"max_tokens": 5}}, "unknown field 'max_tokens'"),
+    ({"input_ids": [1], "sampling_params": 5}, "object"),
+    ({"input_ids": [[1], [2]], "sampling_params": [{}]}, "1 for 2"),
+    ({"input_ids": [1], "rid": 5}, "rid"),
+    ({"input_id": [1]}, "Did you mean 'input_ids'?"),
+    ({"input_ids": [1], "return_logprob": True, "logprob_start_len": "x"}, "logprob_start_len"),
+    ({"input_ids": [1], "return_logprob": True, "top_logprobs_num": -1}, "top_logprobs_num"),
+    ({"input_ids": [1], "stream": "yes"}, "stream"),
+    ([1], "object"),
+    (b"{not json", "not JSON"),
+    (b"\xff\xfe", "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), BAD_BODIES, ids=[str(b)[:50] for b, _ in BAD_BODIES])
+def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server: httpx.Client) -> None:
+    content = body if isinstance(body, bytes) else None
+    if content is None:
+        import json
+
+        content = json.dumps(body).encode()
+    response = server.post("/generate", content=content)
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+    assert server.post("/generate", json={"input_ids": [1], "sampling_params": GREEDY}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"input_ids": [1], "sampling_params": {"json_schema": "{}"}}),
+        ("/generate", {"input_ids": [1], "sampling_params": {"regex": "a"}}),
+        ("/generate", {"input_ids": [1], "lora_path": "x"}),
+        ("/init_weights_update_group", {}),
+        ("/update_weights_from_distributed", {}),
+        ("/destroy_weights_update_group", {}),
+        ("/release_memory_occupation", {}),
+        ("/resume_memory_occupation", {}),
+    ],
+)
+def test_what_is_not_there_is_501_with_a_reason(path: str, body: Any, server: httpx.Client) -> None:
+    response = server.post(path, json=body)
+    assert response.status_code == 501
+    assert len(response.json()["error"]["message"]) > 20
+
+
+def test_information(server: httpx.Client, tiny_model_dir: Path) -> None:
+    info = server.get("/model_info").json()
+    assert info == server.get("/get_model_info").json()
+    assert info["model_path"] == str(tiny_model_dir)
+    assert info["vocab_size"] == 261
+    assert info["context_length"] == 600
+    assert server.get("/health_generate").status_code == 200
+    assert server.get("/server_info").json()["max_context_length"] == 600
+    assert server.get("/v1/models").json()["data"][0]["max_model_len"] == 600
+    page = server.get("/metrics").text
+    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    assert float(values["sglang:generated_tokens_total"]) > 0
+    assert float(values["sglang:num_running_reqs"]) == 0
+
+
+def test_chat_completions(server: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    body = {"messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    answer = server.post("/v1/chat/completions", json=body).json()
+    [choice] = answer["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert answer["usage"]["completion_tokens"] == len(choice["logprobs"]["content"])
+    assert all(len(entry["top_logprobs"]) == 2 for entry in choice["logprobs"]["content"])
+    text, reasons = "", []
+    with server.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as response:
+        for line in response.iter_lines():
+            if line and line != "data: [DONE]":
+                [part] = orjson.loads(line.removeprefix("data: "))["choices"]
+                text += part["delta"]["content"]
+                reasons.append(part["finish_reason"])
+    assert text == choice["message"]["content"]
+    assert reasons[-1] == choice["finish_reason"]
+    for bad in ({"messages": []}, {"messages": ["x"]}, {"messages": messages, "max_tokns": 1}, {"messages": [{"role": 5}]}):
+        assert server.post("/v1/chat/completions", json=bad).status_code == 400
+
+
+def test_tools_reach_the_template(server: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    tool = {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}
+    plain = server.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1}).json()
+    with_tool = server.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1, "tools": [tool]}).json()
+    assert with_tool["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 20
+
+
+def slow_generation(server: httpx.Client, rid: str) -> Any:
+    body = {"rid": rid, "input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 597, "ignore_eos": True}}
+    return server.post("/generate", json=body).json()
+
+
+def wait_for(server: httpx.Client, condition: Callable[[Any], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if condition(server.get("/server_info").json()["internal_states"][0]):
+            return
+        time.sleep(0.01)
+    raise AssertionError("it does not happen")
+
+
+def test_pause_update_continue_abort(server: httpx.Client, tmp_path: Path, tiny_model_dir: Path) -> None:
+    other = build_tiny_model(tmp_path / "other", seed=5)
+    with ThreadPoolExecutor(2) as pool:
+        pending = pool.submit(slow_generation, server, "slow")
+        wait_for(server, lambda state: state["num_running_reqs"] == 1)
+        assert server.post("/pause_generation", json={"mode": "in_place"}).status_code == 200
+        assert server.get("/server_info").json()["internal_states"][0]["paused"]
+        assert server.get("/health_generate").status_code == 200
+        update = {"model_path": str(other), "weight_version": "1", "flush_cache": True}
+        answer = server.post("/update_weights_from_disk", json=update).json()
+        assert answer == {"success": True, "message": "Weights updated.", "num_paused_requests": 1}
+        assert not pending.done()
+        assert server.post("/continue_generation", json={}).status_code == 200
+        versions = pending.result(60)["meta_info"]["weight_versions"]
+        assert [span["version"] for span in versions] == ["0", "1"]
+        assert versions[1]["end"] == 597
+        pending = pool.submit(slow_generation, server, "slow")
+        wait_for(server, lambda state: state["num_running_reqs"] == 1)
+        assert server.post("/abort_request", json={"rid": "slow"}).status_code == 200
+        assert pending.result(60)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert server.get("/model_info").json()["weight_version"] == "1"
+    blob = base64.b64encode(save(load_file(tiny_model_dir / "model.safetensors"))).decode()
+    body = {"serialized_named_tensors": [blob], "load_format": "safetensors", "weight_version": "0", "flush_cache": True}
+    assert server.post("/update_weights_from_tensor", json=body).json()["success"]
+    assert server.get("/model_info").json()["weight_version"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/update_weights_from_disk", {"model_path": "/nowhere"}),
+        ("/update_weights_from_disk", {}),
+        ("/update_weights_from_disk", {"model_path": "x", "load_format": "dummy"}),
+        ("/update_weights_from_disk", {"model_path": "x", "weight_version": 3}),
+        ("/update_weights_from_disk", {"model_pth": "x"}),
+        ("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"]}),
+        ("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAA"], "load_format": "safetensors"}),
+        ("/update_weights_from_tensor", {"serialized_named_tensors": ["!"], "load_format": "safetensors"}),
+        ("/update_weights_from_tensor", {"serialized_named_tensors": [], "load_format": "safetensors"}),
+        ("/pause_generation", {"mode": "softly"}),
+        ("/abort_request", {}),
+        ("/abort_request", {"rid": 3}),
+    ],
+)
+def test_bad_control_calls_change_nothing(path: str, body: Any, server: httpx.Client) -> None:
+    response = server.post(path, json=body)
+    assert response.status_code == 400
+    assert response.json().get("message") or response.json()["error"]["message"]
+    assert server.get("/model_info").json()["weight_version"] == "0"
+    assert not server.get("/server_info").json()["internal_states"][0]["paused"]
+
+
+def test_a_client_that_goes_away_frees_its_slot(server: httpx.Client) -> None:
+    body = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 597, "ignore_eos": True}, "stream": True}
+    before = server.get("/server_info").json()["internal_states"][0]["counters"]["aborted"]
+    with httpx.Client(base_url=server.base_url) as leaver, leaver.stream("POST", "/generate", json=body) as response:
+        next(response.iter_lines())
+    wait_for(server, lambda state: state["num_running_reqs"] == 0 and state["counters"]["aborted"] == before + 1)
+
+
+def test_a_taken_port_and_a_bad_folder_end_with_one_line(tiny_model_dir: Path, tmp_path: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = subprocess.run(command(tiny_model_dir, holder.getsockname()[1]), capture_output=True, text=True, timeout=60)
+    assert taken.returncode == 3
+    assert taken.stderr.count("\n") == 1
+    assert "cannot listen" in taken.stderr
+    missing = subprocess.run(command(tmp_path, free_port()), capture_output=True, text=True, timeout=60)
+    assert missing.returncode == 2
+    assert missing.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_it_dies_with_its_parent(tiny_model_dir: Path) -> None:
+    port = free_port()
+    parent = textwrap.dedent(
+        f"""
+        import subprocess, time
+        child = subprocess.Popen({command(tiny_model_dir, port, "--die-with-parent")!r})
+        print(child.pid, flush=True)
+        time.sleep(120)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        wait_healthy(f"http://127.0.0.1:{port}", process)
+        process.kill()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the server outlives its parent")
+
+
+def test_the_server_starts_without_heavy_imports(tiny_model_dir: Path) -> None:
+    """transformers, ray and the training stack cost seconds that a started server would wait for."""
+    code = textwrap.dedent(
+        f"""
+        import sys
+        from agentrl.inference.embedded.frontend import Frontend
+        from agentrl.inference.embedded.options import EngineOptions
+        from agentrl.inference.embedded.server import create_app
+        create_app(Frontend(EngineOptions(model={str(tiny_model_dir)!r}, device="cpu")))
+        print(sorted({{"ray", "transformers", "pyarrow", "matplotlib", "aiohttp", "prometheus_client"}} & set(sys.modules)))
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
