@@ -78,28 +78,57 @@ def probe_template(
         tools: schemas that the run offers; templates may move them as the conversation grows.
         after: which messages follow an assistant turn in this run: `tool`, `user` (an interaction), or both.
     """
+    answers = _natural_answers(renderer, tools)
     differences, refused = [], []
     for role in after:
-        for answer in (_THOUGHT, _PLAIN):
+        for answer, sampled in answers.items():
             try:
-                found = _compare(renderer, answer, _NEXT[role], tools)
+                delta = renderer.delta([_NEXT[role]], sampled_ids=sampled, tools=tools)
             except TemplateError as error:
-                refused.append(f"a {role} message cannot follow an assistant turn: {error}")
+                refused.append(str(error))
                 break
+            if renderer.needs_calls(_NEXT[role]):
+                break  # it wants the calls of a turn as a structure: there is no canonical text to compare with
+            found = _compare(renderer, answer, sampled, delta, _NEXT[role], tools)
             if found is not None:
                 position, stream, canonical = found
-                differences.append(Difference(role, answer is _THOUGHT, position, stream, canonical))
+                differences.append(Difference(role, answer == _THOUGHT, position, stream, canonical))
                 break
     return TemplateReport(renderer.name, tuple(differences), tuple(refused), tuple(_warnings(renderer)))
 
 
+def _natural_answers(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> dict[str, list[int]]:
+    """Answers that a model would give after this generation prompt, each with the ids that it would sample.
+
+    The template shows them: what it writes between the generation prompt and the end of the turn (a channel, an empty
+    thought, the text). An answer that it opens otherwise than the generation prompt does is not one the model gives.
+    A template that drops thoughts even from the last turn cannot show them; then the text is taken as it is.
+    """
+    prompt = renderer.render_prompt([_QUESTION], tools)
+    end = renderer.turn_end_ids[-1:]
+    answers: dict[str, list[int]] = {}
+    for answer in (_THOUGHT, _PLAIN):
+        ids = renderer.render([_QUESTION, {"role": "assistant", "content": answer}], tools)
+        if ids[: len(prompt)] != prompt:
+            continue
+        ids = ids[len(prompt) :]
+        while end and end[0] in ids and ids[-1] != end[0]:
+            ids.pop()  # the separator after the end of turn
+        whole = all(line in renderer.encoder.decode(prompt + ids) for line in answer.splitlines())
+        answers[answer] = ids if whole else [*renderer.encode_text(answer), *end]
+    return answers or {_THOUGHT: [*renderer.encode_text(_THOUGHT.removeprefix(_THINK)), *end]}
+
+
 def _compare(
-    renderer: ChatRenderer, answer: str, following: Message, tools: Sequence[JsonDict] | None
+    renderer: ChatRenderer,
+    answer: str,
+    sampled: list[int],
+    delta: list[int],
+    following: Message,
+    tools: Sequence[JsonDict] | None,
 ) -> tuple[int, str, str] | None:
     """First difference between stream and canonical rendering of question, answer, `following`, answer."""
-    sampled = _as_sampled(renderer, answer, tools)
-    stream = [*renderer.render_prompt([_QUESTION], tools), *sampled]
-    stream += [*renderer.delta([following], sampled_ids=sampled, tools=tools), *sampled]
+    stream = [*renderer.render_prompt([_QUESTION], tools), *sampled, *delta, *sampled]
     turn: Message = {"role": "assistant", "content": answer}
     canonical = renderer.render([_QUESTION, turn, following, turn], tools)
     ends = {*renderer.stop_token_ids, *renderer.turn_end_ids[-1:]} if renderer.turn_end_ids else set()
@@ -111,30 +140,15 @@ def _compare(
     return None
 
 
-def _as_sampled(renderer: ChatRenderer, answer: str, tools: Sequence[JsonDict] | None) -> list[int]:
-    """Ids that a model would sample for an answer: what the template writes after the generation prompt.
-
-    A template may open a turn with scaffold that the model samples (a channel, an empty thought). One that drops part
-    of even the last answer cannot tell; then the model samples the text as it is.
-    """
-    prompt = renderer.render_prompt([_QUESTION], tools)
-    ids = renderer.render([_QUESTION, {"role": "assistant", "content": answer}], tools)
-    text = renderer.encoder.decode(ids)
-    if ids[: len(prompt)] == prompt and all(line in text for line in answer.splitlines()):
-        ids = ids[len(prompt) :]
-        end = renderer.turn_end_ids[-1:]
-        while end and end[0] in ids and ids[-1] != end[0]:
-            ids.pop()  # the separator after the end of turn
-        return ids
-    return renderer.encode_text(answer.removeprefix(_THINK)) + renderer.turn_end_ids[-1:]
-
-
 def _warnings(renderer: ChatRenderer) -> list[str]:
+    """A model whose turns never end: no stop id follows the content of a last turn."""
+    prompt = renderer.render_prompt([_QUESTION])
+    ids = renderer.render([_QUESTION, {"role": "assistant", "content": _PLAIN}])
     end = renderer.turn_end_ids[-1:]
-    if not end or end[0] in renderer.stop_token_ids:
+    if not end or any(token in renderer.stop_token_ids for token in ids[len(prompt) :]):
         return []
     return [
         f"The chat template of {renderer.name} ends a turn with {renderer.encoder.decode(end)!r} (id {end[0]}), "
         f"which is not among the model's stop ids {sorted(renderer.stop_token_ids)}: generation will run on. Add it to "
-        "`actor_rollout_ref.rollout.stop_token_ids` unless the model ends its turns otherwise."
+        "`actor_rollout_ref.rollout.stop_token_ids`."
     ]

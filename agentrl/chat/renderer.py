@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError as JinjaError
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _NEUTRAL = "NeutralTurnOfTheAssistant"
 """Stands in for the sampled turn: its text never enters a rendering (R4)."""
+_SHOWN = "NeutralAnswerToTheAssistant"
+_PLAIN_TURN: Message = {"role": "assistant", "content": _NEUTRAL}
 _USER: Message = {"role": "user", "content": "NeutralQuestionOfTheUser"}
 _ANY_TOOL: JsonDict = {
     "type": "function",
@@ -64,6 +67,7 @@ class ChatRenderer:
         self._kwargs = dict(chat_template_kwargs or {})
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._stop_ids = frozenset([*stop_token_ids, *eos])
+        self._after_call: dict[str, bool] = {}
         self._tail_needs_tools = self._tail([_USER], None) != self._tail([_USER], [_ANY_TOOL])
         self.turn_end_ids = self._find_turn_end()
 
@@ -118,6 +122,30 @@ class ChatRenderer:
 
         return probe_template(self, tools, after)
 
+    def needs_calls(self, message: Message) -> bool:
+        """Whether the template shows messages of this role only after a turn that holds tool calls.
+
+        Raises:
+            TemplateError: it does not show them at all, so that the model could never read them.
+        """
+        role = str(message["role"])
+        if role in self._after_call:
+            return self._after_call[role]
+        refusal = "it leaves the message out"
+        shown = {**message, "content": _SHOWN}
+        for turn in [_PLAIN_TURN, *([_turn_with_calls([message])] if role == "tool" else [])]:
+            try:
+                text = self._apply([_USER, turn, shown], None, generation_prompt=True)
+            except TemplateError as error:
+                refusal = str(error)
+                continue
+            if _SHOWN in text:
+                self._after_call[role] = turn is not _PLAIN_TURN
+                return self._after_call[role]
+        raise TemplateError(
+            f"the chat template of {self.name} cannot show a {role} message after an assistant turn: {refusal}"
+        )
+
     def _protect(self, messages: Sequence[Message], vault: list[str]) -> list[Message]:
         return [
             {key: value if key == "role" else self.encoder.protect(value, vault) for key, value in message.items()}
@@ -142,23 +170,15 @@ class ChatRenderer:
                 f"the chat template of {self.name} refuses a conversation of ({roles}): {error}"
             ) from error
 
-    def _tail(
-        self, messages: Sequence[Message], tools: Sequence[JsonDict] | None, generation_prompt: bool = True
-    ) -> str:
+    def _tail(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> str:
         """What the template puts after the content of an assistant turn that `messages` follow."""
-        refusal = TemplateError(f"the chat template of {self.name} drops the text of an assistant turn")
-        for turn in _neutral_turns(messages):
-            try:
-                text = self._apply([_USER, turn, *messages], tools, generation_prompt)
-            except TemplateError as error:
-                refusal = error
-                continue
-            at = text.rfind(_NEUTRAL)
-            if at < 0:
-                continue
-            tail = text[at + len(_NEUTRAL) :]
-            return self._from_first_special(tail) if "tool_calls" in turn else tail
-        raise refusal
+        after_call = bool(messages) and self.needs_calls(messages[0])
+        turn = _turn_with_calls(messages) if after_call else _PLAIN_TURN
+        text = self._apply([_USER, turn, *messages], tools, generation_prompt=True)
+        _, found, tail = text.rpartition(_NEUTRAL)
+        if not found:
+            raise TemplateError(f"the chat template of {self.name} drops the text of an assistant turn")
+        return self._from_first_special(tail) if after_call else tail
 
     def _from_first_special(self, text: str) -> str:
         """Cut what closes a call's own syntax; the sampled turn wrote that itself."""
@@ -168,17 +188,16 @@ class ChatRenderer:
     def _find_turn_end(self) -> list[int]:
         """Ids up to the token that ends every assistant turn; empty where the next role's marker does that (GLM).
 
-        What follows a turn whoever speaks next is the end-of-turn scaffold; its first special token ends the turn.
+        What follows a turn whoever speaks next is the end-of-turn scaffold. Its first stop id ends the turn, or its
+        first special token where no stop id is in it (gpt-oss).
         """
         encode = self.encoder.encode
-        before_user, before_assistant = encode(self._tail([_USER], None), []), encode(self._tail([], None), [])
-        shared: list[int] = []
-        for left, right in zip(before_user, before_assistant, strict=False):
-            if left != right:
-                return []
-            shared.append(left)
-            if left in self.encoder.special_id_set:
-                return shared
+        pairs = zip(encode(self._tail([_USER], None), []), encode(self._tail([], None), []), strict=False)
+        shared = [left for left, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        for ends in (self._stop_ids, self.encoder.special_id_set):
+            for place, token in enumerate(shared):
+                if token in ends:
+                    return shared[: place + 1]
         return []
 
     def _already_sampled(self, tail: list[int], sampled: Sequence[int]) -> int:
@@ -198,22 +217,14 @@ class ChatRenderer:
         return 0
 
 
-def _neutral_turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Assistant turns that may stand before `messages`: plain text, else (where a template insists) matching calls."""
-    plain: Message = {"role": "assistant", "content": _NEUTRAL}
-    answers = []
-    for message in messages:
-        if message.get("role") != "tool":
-            break
-        answers.append(message)
-    if not answers:
-        return [plain]
+def _turn_with_calls(answers: Sequence[Message]) -> Message:
+    """An assistant turn whose tool calls the leading tool messages of `answers` answer."""
     calls = [
         {
             "id": answer.get("tool_call_id") or "call000000",
             "type": "function",
             "function": {"name": answer.get("name") or "neutral_tool", "arguments": {"x": _NEUTRAL}},
         }
-        for answer in answers
+        for answer in itertools.takewhile(lambda message: message["role"] == "tool", answers)
     ]
-    return [plain, {"role": "assistant", "content": "", "tool_calls": calls}]
+    return {"role": "assistant", "content": "", "tool_calls": calls}

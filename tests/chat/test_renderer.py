@@ -150,3 +150,42 @@ def test_template_kwargs_reach_the_generation_prompt(tokenizer: PreTrainedTokeni
     sampled = [special(renderer, "<|im_end|>")]
     assert renderer.encoder.decode(renderer.render_prompt([USER])).endswith("<think></think>")
     assert renderer.encoder.decode(renderer.delta([NEXT], sampled_ids=sampled)).endswith("<think></think>")
+
+
+SILENT = """{%- for m in messages %}
+{%- if m.role == 'assistant' %}
+{{- '<|im_start|>assistant\n' + (m.content or '') }}
+{%- for call in m.tool_calls or [] %}{{- '<call>' + (call.function.arguments | tojson) + '</call>' }}{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- elif m.role == 'tool' %}
+{%- if messages[loop.index0 - 1].tool_calls or messages[loop.index0 - 1].role == 'tool' %}
+{{- '<|im_start|>tool\n' + m.content + '<|im_end|>\n' }}
+{%- endif %}
+{%- elif m.role == 'user' %}{{- '<|im_start|>user\n' + m.content + '<|im_end|>\n' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
+
+
+def test_a_template_that_shows_results_only_after_calls(tokenizer: PreTrainedTokenizerFast) -> None:
+    renderer = ChatRenderer(tokenizer, chat_template=SILENT)
+    sampled = [*renderer.encode_text("<call>{}</call>"), special(renderer, "<|im_end|>")]
+    text = renderer.encoder.decode(renderer.delta([TOOL, TOOL], sampled_ids=sampled))
+    assert text == "\n" + "<|im_start|>tool\n42<|im_end|>\n" * 2 + "<|im_start|>assistant\n"
+
+
+def test_a_message_that_the_template_would_leave_out_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    renderer = ChatRenderer(tokenizer, chat_template=SILENT)
+    with pytest.raises(TemplateError, match="cannot show a system message after an assistant turn: it leaves"):
+        renderer.delta([{"role": "system", "content": "x"}], sampled_ids=[1])
+
+
+def test_an_end_of_turn_of_two_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_start|><|im_end|>' }}{% endfor %}"
+    )
+    renderer = ChatRenderer(tokenizer, chat_template=template + "{% if add_generation_prompt %}>{% endif %}")
+    start, end = special(renderer, "<|im_start|>"), special(renderer, "<|im_end|>")
+    assert renderer.turn_end_ids == [start, end]
+    for tail in ([start, end], [end]):
+        text = renderer.encoder.decode(renderer.delta([NEXT], sampled_ids=[*renderer.encode_text("x"), *tail]))
+        assert text == "<|im_start|>user\nSure?<|im_start|><|im_end|>>"
