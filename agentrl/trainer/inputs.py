@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from agentrl.algorithms import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
 from agentrl.chat.renderer import ChatRenderer
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, check_config
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
-from agentrl.errors import ConfigError, suggest
+from agentrl.errors import ConfigError
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.steps import truncates_sampling
 from agentrl.types import JsonDict, Sample
@@ -36,9 +33,8 @@ def prepare(config: RunConfig) -> RunInputs:
     Raises:
         UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
     """
-    problems = [*_problems(config)]
-    if problems:
-        raise ConfigError(problems)
+    check_config(config)
+    _check_trainer(config)
     setup = RolloutSetup.load(config)
     after = [*(["tool"] if setup.tools else []), *(["user"] if setup.interactions else [])]
     report = setup.renderer.probe([tool.schema for tool in setup.tools] or None, after)
@@ -51,29 +47,16 @@ def prepare(config: RunConfig) -> RunInputs:
     return RunInputs(setup.renderer, loader, _validation_samples(setup), _total_steps(config, loader))
 
 
-def _problems(config: RunConfig) -> Iterator[str]:
-    """What is wrong with the training part of a configuration."""
-    trainer, data, policy = config.trainer, config.data, config.actor_rollout_ref
-    names = [
-        ("algorithm.adv_estimator", config.algorithm.adv_estimator, list(ADVANTAGE_ESTIMATORS)),
-        ("actor_rollout_ref.actor.policy_loss", policy.actor.policy_loss, list(POLICY_LOSSES)),
-    ]
-    for key, name, known in names:
-        if name not in known:
-            yield f"{key}: got '{name}'.{suggest(name, known)}"
+def _check_trainer(config: RunConfig) -> None:
     if config.algorithm.adv_estimator == "remax":
-        yield "algorithm.adv_estimator: remax needs a greedy rollout of every prompt, which the trainer does not make"
-    if not data.val_files and (trainer.test_freq > 0 or trainer.val_only):
-        yield "data.val_files: not given, but trainer.test_freq or trainer.val_only asks for validation"
-    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
-        yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
-    if not Path(policy.model.path).is_dir():
-        yield f"actor_rollout_ref.model.path: {policy.model.path} is not a folder"
-    cut = truncates_sampling(policy.rollout)
-    if cut and config.algorithm.rollout_correction.bypass_old_log_prob:
-        LOG.warning(
-            "sampling is truncated (%s): the engine's log-probs are not those of the distribution it samples from, so "
-            "old log-probs are computed again although algorithm.rollout_correction.bypass_old_log_prob is set",
+        raise ConfigError(
+            "algorithm.adv_estimator: remax needs a greedy rollout of every prompt, which the trainer does not make"
+        )
+    cut = truncates_sampling(config.actor_rollout_ref.rollout)
+    if cut:
+        LOG.info(
+            "sampling is truncated (%s): the engine's log-probs are not those of the distribution that it samples "
+            "from, so the trainer computes old log-probs itself",
             ", ".join(cut),
         )
 

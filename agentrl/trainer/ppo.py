@@ -18,7 +18,7 @@ from agentrl.trainer import steps
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.services import Services
-from agentrl.trainer.state import TrainerState
+from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
 from agentrl.trainer.validation import Validator, sample_batch
 
@@ -65,6 +65,7 @@ class RayPPOTrainer:
             KeyboardInterrupt: Ctrl-C or SIGTERM. Everything is stopped; finished steps are saved where saving is on.
         """
         trainer = self.config.trainer
+        seed_everything(trainer.seed)
         with ExitStack() as stack:
             stack.callback(self.trackers.close)
             self.services = stack.enter_context(
@@ -120,7 +121,8 @@ class RayPPOTrainer:
         batch, balance = steps.for_workers(kept, services.actor.world_size, mini_batch, config.trainer.balance_batch)
         metrics |= balance
         with timer("old_log_prob"):
-            computed = None if steps.uses_rollout_log_probs(config) else services.actor.compute_log_prob(batch)
+            bypass = algorithm.rollout_correction.bypass_old_log_prob
+            computed = None if bypass else services.actor.compute_log_prob(batch)
             metrics |= steps.add_old_log_probs(batch, computed, config)
         if services.reference is not None:
             with timer("ref"):

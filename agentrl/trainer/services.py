@@ -8,15 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-import torch
-
 from agentrl.config import RunConfig
 from agentrl.errors import EngineUnavailable
 from agentrl.inference.client import EngineClient
 from agentrl.inference.launch import EngineServers
+from agentrl.inference.sglang import uses_cuda
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
-from agentrl.trainer.steps import needs_critic, needs_reference
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
 
 LOG = logging.getLogger(__name__)
@@ -114,8 +112,8 @@ class Services:
             return self._stack.enter_context(create_worker_group(backend, pool, *args))  # type: ignore[arg-type]
 
         self.actor = start(ActorRolloutRefWorker, config, "actor")
-        self.reference = start(ActorRolloutRefWorker, config, "ref") if needs_reference(config) else None
-        self.critic = start(CriticWorker, config) if needs_critic(config) else None
+        self.reference = start(ActorRolloutRefWorker, config, "ref") if config.needs_reference else None
+        self.critic = start(CriticWorker, config) if config.needs_critic else None
         return [group for group in (self.actor, self.reference, self.critic) if group is not None]
 
     def _make_weight_sync(self) -> WeightSync:
@@ -141,8 +139,7 @@ class Services:
 def make_pool(config: RunConfig) -> ResourcePool:
     """Places of the training ranks; every worker group of the run shares them."""
     trainer = config.trainer
-    use_gpu = trainer.device == "cuda" or (trainer.device == "auto" and torch.cuda.is_available())
     threads = trainer.threads_per_rank
     if threads is None:
         threads = 1 if trainer.deterministic else max(1, (os.cpu_count() or 1) // trainer.n_gpus_per_node)
-    return ResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=use_gpu, threads_per_rank=threads)
+    return ResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=uses_cuda(config), threads_per_rank=threads)

@@ -37,26 +37,10 @@ def make_kl_controller(config: KLControlConfig) -> KLController:
     return AdaptiveKLController(config.kl_coef, config.target_kl, config.horizon)
 
 
-def needs_critic(config: RunConfig) -> bool:
-    """Whether advantages come from a value model."""
-    return config.algorithm.adv_estimator == "gae"
-
-
-def needs_reference(config: RunConfig) -> bool:
-    """Whether the KL to the reference policy is used."""
-    return config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
-
-
 def truncates_sampling(rollout: RolloutConfig) -> list[str]:
     """Settings under which the engine's log-probs are not those of the distribution it sampled from."""
     neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
     return [f"{name}={getattr(rollout, name)}" for name, value in neutral.items() if getattr(rollout, name) != value]
-
-
-def uses_rollout_log_probs(config: RunConfig) -> bool:
-    """Whether old log-probs are the rollout's instead of being computed again."""
-    bypass = config.algorithm.rollout_correction.bypass_old_log_prob
-    return bypass and not truncates_sampling(config.actor_rollout_ref.rollout)
 
 
 def choose_rows(batch: DataProto, drop_flat_groups: bool) -> tuple[DataProto, Metrics]:

@@ -1,0 +1,130 @@
+"""What the user gave is checked before anything starts: one readable message each, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from agentrl.config import RunConfig
+from agentrl.errors import UserInputError
+from agentrl.trainer.inputs import prepare
+
+CALCULATOR = str(resources.files("agentrl.configs").joinpath("tools/calculator.yaml"))
+
+
+def write(folder: Path, *rows: dict[str, Any]) -> str:
+    path = folder / "rows.parquet"
+    plain = {
+        "prompt": [{"role": "user", "content": "1 + 1"}],
+        "data_source": "agentrl/arithmetic",
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+    }
+    names = dict.fromkeys(name for row in (plain, *rows) for name in row)  # Arrow looks at the first row only
+    table = [{**dict.fromkeys(names), **plain, **row} for row in rows or ({}, {}, {}, {})]
+    pq.write_table(pa.Table.from_pylist(table), path)
+    return str(path)
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_model_dir: Path) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "data": {"train_files": write(tmp_path), "train_batch_size": 2, "max_prompt_length": 700},
+            "actor_rollout_ref": {
+                "model": {"path": str(tiny_model_dir)},
+                "actor": {"ppo_mini_batch_size": 2},
+                "rollout": {"n": 2, "multi_turn": {"tool_config_path": CALCULATOR}},
+            },
+            "trainer": {"total_epochs": 3, "default_local_dir": str(tmp_path / "run"), "device": "cpu"},
+        }
+    )
+
+
+def refused(config: RunConfig) -> str:
+    with pytest.raises(UserInputError) as caught:
+        prepare(config)
+    assert caught.value.exit_code == 2
+    assert not Path(config.trainer.default_local_dir).exists()
+    return str(caught.value)
+
+
+def test_good_inputs(config: RunConfig):
+    inputs = prepare(config)
+    assert inputs.total_steps == 6
+    assert inputs.val_samples == []
+    config.trainer.total_training_steps = 4
+    config.data.val_files = config.data.train_files
+    assert (prepare(config).total_steps, len(prepare(config).val_samples)) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"agent_name": "tool_agnt"}, "no agent loop is named 'tool_agnt'. Did you mean 'tool_agent'?"),
+        ({"data_source": "openai/gsm8"}, "Did you mean 'openai/gsm8k'?"),
+        (
+            {"agent_name": "tool_agent", "extra_info": {"tools_kwargs": {"calculater": {"create_kwargs": {"x": 1}}}}},
+            "no tool is named 'calculater'. Did you mean 'calculator'?",
+        ),
+        ({"agent_name": "tool_agent", "extra_info": {"interaction_kwargs": {"name": "gsm8"}}}, "interaction"),
+        ({"prompt": [{"role": "user", "content": "1 +" * 300}]}, "wanted at most 700"),
+    ],
+)
+def test_rows_that_cannot_be_used(config: RunConfig, tmp_path: Path, row: dict[str, Any], message: str):
+    write(tmp_path, {}, row)
+    assert message in refused(config)
+
+
+def test_a_file_without_prompts(config: RunConfig, tmp_path: Path):
+    pq.write_table(pa.table({"data_source": ["x"]}), tmp_path / "rows.parquet")
+    assert "column 'prompt'" in refused(config)
+
+
+def test_a_model_folder_without_a_chat_template(config: RunConfig, tmp_path: Path, tiny_model_dir: Path):
+    bare = Path(shutil.copytree(tiny_model_dir, tmp_path / "bare"))
+    (bare / "chat_template.jinja").unlink()
+    config.actor_rollout_ref.model.path = str(bare)
+    assert "no chat template" in refused(config)
+    config.actor_rollout_ref.model.chat_template = "templates/chatml_tools.jinja"
+    assert prepare(config).total_steps == 6
+
+
+def test_a_tokenizer_that_is_not_the_models(config: RunConfig, tmp_path: Path, tiny_model_dir: Path):
+    small = Path(shutil.copytree(tiny_model_dir, tmp_path / "small"))
+    settings = json.loads((small / "config.json").read_text())
+    (small / "config.json").write_text(json.dumps({**settings, "vocab_size": 200}))
+    config.actor_rollout_ref.model.path = str(small)
+    assert "vocabulary mismatch" in refused(config)
+
+
+def test_remax_is_refused_because_nobody_makes_its_greedy_rollouts(config: RunConfig):
+    config.algorithm.adv_estimator = "remax"
+    assert "greedy rollout" in refused(config)
+
+
+def test_truncated_sampling_is_told(config: RunConfig, caplog: pytest.LogCaptureFixture):
+    config.actor_rollout_ref.rollout.top_p = 0.9
+    with caplog.at_level(logging.INFO, "agentrl"):
+        prepare(config)
+    assert "top_p=0.9" in caplog.text
+
+
+def test_a_prompt_is_counted_with_the_tools_that_its_loop_shows(config: RunConfig):
+    config.data.max_prompt_length = 100
+    assert prepare(config).total_steps == 6  # single_turn_agent shows none
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "tool_agent"
+    assert "wanted at most 100" in refused(config)
+
+
+def test_long_prompts_are_left_out_when_asked(config: RunConfig, tmp_path: Path):
+    write(tmp_path, {}, {}, {"prompt": [{"role": "user", "content": "1 +" * 300}]})
+    config.data.filter_overlong_prompts = True
+    assert prepare(config).loader.steps_per_epoch == 1

@@ -1,0 +1,69 @@
+"""What is between two steps survives a restart; a step that was given up leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from agentrl.config.data import DataConfig
+from agentrl.config.root import KLControlConfig
+from agentrl.data.dataset import RLHFDataset
+from agentrl.data.loader import StatefulLoader
+from agentrl.trainer.state import TrainerState, seed_everything
+from agentrl.trainer.steps import make_kl_controller
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    path = tmp_path / "rows.parquet"
+    rows = [{"prompt": f"question {i}", "data_source": "x", "reward_model": {"ground_truth": "1"}} for i in range(7)]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+    def build() -> TrainerState:
+        loader = StatefulLoader(RLHFDataset(str(path), DataConfig()), 2, shuffle=True, seed=3)
+        return TrainerState(loader, make_kl_controller(KLControlConfig(type="adaptive", kl_coef=0.5)))
+
+    return build
+
+
+def draw() -> list[float]:
+    return [random.random(), float(np.random.rand()), float(torch.rand(1))]
+
+
+def test_resume_goes_on_where_the_last_finished_step_ended(make, tmp_path: Path):
+    seed_everything(5)
+    first = make()
+    for _ in range(4):
+        first.loader.next_batch()
+    first.kl_controller.value = 0.25
+    first.weight_version = 4
+    draw()
+    first.finish_step(4)
+    first.save(tmp_path)
+    expected_rows = [sample.index for sample in first.loader.next_batch()]
+    expected_draws = draw()
+
+    second = make()
+    second.load(tmp_path)
+    assert (second.step, second.weight_version, second.kl_controller.value) == (4, 4, 0.25)
+    assert [sample.index for sample in second.loader.next_batch()] == expected_rows
+    assert draw() == expected_draws
+
+
+def test_a_step_that_was_given_up_leaves_no_trace(make, tmp_path: Path):
+    state = make()
+    state.loader.next_batch()
+    state.finish_step(1)
+    given_up = [sample.index for sample in state.loader.next_batch()]
+    state.kl_controller.value = 9.0
+    state.save(tmp_path)
+    resumed = make()
+    resumed.load(tmp_path)
+    assert [sample.index for sample in resumed.loader.next_batch()] == given_up
+    assert resumed.kl_controller.value == 0.5
