@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from agentrl.config.actor import ModelConfig
@@ -50,7 +51,7 @@ def write_engine_weights(folder: str | Path, lm: Any, weights: dict[str, torch.T
         (folder / "config.json").write_text(lm.config.to_json_string(), encoding="utf-8")
         save_file(revert_weight_conversion(lm, weights), part, metadata={"format": "pt"})
         os.replace(part, folder / WEIGHTS)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write weights to {folder}: {error}") from error
 
 
@@ -76,7 +77,7 @@ def write_hf_folder(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor
                 shutil.copyfile(source / name, folder / name)
         if model.chat_template is not None:
             (folder / "chat_template.jinja").write_text(_template_text(model.chat_template), encoding="utf-8")
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write the model folder {folder}: {error}") from error
 
 

@@ -82,6 +82,7 @@ class FSDPModel:
             yield micro, self.net(micro, *args)
         for micro in spare:
             self.net(micro, *args)
+        _reshard(self.net)
 
     def update(self, micros: Sequence[MicroBatch], loss_fn: LossFn, lr: float, *args: Any) -> StepReport:
         """One optimizer step over the micro-batches of all ranks; the gradient is the sum over all of them.
@@ -111,6 +112,7 @@ class FSDPModel:
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Live parameters and persistent buffers by name; each tied parameter once."""
+        _reshard(self.net)
         return _named_state(self.net)
 
     def full_weights(
@@ -118,10 +120,13 @@ class FSDPModel:
     ) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU of rank 0, nothing on other ranks. A collective call.
 
+        With one rank on a CPU they are the live parameters, not copies.
+
         Args:
             module: a part of the net, whose own names are used; None: the net.
             dtype: what floating tensors are cast to; None: as they are.
         """
+        _reshard(self.net)
         full: dict[str, torch.Tensor] = {}
         for name, tensor in _named_state(module or self.net).items():
             whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -167,6 +172,13 @@ def _gpu_only(key: str, device: torch.device) -> bool:
         return True
     logger.warning("fsdp_config.%s has no effect on a CPU: everything is in host memory already", key)
     return False
+
+
+def _reshard(module: nn.Module) -> None:
+    """Give back what a forward pass without a backward pass left gathered; parameters are shards again afterwards."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
 
 
 def _named_state(module: nn.Module) -> dict[str, torch.Tensor]:

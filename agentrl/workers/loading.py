@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from agentrl.config.actor import BackboneConfig, ModelConfig
@@ -46,14 +47,16 @@ def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype, attention:
             trust_remote_code=model.trust_remote_code,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"the model in '{path}' cannot be loaded: {error}") from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise ConfigError(f"the model in '{path}' lacks {len(missing)} weights, among them {missing[:3]}")
     _disable_dropout(net)
     if model.enable_gradient_checkpointing:
-        net.gradient_checkpointing_enable({"use_reentrant": False})
+        # transformers renamed it within its version 5.
+        enable = getattr(net, "activation_checkpointing_enable", None) or net.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     return net
 
 

@@ -80,5 +80,10 @@ def _reason(error: BaseException) -> str:
     failures = getattr(error, "failures", None)
     if failures:
         rank, (cause, _) = next(iter(failures.items()))
-        return f"rank {rank}: {type(cause).__name__}: {cause}"
+        return f"rank {rank}: {_reason(cause)}"
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, OSError):
+        inner = inner.__cause__ or inner.__context__
+    if isinstance(inner, OSError) and inner.strerror:
+        return inner.strerror
     return f"{type(error).__name__}: {error}".splitlines()[0]
