@@ -173,9 +173,13 @@ class Router:
                 )
 
     async def set_addresses(self, addresses: Sequence[str]) -> None:
-        """Use these engines from now on; those that stay keep their trajectories and connections."""
+        """Use these engines from now on; those that stay keep their trajectories and connections.
+
+        One that is out and named again gets a new start: its caller says that it is well.
+        """
         before = {server.client.address: server for server in self._servers}
-        self._servers = [before.get(a) or self._make_server(a) for a in self._checked(addresses)]
+        well = {address: server for address, server in before.items() if server.reason_out is None}
+        self._servers = [well.get(address) or self._make_server(address) for address in self._checked(addresses)]
         for server in before.values():
             if server in self._servers:
                 continue

@@ -165,6 +165,19 @@ async def test_update_goes_on_without_an_engine_that_is_gone(router: Router, eng
         await router.update_weights("folder", 2)
 
 
+async def test_an_engine_that_is_named_again_need_not_wait_for_a_probe(
+    router: Router, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "PROBE_INTERVAL_S", 60.0)
+    for engine in engines:
+        await engine.stop()
+    with pytest.raises(EngineUnavailable, match="no engine is left"):
+        await generate(router, "t0")
+    await engines[1].start()
+    await router.set_addresses([engine.address for engine in engines])
+    assert await generate(router, "t0") == 2
+
+
 async def test_other_addresses(router: Router, engines: list[ScriptedEngine]) -> None:
     assert await generate(router, "t0") == 1
     await router.set_addresses([engines[1].address + "/"])
