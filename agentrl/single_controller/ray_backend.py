@@ -11,9 +11,10 @@ import ray
 from torch._C._distributed_c10d import Store, TCPStore
 
 from agentrl.data_proto import DataProto
-from agentrl.errors import ConfigError, WorkerError
+from agentrl.errors import WorkerError
 from agentrl.single_controller.dispatch import Plan, RankCall
 from agentrl.single_controller.ray_calls import RayCall, failure_of
+from agentrl.single_controller.ray_placement import acquire, release
 from agentrl.single_controller.ray_runtime import require_ray
 from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Placement, Worker
@@ -77,7 +78,8 @@ class RayBackend:
         require_ray()
         self.world_size = pool.world_size
         self._name = worker_cls.__name__
-        self._actors = [_new_actor(pool, node, local) for node, local in pool.rank_slots()]
+        self._pool = pool
+        self._actors = [ray.remote(RankHost).options(**options).remote() for options in acquire(pool)]
         self._pids: list[tuple[str, int]] = []
         try:
             self._start_ranks(pool, worker_cls, (args, kwargs))
@@ -129,6 +131,7 @@ class RayBackend:
             ray.kill(actor)
         here = ray.get_runtime_context().get_node_id()
         _wait_for_exit([pid for node, pid in self._pids if node == here])
+        release(self._pool)
 
     def _pending(self, method: str, refs: list[Any]) -> RayCall:
         return RayCall(refs, self._name, method, self.world_size)
@@ -138,43 +141,6 @@ def _holds_data(call: RankCall) -> bool:
     """True when it pays to send the arguments to the object store once instead of once per rank."""
     args, kwargs = call
     return any(isinstance(value, DataProto) for value in (*args, *kwargs.values()))
-
-
-def _new_actor(pool: ResourcePool, node: int, local: int) -> Any:
-    """A host for one rank. CPU ranks of one machine reserve nothing: the machine is theirs."""
-    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
-    if pool.use_gpu or len(pool.process_on_nodes) > 1:
-        options |= {"scheduling_strategy": _bundle(pool, node, local), "num_cpus": 1 / pool.max_colocate}
-    if pool.use_gpu:
-        options["num_gpus"] = 1 / pool.max_colocate
-    return ray.remote(RankHost).options(**options).remote()
-
-
-def _bundle(pool: ResourcePool, node: int, local: int) -> Any:
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    if "placement_groups" not in pool.shared:
-        pool.shared["placement_groups"] = _reserve(pool)
-    return PlacementGroupSchedulingStrategy(pool.shared["placement_groups"][node], placement_group_bundle_index=local)
-
-
-def _reserve(pool: ResourcePool) -> list[Any]:
-    """One placement group per machine, one bundle per rank."""
-    bundle = {"CPU": 1.0} | ({"GPU": 1.0} if pool.use_gpu else {})
-    has = ray.cluster_resources()
-    for kind in bundle:
-        if has.get(kind, 0) < pool.world_size:
-            raise ConfigError(
-                f"{pool.world_size} ranks need {pool.world_size} {kind}s, the Ray cluster has {has.get(kind, 0):g}: "
-                "lower trainer.nnodes or trainer.n_gpus_per_node, or use a larger cluster"
-            )
-    groups = [ray.util.placement_group([bundle] * count, strategy="STRICT_PACK") for count in pool.process_on_nodes]
-    for group in groups:
-        if not group.wait(timeout_seconds=START_TIMEOUT_S):
-            for taken in groups:
-                ray.util.remove_placement_group(taken)
-            raise ConfigError(f"the Ray cluster has no machine with {group.bundle_specs} free for the training ranks")
-    return groups
 
 
 def _wait_for_exit(pids: list[int]) -> None:

@@ -9,5 +9,6 @@ from agentrl.single_controller.ray_runtime import RaySession, init_ray
 
 @pytest.fixture(scope="package")
 def ray_session() -> Iterator[RaySession]:
-    with init_ray(num_cpus=2) as session:
+    # The GPUs are only numbers here: no test that uses them touches a device.
+    with init_ray(num_cpus=2, num_gpus=2) as session:
         yield session

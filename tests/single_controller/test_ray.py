@@ -117,11 +117,38 @@ def test_errors_of_the_constructor(fail: str, error: type[AgentRLError], message
     assert rank_processes() <= before
 
 
-def test_gpus_that_are_not_there() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has GPUs")
-    with pytest.raises(ConfigError, match="2 ranks need 2 GPUs, the Ray cluster has 0"):
-        create_worker_group("ray", ResourcePool([2], use_gpu=True), EchoWorker)
+def test_groups_on_one_pool_share_its_gpus_and_give_them_back() -> None:
+    import ray
+
+    pool = ResourcePool([2], use_gpu=True, max_colocate=2)
+    with create_worker_group("ray", pool, EchoWorker) as actor:
+        with create_worker_group("ray", pool, EchoWorker) as critic:
+            visible = actor.environment("CUDA_VISIBLE_DEVICES")
+            assert sorted(visible) == ["0", "1"]
+            assert critic.environment("CUDA_VISIBLE_DEVICES") == visible
+        assert ray.available_resources().get("GPU", 0) == 0
+    deadline = time.monotonic() + 20
+    while ray.available_resources().get("GPU", 0) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_ranks_on_two_machines_are_placed_machine_by_machine() -> None:
+    with create_worker_group("ray", ResourcePool([1, 1]), EchoWorker) as group:
+        assert [(w["rank"], w["local"]) for w in group.where()] == [(0, 0), (1, 0)]
+        assert group.join() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        (ResourcePool([3], use_gpu=True), "3 ranks need 3 GPUs, the Ray cluster has 2"),
+        (ResourcePool([2, 2]), "4 ranks need 4 CPUs, the Ray cluster has 2"),
+    ],
+)
+def test_a_cluster_that_is_too_small_is_named(pool: ResourcePool, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create_worker_group("ray", pool, EchoWorker)
 
 
 def test_a_second_session_uses_the_connection_and_leaves_it_alone(ray_session: RaySession) -> None:
