@@ -59,6 +59,7 @@ def parse_generate(body: Any, engine: Engine, *, number: int) -> GenerateCall:
             raise UserInputError(f"unknown field '{name}'." + suggest(str(name), FIELDS))
     if body.get("lora_path"):
         raise UnsupportedFeatureError("lora_path is not supported by the embedded engine")
+    _check_output_fields(body)
     prompts, many = _prompts(body, engine)
     params = _per_prompt(body.get("sampling_params"), len(prompts), "sampling_params")
     rids = _rids(body.get("rid"), len(prompts))
@@ -66,6 +67,17 @@ def parse_generate(body: Any, engine: Engine, *, number: int) -> GenerateCall:
     for index, (prompt, given, rid) in enumerate(zip(prompts, params, rids, strict=True)):
         requests += _requests(prompt, SamplingParams.parse(given), rid, body, engine, number * 4096 + index)
     return GenerateCall(requests, many or len(requests) > 1, bool(body.get("stream")), bool(body.get("return_logprob")))
+
+
+def _check_output_fields(body: Mapping[str, Any]) -> None:
+    """Check the fields that say what the answer holds."""
+    for name in ("stream", "return_logprob", "return_text_in_logprobs"):
+        if not isinstance(body.get(name, False), bool | None):
+            raise UserInputError(f"{name}: got {body[name]!r}, wanted true or false")
+    for name, low in (("logprob_start_len", -1), ("top_logprobs_num", 0)):
+        value = body.get(name)
+        if value is not None and (type(value) is not int or value < low):
+            raise UserInputError(f"{name}: got {value!r}, wanted an integer of at least {low}")
 
 
 def _prompts(body: Mapping[str, Any], engine: Engine) -> tuple[list[list[int]], bool]:
@@ -142,7 +154,7 @@ def _requests(
             key=seed_key(seed, i if seeded else (number + 1) * 1024 + i),
             stream=bool(body.get("stream")),
             tail=TextTail(engine.tokenizer.decode, params.stop) if params.stop else None,
-            logprob_start=start if wanted and isinstance(start, int) and 0 <= start < len(prompt) else None,
+            logprob_start=start if wanted and start is not None and 0 <= start < len(prompt) else None,
             top_logprobs=int(body.get("top_logprobs_num") or 0) if wanted else 0,
         )
         for i in range(params.n)

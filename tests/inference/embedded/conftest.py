@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from engine_harness import FAMILIES, Harness
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agentrl.testing.models import build_tiny_model
+
 
 @pytest.fixture(scope="session")
 def family_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -57,7 +58,7 @@ def make_harness(tiny_model_dir: Path) -> Callable[..., Harness]:
 
 @pytest.fixture
 def check_greedy(reference: Callable[..., torch.Tensor]) -> Callable[..., None]:
-    """`check_greedy(folder, prompt, result)`: ids are the argmax of a plain forward pass, log-probs are its, to 1e-4."""
+    """`check_greedy(folder, prompt, result)`: ids and log-probs (to 1e-4) of a plain forward pass."""
 
     def check(folder: Path, prompt: list[int], result: dict[str, Any]) -> None:
         ids = result["output_ids"]
@@ -82,6 +83,5 @@ def prompts() -> Callable[..., list[list[int]]]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread() -> None:
     torch.set_num_threads(1)
-    yield

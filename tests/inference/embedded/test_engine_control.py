@@ -75,7 +75,9 @@ def test_requests_in_flight_leave_no_prefix_of_old_weights(
     check_greedy(other_weights, [*prompt, 5], result)
 
 
-def test_without_flush_the_prefix_cache_stays(harness: Harness, other_weights: Path, prompts: Callable[..., Any]) -> None:
+def test_without_flush_the_prefix_cache_stays(
+    harness: Harness, other_weights: Path, prompts: Callable[..., Any]
+) -> None:
     [prompt] = prompts(1, 30, 30)
     harness.generate(prompt)
     update(harness, other_weights, version=None, flush=False)
@@ -85,9 +87,14 @@ def test_without_flush_the_prefix_cache_stays(harness: Harness, other_weights: P
 
 @pytest.mark.parametrize("damage", ["shape", "missing", "name", "truncated", "no file"])
 def test_bad_weights_leave_the_old_ones(
-    damage: str, harness: Harness, tiny_model_dir: Path, other_weights: Path, tmp_path: Path,
-    check_greedy: Callable[..., None], prompts: Callable[..., Any],
-) -> None:  # fmt: skip
+    damage: str,
+    harness: Harness,
+    tiny_model_dir: Path,
+    other_weights: Path,
+    tmp_path: Path,
+    check_greedy: Callable[..., None],
+    prompts: Callable[..., Any],
+) -> None:
     tensors = load_file(other_weights / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
     if damage == "shape":
@@ -156,7 +163,9 @@ def test_retract_computes_again_with_the_new_weights(
     assert ids[5:] == wanted, "keys of the old weights were used"
 
 
-def test_pause_in_abort_mode_ends_what_runs_and_keeps_its_tokens(harness: Harness, tiny_model_dir: Path, check_greedy: Callable[..., None]) -> None:  # fmt: skip
+def test_pause_in_abort_mode_ends_what_runs_and_keeps_its_tokens(
+    harness: Harness, tiny_model_dir: Path, check_greedy: Callable[..., None]
+) -> None:
     request = harness.submit([1, 2, 3], max_new_tokens=20)
     harness.step(5)
     harness.do(harness.engine.pause("abort"))
@@ -185,7 +194,10 @@ def test_abort_by_id_by_prefix_and_of_all(harness: Harness) -> None:
 
 
 def test_an_aborted_prefill_leaves_a_usable_prefix(
-    make_harness: Callable[..., Harness], tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]
+    make_harness: Callable[..., Harness],
+    tiny_model_dir: Path,
+    prompts: Callable[..., Any],
+    check_greedy: Callable[..., None],
 ) -> None:
     harness = make_harness(prefill_chunk=16)
     [prompt] = prompts(1, 60, 60)

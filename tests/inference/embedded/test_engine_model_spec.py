@@ -40,7 +40,10 @@ def edited(tiny_model_dir: Path, tmp_path: Path) -> Any:
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantized"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type 'dynamic'"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "partial rotary",
+        ),
         ({"num_hidden_layers": 3}, "missing"),
         ({"vocab_size": 99}, "wanted"),
     ],
@@ -85,7 +88,9 @@ def test_bfloat16_is_near_float32(tiny_model_dir: Path) -> None:
 
 
 def test_the_command_line() -> None:
-    options = parse_options(["--model", "m", "--port", "1", "--threads", "2", "--deterministic", "--weight-version", "5"])
+    options = parse_options(
+        ["--model", "m", "--port", "1", "--threads", "2", "--deterministic", "--weight-version", "5"]
+    )
     assert (options.model, options.port, options.threads, options.deterministic) == ("m", 1, 2, True)
     assert options.weight_version == "5"
     for bad in (["--threads", "0"], ["--prefill-chunk", "-1"], ["--dtype", "int8"], []):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_concurrent_greedy_equals_a_plain_forward_pass(
     family: str, family_dirs: dict[str, Path], prompts: Callable[..., Any], check_greedy: Callable[..., None]
@@ -34,15 +33,23 @@ def test_greedy_equals_generate(harness: Harness, tiny_model_dir: Path, prompts:
     model = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
     for prompt in prompts(3, 5, 40):
         out = model.generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            do_sample=False, max_new_tokens=40, eos_token_id=None, pad_token_id=0,
-        )  # fmt: skip
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=40,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
         assert harness.generate(prompt, max_new_tokens=40)["output_ids"] == out[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_log_probs_are_those_of_the_scaled_logits(
-    temperature: float, harness: Harness, tiny_model_dir: Path, prompts: Callable[..., Any], reference: Callable[..., Any]
+    temperature: float,
+    harness: Harness,
+    tiny_model_dir: Path,
+    prompts: Callable[..., Any],
+    reference: Callable[..., Any],
 ) -> None:
     for truncation in ({}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}):
         [prompt] = prompts(1, 20, 20)
@@ -70,9 +77,12 @@ def test_a_request_joins_while_others_run(
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_chunked_prefill(
-    chunk: int, make_harness: Callable[..., Harness], tiny_model_dir: Path, prompts: Callable[..., Any],
+    chunk: int,
+    make_harness: Callable[..., Harness],
+    tiny_model_dir: Path,
+    prompts: Callable[..., Any],
     check_greedy: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     harness = make_harness(prefill_chunk=chunk)
     batch = prompts(5, 2, 90)
     requests = [harness.submit(prompt) for prompt in batch]
@@ -93,13 +103,17 @@ def test_decoding_goes_on_while_a_long_prompt_comes_in(make_harness: Callable[..
     assert len(first.ids) == before + 10
 
 
-def test_prompt_log_probs(harness: Harness, tiny_model_dir: Path, prompts: Callable[..., Any], reference: Callable[..., Any]) -> None:  # fmt: skip
+def test_prompt_log_probs(
+    harness: Harness, tiny_model_dir: Path, prompts: Callable[..., Any], reference: Callable[..., Any]
+) -> None:
     [prompt] = prompts(1, 30, 30)
     log_probs = torch.log_softmax(reference(tiny_model_dir, prompt), -1)
     for start in (0, 1, 10, 29):
         harness.submit(prompt, max_new_tokens=3)  # leaves a prefix behind that must not hide prompt tokens
         harness.run()
-        entries = harness.generate(prompt, max_new_tokens=2, logprob_start_len=start)["meta_info"]["input_token_logprobs"]
+        entries = harness.generate(prompt, max_new_tokens=2, logprob_start_len=start)["meta_info"][
+            "input_token_logprobs"
+        ]
         assert [entry[1] for entry in entries] == prompt[start:]
         if start == 0:
             assert entries[0][0] is None
@@ -123,7 +137,7 @@ def test_top_log_probs(harness: Harness, tiny_model_dir: Path, reference: Callab
 def test_any_order_of_turns_and_joins_gives_the_same_numbers(
     data: st.DataObject, tiny_model_dir: Path, check_greedy: Callable[..., None]
 ) -> None:
-    """Random conversations over few slots and a small memory: reuse, eviction, copies, growth and retraction all happen."""
+    """Random conversations over few slots and little memory: reuse, eviction, copies, growth and retraction happen."""
     running = data.draw(st.integers(1, 5), "max_running_requests")
     harness = Harness(
         tiny_model_dir,
@@ -131,7 +145,9 @@ def test_any_order_of_turns_and_joins_gives_the_same_numbers(
         prefill_chunk=data.draw(st.sampled_from([5, 32, 2048]), "prefill_chunk"),
         kv_cache_gb=data.draw(st.sampled_from([1e-9, 6e-4, 1.0]), "kv_cache_gb"),
     )
-    histories: list[list[int]] = [[1, 2, 3, 4, 5, 6, 7, 8] for _ in range(data.draw(st.integers(1, 6), "conversations"))]
+    histories: list[list[int]] = [
+        [1, 2, 3, 4, 5, 6, 7, 8] for _ in range(data.draw(st.integers(1, 6), "conversations"))
+    ]
     live: dict[int, tuple[Any, list[int]]] = {}
     for _ in range(data.draw(st.integers(3, 12), "events")):
         who = data.draw(st.integers(0, len(histories) - 1))

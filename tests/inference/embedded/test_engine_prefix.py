@@ -82,7 +82,9 @@ def test_flush_forgets(harness: Harness, prompts: Callable[..., Any]) -> None:
     assert harness.generate(prompt)["meta_info"]["cached_tokens"] == 0
 
 
-def test_the_least_recently_used_slot_goes_first(make_harness: Callable[..., Harness], prompts: Callable[..., Any]) -> None:
+def test_the_least_recently_used_slot_goes_first(
+    make_harness: Callable[..., Harness], prompts: Callable[..., Any]
+) -> None:
     harness = make_harness(max_running_requests=2)
     assert harness.table.max_slots == 3
     a, b, c, d = prompts(4, 30, 30)
@@ -94,7 +96,12 @@ def test_the_least_recently_used_slot_goes_first(make_harness: Callable[..., Har
     assert harness.generate([*b, 1])["meta_info"]["cached_tokens"] == 0
 
 
-def test_memory_starts_small_and_grows(make_harness: Callable[..., Harness], tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]) -> None:  # fmt: skip
+def test_memory_starts_small_and_grows(
+    make_harness: Callable[..., Harness],
+    tiny_model_dir: Path,
+    prompts: Callable[..., Any],
+    check_greedy: Callable[..., None],
+) -> None:
     harness = make_harness()
     assert harness.table.cache.length == 128
     assert harness.table.cache.slots == 8
@@ -117,9 +124,12 @@ def test_memory_starts_small_and_grows(make_harness: Callable[..., Harness], tin
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 def test_requests_wait_and_step_back_when_memory_is_short(
-    slots: int, make_harness: Callable[..., Harness], tiny_model_dir: Path, prompts: Callable[..., Any],
+    slots: int,
+    make_harness: Callable[..., Harness],
+    tiny_model_dir: Path,
+    prompts: Callable[..., Any],
     check_greedy: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     probe = make_harness()
     budget = slots * 256 * probe.table.cache.bytes_per_token
     harness = make_harness(kv_cache_gb=budget / 1e9)
@@ -133,7 +143,9 @@ def test_requests_wait_and_step_back_when_memory_is_short(
         assert len(request.ids) == 100
 
 
-def test_slots_move_together_when_few_are_left(harness: Harness, tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]) -> None:  # fmt: skip
+def test_slots_move_together_when_few_are_left(
+    harness: Harness, tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]
+) -> None:
     batch = prompts(30, 10, 40)
     requests = [harness.submit(prompt, max_new_tokens=60 if i >= 27 else 3) for i, prompt in enumerate(batch)]
     harness.step(5)
@@ -148,7 +160,9 @@ def test_slots_move_together_when_few_are_left(harness: Harness, tiny_model_dir:
         assert harness.generate(prompt + request.ids + [1])["meta_info"]["cached_tokens"] == request.total - 1
 
 
-def test_sampling_parameters_move_with_their_slots(make_harness: Callable[..., Harness], prompts: Callable[..., Any]) -> None:
+def test_sampling_parameters_move_with_their_slots(
+    make_harness: Callable[..., Harness], prompts: Callable[..., Any]
+) -> None:
     [prompt] = prompts(1, 20, 20)
     params = {"temperature": 1.3, "top_k": 30, "sampling_seed": 11, "max_new_tokens": 25}
     alone = make_harness().generate(prompt, **params)["output_ids"]

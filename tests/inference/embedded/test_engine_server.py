@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import socket
@@ -70,10 +71,15 @@ def test_generate(server: httpx.Client, tiny_model_dir: Path, check_greedy: Call
     assert (meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"]) == (3, 8, 0)
     assert meta["weight_versions"] == [{"version": meta["weight_version"], "start": 0, "end": 8}]
     assert meta["e2e_latency"] > 0
-    assert "output_token_logprobs" not in server.post("/generate", json=body | {"return_logprob": False}).json()["meta_info"]
+    assert (
+        "output_token_logprobs"
+        not in server.post("/generate", json=body | {"return_logprob": False}).json()["meta_info"]
+    )
 
 
-def test_concurrent_clients(server: httpx.Client, tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]) -> None:  # fmt: skip
+def test_concurrent_clients(
+    server: httpx.Client, tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]
+) -> None:
     batch = prompts(24, 1, 100)
     bodies = [{"input_ids": p, "sampling_params": GREEDY, "return_logprob": True} for p in batch]
     with ThreadPoolExecutor(12) as pool:
@@ -87,7 +93,9 @@ def test_lists_of_prompts_and_n(server: httpx.Client) -> None:
     answers = server.post("/generate", json=body).json()
     assert [len(a["output_ids"]) for a in answers] == [8, 3]
     assert [a["meta_info"]["prompt_tokens"] for a in answers] == [2, 3]
-    several = server.post("/generate", json={"input_ids": [1], "sampling_params": {"n": 3, "max_new_tokens": 20}}).json()
+    several = server.post(
+        "/generate", json={"input_ids": [1], "sampling_params": {"n": 3, "max_new_tokens": 20}}
+    ).json()
     assert len({tuple(a["output_ids"]) for a in several}) == 3
 
 
@@ -124,7 +132,7 @@ BAD_BODIES: list[tuple[Any, str]] = [
     ({"input_ids": [1.0]}, "1.0"),
     ({"input_ids": [261]}, "vocabulary"),
     ({"input_ids": [-1]}, "vocabulary"),
-    ({"input_ids": [2**70]}, "JSON"),
+    ({"input_ids": [2**70]}, "vocabulary"),
     ({"input_ids": "12"}, "non-empty list"),
     ({"text": ""}, "text"),
     ({"input_ids": [1] * 600}, "longer than the model's context length"),
@@ -149,8 +157,6 @@ BAD_BODIES: list[tuple[Any, str]] = [
 def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server: httpx.Client) -> None:
     content = body if isinstance(body, bytes) else None
     if content is None:
-        import json
-
         content = json.dumps(body).encode()
     response = server.post("/generate", content=content)
     assert response.status_code == 400
@@ -209,7 +215,12 @@ def test_chat_completions(server: httpx.Client) -> None:
                 reasons.append(part["finish_reason"])
     assert text == choice["message"]["content"]
     assert reasons[-1] == choice["finish_reason"]
-    for bad in ({"messages": []}, {"messages": ["x"]}, {"messages": messages, "max_tokns": 1}, {"messages": [{"role": 5}]}):
+    for bad in (
+        {"messages": []},
+        {"messages": ["x"]},
+        {"messages": messages, "max_tokns": 1},
+        {"messages": [{"role": 5}]},
+    ):
         assert server.post("/v1/chat/completions", json=bad).status_code == 400
 
 
@@ -217,7 +228,9 @@ def test_tools_reach_the_template(server: httpx.Client) -> None:
     messages = [{"role": "user", "content": "hi"}]
     tool = {"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}
     plain = server.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1}).json()
-    with_tool = server.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1, "tools": [tool]}).json()
+    with_tool = server.post(
+        "/v1/chat/completions", json={"messages": messages, "max_tokens": 1, "tools": [tool]}
+    ).json()
     assert with_tool["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 20
 
 
@@ -257,7 +270,12 @@ def test_pause_update_continue_abort(server: httpx.Client, tmp_path: Path, tiny_
         assert pending.result(60)["meta_info"]["finish_reason"]["type"] == "abort"
     assert server.get("/model_info").json()["weight_version"] == "1"
     blob = base64.b64encode(save(load_file(tiny_model_dir / "model.safetensors"))).decode()
-    body = {"serialized_named_tensors": [blob], "load_format": "safetensors", "weight_version": "0", "flush_cache": True}
+    body = {
+        "serialized_named_tensors": [blob],
+        "load_format": "safetensors",
+        "weight_version": "0",
+        "flush_cache": True,
+    }
     assert server.post("/update_weights_from_tensor", json=body).json()["success"]
     assert server.get("/model_info").json()["weight_version"] == "0"
 
@@ -299,7 +317,9 @@ def test_a_taken_port_and_a_bad_folder_end_with_one_line(tiny_model_dir: Path, t
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        taken = subprocess.run(command(tiny_model_dir, holder.getsockname()[1]), capture_output=True, text=True, timeout=60)
+        taken = subprocess.run(
+            command(tiny_model_dir, holder.getsockname()[1]), capture_output=True, text=True, timeout=60
+        )
     assert taken.returncode == 3
     assert taken.stderr.count("\n") == 1
     assert "cannot listen" in taken.stderr
@@ -343,7 +363,8 @@ def test_the_server_starts_without_heavy_imports(tiny_model_dir: Path) -> None:
         from agentrl.inference.embedded.options import EngineOptions
         from agentrl.inference.embedded.server import create_app
         create_app(Frontend(EngineOptions(model={str(tiny_model_dir)!r}, device="cpu")))
-        print(sorted({{"ray", "transformers", "pyarrow", "matplotlib", "aiohttp", "prometheus_client"}} & set(sys.modules)))
+        heavy = {{"ray", "transformers", "pyarrow", "matplotlib", "aiohttp", "prometheus_client"}}
+        print(sorted(heavy & set(sys.modules)))
         """
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
