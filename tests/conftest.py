@@ -11,11 +11,14 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 
 torch.set_num_threads(1)
+settings.register_profile("agentrl", deadline=None)  # machines that run tests are shared
+settings.load_profile("agentrl")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -164,7 +164,7 @@ class ChatRenderer:
                     **self._kwargs,
                 )
             )
-        except (JinjaError, TypeError) as error:
+        except (JinjaError, TypeError, ValueError) as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise TemplateError(
                 f"the chat template of {self.name} refuses a conversation of ({roles}): {error}"
@@ -188,11 +188,13 @@ class ChatRenderer:
     def _find_turn_end(self) -> list[int]:
         """Ids up to the token that ends every assistant turn; empty where the next role's marker does that (GLM).
 
-        What follows a turn whoever speaks next is the end-of-turn scaffold. Its first stop id ends the turn, or its
-        first special token where no stop id is in it (gpt-oss).
+        What follows a turn whoever speaks next, up to the generation prompt, is the end-of-turn scaffold. Its first
+        stop id ends the turn, or its first special token where no stop id is in it (gpt-oss).
         """
-        encode = self.encoder.encode
-        pairs = zip(encode(self._tail([_USER], None), []), encode(self._tail([], None), []), strict=False)
+        question = self._apply([_USER], None, generation_prompt=False)
+        prompt = self._apply([_USER], None, generation_prompt=True).removeprefix(question)
+        before_prompt = self.encoder.encode(self._tail([], None).removesuffix(prompt), [])
+        pairs = zip(self.encoder.encode(self._tail([_USER], None), []), before_prompt, strict=False)
         shared = [left for left, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
         for ends in (self._stop_ids, self.encoder.special_id_set):
             for place, token in enumerate(shared):

@@ -189,3 +189,13 @@ def test_an_end_of_turn_of_two_tokens(tokenizer: PreTrainedTokenizerFast) -> Non
     for tail in ([start, end], [end]):
         text = renderer.encoder.decode(renderer.delta([NEXT], sampled_ids=[*renderer.encode_text("x"), *tail]))
         assert text == "<|im_start|>user\nSure?<|im_start|><|im_end|>>"
+
+
+def test_a_role_marker_is_not_an_end_of_turn(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}"
+    template += "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    renderer = ChatRenderer(tokenizer, chat_template=template)
+    assert renderer.turn_end_ids == []
+    sampled = [*renderer.encode_text("x"), special(renderer, "<|im_end|>")]
+    text = renderer.encoder.decode(renderer.delta([NEXT], sampled_ids=sampled))
+    assert text == "<|im_start|>user\nSure?<|im_start|>assistant\n"
