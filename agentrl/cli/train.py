@@ -11,8 +11,10 @@ def train(config: str, overrides: list[str]) -> None:
 
     # Before the trainer is imported: a typo is answered in a second, not after torch and Ray.
     resolved = load_config(*split_arguments(config, overrides))
+    from agentrl.cli.demo.warm_start import prepare_if_missing
     from agentrl.trainer.run import run_training
 
+    prepare_if_missing(resolved)
     run_training(resolved)
 
 

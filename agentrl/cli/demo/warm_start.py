@@ -10,10 +10,10 @@ from pathlib import Path
 
 from agentrl.cli.demo.datasets import HELD_OUT_ROWS, TRAIN_ROWS, DemoData, fingerprint, write_data
 from agentrl.cli.demo.model import build_model
-from agentrl.config import load
+from agentrl.config import RunConfig, load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError
-from agentrl.observability.trackers import Tracker
+from agentrl.observability.trackers import Tracker, make_trackers
 from agentrl.plugin_config import load_tools
 
 RECIPE = "demo_sft"
@@ -82,6 +82,25 @@ def prepare(
     model = run_sft(config, trackers)
     _write_key(folder, key)
     return WarmStart(data, model, reused=False)
+
+
+def prepare_if_missing(config: RunConfig) -> None:
+    """Make the warm start of a run that trains the demo's recipe where nobody has run the demo yet.
+
+    Any other run is left alone, and so is a model that is there, however it was made.
+    """
+    model = Path(config.actor_rollout_ref.model.path)
+    out = model.parent.parent
+    is_demo = model == out / "warm_start" / "huggingface" and config.data.train_files == str(out / "data/train.parquet")
+    if not is_demo or model.exists():
+        return
+    from rich.console import Console
+
+    from agentrl.cli.demo.show import WarmStartShow
+
+    console = Console()
+    console.print(f"There is no warm start in {out} yet: making it.", soft_wrap=True, highlight=False)
+    prepare(out, [WarmStartShow(console), *make_trackers(["jsonl"])])
 
 
 def _recipe(out: Path, steps: int | None) -> SFTConfig:

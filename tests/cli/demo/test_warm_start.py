@@ -6,7 +6,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from agentrl.cli.demo import warm_start
-from agentrl.cli.demo.warm_start import KEY_FILE, prepare
+from agentrl.cli.demo.warm_start import KEY_FILE, prepare, prepare_if_missing
+from agentrl.config import load_config
 from agentrl.errors import CheckpointError, UserInputError
 from agentrl.trainer import sft
 
@@ -70,3 +71,24 @@ def test_the_recipe_is_the_one_in_configs(tmp_path):
     assert config.optim.name == "muon"
     assert config.trainer.total_training_steps == 700
     assert config.data.tool_config_path is not None
+
+
+def test_training_the_recipe_alone_makes_the_warm_start_once(tmp_path, monkeypatch):
+    out = tmp_path / "outputs" / "demo"
+    made = []
+    monkeypatch.setattr(warm_start, "prepare", lambda folder, trackers: made.append(folder))
+    paths = {"model": out / "warm_start" / "huggingface", "train": out / "data" / "train.parquet"}
+
+    def config(**changed):
+        given = {**paths, **changed}
+        return load_config(
+            "demo", [f"actor_rollout_ref.model.path={given['model']}", f"data.train_files={given['train']}"]
+        )
+
+    prepare_if_missing(config())
+    assert made == [out]
+    prepare_if_missing(config(train=tmp_path / "mine.parquet"))
+    prepare_if_missing(config(model=tmp_path / "model"))
+    paths["model"].mkdir(parents=True)
+    prepare_if_missing(config())
+    assert made == [out]
