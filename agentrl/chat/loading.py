@@ -38,7 +38,7 @@ def load_renderer(
         raise TemplateError("no model given: set `actor_rollout_ref.model.path` to a Hugging Face folder")
     looks_like_hub_name = source.count("/") <= 1 and source[0] not in "./~"
     if not Path(source).expanduser().is_dir() and not looks_like_hub_name:
-        raise TemplateError(f"cannot load a tokenizer: there is no model folder '{source}'")
+        raise TemplateError(f"cannot load a tokenizer from {source}: there is no such folder")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
