@@ -62,6 +62,7 @@ class Router:
         self._recovery_wait_s = recovery_wait_s
         self._home: dict[str, _Server] = {}
         self._probe: asyncio.Task[None] | None = None
+        self._look: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._admitted = asyncio.Event()
         self._servers = [self._make_server(address) for address in self._checked(addresses)]
@@ -96,7 +97,7 @@ class Router:
                 happened to each).
             EngineRequestError, EngineTimeout: as `EngineClient.generate`; another engine would not help.
         """
-        while True:
+        for _ in range(len(self._servers) + 1):  # an engine that is well and yet useless must not be asked for ever
             server = self._home.get(trajectory_id)
             if server is None or server.reason_out is not None:
                 server = await self._assign(trajectory_id)
@@ -114,6 +115,7 @@ class Router:
                 raise
             else:
                 return output
+        raise EngineUnavailable("no engine could serve this turn: " + self._reasons())
 
     def release(self, trajectory_id: str) -> None:
         """Forget a trajectory that ended. Unknown ones are fine."""
@@ -222,6 +224,10 @@ class Router:
         return server
 
     async def _wait_for_one(self) -> None:
+        """Look once at all engines, which may have been restarted, then wait for one as long as is allowed."""
+        if self._look is None or self._look.done():
+            self._look = self._spawn(self._probe_all())
+        await asyncio.shield(self._look)
         try:
             async with asyncio.timeout(self._recovery_wait_s):
                 while self._all_out():
@@ -274,8 +280,10 @@ class Router:
     async def _probe_until_all_in(self) -> None:
         while self.out:
             await asyncio.sleep(PROBE_INTERVAL_S)
-            for server in [s for s in self._servers if s.reason_out is not None]:
-                await self._probe_one(server)
+            await self._probe_all()
+
+    async def _probe_all(self) -> None:
+        await asyncio.gather(*(self._probe_one(s) for s in self._servers if s.reason_out is not None))
 
     async def _probe_one(self, server: _Server) -> None:
         try:

@@ -95,6 +95,16 @@ async def test_an_engine_whose_weights_change_behind_our_back_is_taken_out(
         await router.verify()
 
 
+async def test_an_engine_that_says_one_version_and_samples_from_another(
+    router: Router, engines: list[ScriptedEngine]
+) -> None:
+    await router.update_weights("folder", 1)
+    for engine in engines:
+        engine.answer_overrides = {"weight_version": "0"}
+    with pytest.raises(EngineUnavailable, match="tokens of weight version 0, the run is at 1"):
+        await generate(router, "t0")
+
+
 async def test_a_request_that_breaks_does_not_take_healthy_engines_out(
     router: Router, engines: list[ScriptedEngine]
 ) -> None:

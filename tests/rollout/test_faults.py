@@ -162,7 +162,6 @@ def test_after_a_failed_step_the_manager_goes_on(make_engine: MakeEngine, make_m
     with pytest.raises(FailureBudgetError):
         manager.generate_sequences(batch_of(ROWS))
     engine.start()
-    time.sleep(1.5)  # the router looks once a second
     assert len(manager.generate_sequences(batch_of(ROWS))) == 4
     engine.stop()
     other = make_engine()
