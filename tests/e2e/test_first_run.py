@@ -1,0 +1,146 @@
+"""A whole run from the command line on Ray with an engine over HTTP, and what it leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runs import Run, Workspace, finished
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentrl.config import load_config
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def done(workspace: Workspace) -> Run:
+    """Two GRPO steps on Ray with two training ranks, tools, validation, checkpoints and every logger."""
+    run = workspace.run(
+        "first",
+        data__val_files=str(workspace.val),
+        data__max_prompt_length=640,
+        actor_rollout_ref__rollout__agent__default_agent_loop="tool_agent",
+        actor_rollout_ref__rollout__multi_turn__tool_config_path="tools/calculator.yaml",
+        actor_rollout_ref__actor__use_kl_loss=True,
+        trainer__backend="ray",
+        trainer__n_gpus_per_node=2,
+        trainer__logger=["console", "jsonl", "tensorboard"],
+        trainer__test_freq=2,
+        trainer__save_freq=1,
+        trainer__max_ckpt_to_keep=1,
+    )
+    code, output = finished("train", str(run.recipe))
+    assert code == 0, output
+    assert "step 2/2" in output
+    assert "Traceback" not in output
+    return run
+
+
+def test_metrics_have_the_names_that_dashboards_know(done: Run) -> None:
+    zero, first, second = done.metrics
+    assert [zero["step"], first["step"], second["step"]] == [0, 1, 2]
+    assert {name for name in zero if name.startswith("val-core")} == {"val-core/test/sums/reward/mean@1"}
+    expected = [
+        "critic/score/mean",
+        "critic/rewards/max",
+        "critic/advantages/min",
+        "critic/returns/mean",
+        "actor/pg_loss",
+        "actor/kl_loss",
+        "actor/entropy",
+        "actor/pg_clipfrac",
+        "actor/pg_clipfrac_lower",
+        "actor/ppo_kl",
+        "actor/grad_norm",
+        "actor/lr",
+        "response_length/mean",
+        "response_length/clip_ratio",
+        "prompt_length/max",
+        "num_turns/mean",
+        "tool_call_counts/mean",
+        "timing_s/gen",
+        "timing_s/old_log_prob",
+        "timing_s/ref",
+        "timing_s/adv",
+        "timing_s/update_actor",
+        "timing_s/update_weights",
+        "timing_s/save_checkpoint",
+        "timing_s/step",
+        "timing_per_token_ms/gen",
+        "timing_s/agent_loop/generate_sequences/mean",
+        "timing_s/agent_loop/tool_calls/max",
+        "perf/total_num_tokens",
+        "perf/time_per_step",
+        "perf/throughput",
+        "perf/cpu_memory_used_gb",
+        "global_seqlen/minmax_diff",
+        "global_seqlen/balanced_max",
+        "training/global_step",
+        "training/epoch",
+        "training/rollout_probs_diff_mean",
+        "training/rollout_probs_diff_max",
+        "training/rollout_actor_probs_pearson_corr",
+        "rollout_corr/kl",
+        "rollout/stop_reason/length",
+        "rollout/env_error_rate",
+        "rollout/zero_variance_groups",
+        "rollout/tool_call_rate",
+        "rollout/tool_error_rate",
+    ]
+    assert not set(expected) - set(first)
+    assert "val-core/test/sums/reward/mean@1" not in first
+    assert {"val-core/test/sums/reward/mean@1", "val-aux/num_turns/mean", "timing_s/testing"} <= set(second)
+
+
+def test_the_engine_serves_the_weights_that_were_trained(done: Run) -> None:
+    _zero, first, second = done.metrics
+    assert first["actor/grad_norm"] > 0
+    assert second["actor/kl_loss"] > first["actor/kl_loss"]
+    assert second["training/rollout_probs_diff_max"] < 1e-5
+    for step, version in ((1, 0), (2, 1)):
+        for row in done.rollouts(step):
+            sampled = [v for v, m in zip(row["weight_versions"], row["response_mask"], strict=True) if m]
+            assert set(sampled) == {version}
+
+
+def test_the_rollout_log_holds_exact_tokens(done: Run) -> None:
+    rows = done.rollouts(1)
+    assert len(rows) == 8
+    assert len({row["uid"] for row in rows}) == 4
+    for row in rows:
+        assert {"input", "output", "gts", "score", "step", "messages", "stop_reason", "num_turns"} <= set(row)
+        count = len(row["response_ids"])
+        assert count == len(row["response_mask"]) == len(row["rollout_log_probs"]) == len(row["weight_versions"]) > 0
+        assert row["input"].startswith("<|im_start|>system\n")
+        assert row["response_mask"][-1] == 1
+
+
+def test_the_newest_checkpoint_is_whole_and_loads_elsewhere(done: Run) -> None:
+    assert [path.name for path in sorted(done.folder.glob("global_step_*"))] == ["global_step_2"]
+    assert (done.folder / "latest_checkpointed_iteration.txt").read_text() == "2"
+    folder = done.folder / "global_step_2"
+    assert {path.name for path in folder.iterdir()} == {"actor", "data.pt", "trainer_state.pt"}
+    model = AutoModelForCausalLM.from_pretrained(folder / "actor" / "huggingface")
+    start = AutoModelForCausalLM.from_pretrained(done.config.actor_rollout_ref.model.path)
+    assert not model.lm_head.weight.equal(start.lm_head.weight)
+    assert AutoTokenizer.from_pretrained(folder / "actor" / "huggingface").chat_template
+
+
+def test_the_resolved_config_is_a_recipe_of_the_same_run(done: Run) -> None:
+    assert load_config(done.folder / "config.yaml") == done.config
+
+
+def test_nothing_is_left_in_shared_memory(done: Run) -> None:
+    assert done.metrics
+    assert not list(Path("/dev/shm").glob("agentrl-weights-*"))
+
+
+def test_tensorboard_has_the_run(done: Run) -> None:
+    assert list((done.folder / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_a_finished_run_has_nothing_more_to_do(done: Run) -> None:
+    code, output = finished("train", str(done.recipe), "trainer.backend=local", "trainer.n_gpus_per_node=1")
+    assert code == 0, output
+    assert [row["step"] for row in done.metrics] == [0, 1, 2]
