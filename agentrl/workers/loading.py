@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,17 +38,32 @@ def load_backbone(model: BackboneConfig, dtype: torch.dtype, attention: str) -> 
     return _load(AutoModel, model, dtype, attention)
 
 
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without progress bars for files that take a moment, once per rank."""
+    from transformers.utils import logging as hf_logging
+
+    enabled = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            hf_logging.enable_progress_bar()
+
+
 def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
     path = os.path.expanduser(model.path)
     _require_model_folder(path)
     try:
-        net, info = auto_class.from_pretrained(
-            path,
-            dtype=dtype,
-            attn_implementation=attention,
-            trust_remote_code=model.trust_remote_code,
-            output_loading_info=True,
-        )
+        with quiet_transformers():
+            net, info = auto_class.from_pretrained(
+                path,
+                dtype=dtype,
+                attn_implementation=attention,
+                trust_remote_code=model.trust_remote_code,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"the model in '{path}' cannot be loaded: {error}") from error
     missing = sorted(info["missing_keys"])
