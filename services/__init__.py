@@ -1,1 +1,1 @@
-"""TODO doc."""
+"""Standalone services that agents reach over HTTP only."""

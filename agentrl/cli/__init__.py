@@ -31,7 +31,7 @@ app.add_typer(docs, name="docs")
 
 Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a recipe in agentrl's configs/.")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="section.key=value, values by YAML's rules: [a,b], null, true, 1e-6, 'text'.")
+    list[str] | None, typer.Argument(help="section.key=value, YAML values: \\[a,b], null, true, 1e-6, 'text'.")
 ]
 
 

@@ -1,1 +1,1 @@
-"""TODO doc."""
+"""Inference engines: a client and a router for servers of the native API, their launch, an engine of our own."""
