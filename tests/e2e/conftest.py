@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
-import httpx
 import pytest
-from runs import Workspace, started, wait_until
+from runs import Workspace, serving
 
 from agentrl.testing.models import build_tiny_model
 
@@ -21,22 +19,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.fixture(scope="session")
 def engine(workspace: Workspace) -> Iterator[str]:
-    """Address of a deterministic engine started with `agentrl serve engine`, for runs that need not start their own."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    options = ["--model", str(workspace.model), "--port", str(port), "--threads", "1", "--device", "cpu"]
-    options += ["--max-running-requests", "8", "--max-context-length", "128", "--deterministic"]
-    with started("serve", "engine", *options) as process:
-        wait_until(lambda: _healthy(address), 60, lambda: process.finish()[1] if process.popen.poll() else "")
+    """Address of a deterministic engine, for runs that need not start their own."""
+    with serving(workspace.model, "--deterministic") as address:
         yield address
-        process.popen.terminate()
-        assert process.finish()[0] in (0, -15)
-
-
-def _healthy(address: str) -> bool:
-    try:
-        return httpx.get(f"{address}/health", trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -211,3 +213,27 @@ def wait_for_steps(run: Run, count: int, process: Process) -> None:
         return file.is_file() and file.read_text().count("\n") >= count
 
     wait_until(logged, 600)
+
+
+@contextmanager
+def serving(model: Path, *options: str) -> Iterator[str]:
+    """`agentrl serve engine` on a free port; gives its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    arguments = ["--model", str(model), "--port", str(port), "--threads", "1", "--device", "cpu"]
+    arguments += ["--max-running-requests", "8", "--max-context-length", "128"]
+    address = f"http://127.0.0.1:{port}"
+    with started("serve", "engine", *arguments, *options) as process:
+
+        def healthy() -> bool:
+            assert process.popen.poll() is None, process.finish()[1]
+            try:
+                return httpx.get(f"{address}/health", trust_env=False).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        wait_until(healthy, 120)
+        yield address
+        process.send(signal.SIGTERM)
+        process.finish()

@@ -7,10 +7,11 @@ import resource
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from runs import Process, Run, Workspace, finished, started, wait_for_steps
+from runs import Process, Run, Workspace, finished, serving, started, wait_for_steps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 MANY = 1000
@@ -18,6 +19,10 @@ MANY = 1000
 
 def long_run(workspace: Workspace, name: str, **changes: object) -> Run:
     return workspace.run(name, trainer__total_training_steps=MANY, **changes)
+
+
+def _is_listening(connection: Any, address: str) -> bool:
+    return connection.status == psutil.CONN_LISTEN and address.endswith(f":{connection.laddr.port}")
 
 
 def engine_processes(process: Process) -> list[psutil.Process]:
@@ -59,18 +64,16 @@ def test_a_dead_engine_is_started_again_with_the_weights_of_the_run(workspace: W
 
 
 def test_a_dead_engine_that_is_not_ours_ends_the_run(workspace: Workspace) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    options = ["--model", str(workspace.model), "--port", str(port), "--threads", "1", "--max-context-length", "128"]
-    changes = {"server__addresses": [f"http://127.0.0.1:{port}"], "server__retries": 1}
-    run = long_run(workspace, "engine_gone", **{f"actor_rollout_ref__rollout__{k}": v for k, v in changes.items()})
-    with started("serve", "engine", *options) as engine, started("train", str(run.recipe)) as process:
-        wait_for_steps(run, 1, process)
-        engine.send(signal.SIGKILL)
-        code, output = process.finish()
+    with serving(workspace.model) as address:
+        changes = {"server__addresses": [address], "server__retries": 1}
+        run = long_run(workspace, "engine_gone", **{f"actor_rollout_ref__rollout__{k}": v for k, v in changes.items()})
+        with started("train", str(run.recipe)) as process:
+            wait_for_steps(run, 1, process)
+            [listening] = [c.pid for c in psutil.net_connections("tcp") if _is_listening(c, address)]
+            psutil.Process(listening).kill()
+            code, output = process.finish()
     assert code == 3, output
-    assert f"127.0.0.1:{port}" in output
+    assert address in output
     assert "Traceback" not in output
 
 

@@ -1,0 +1,170 @@
+"""Other ways to train, in this process over a running engine: PPO with a critic, weights over HTTP, several engines."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+from runs import Run, Workspace, serving
+
+from agentrl.config import RunConfig
+from agentrl.data_proto import DataProto
+from agentrl.errors import ConfigError
+from agentrl.observability.trackers import RunInfo, Tracker
+from agentrl.trainer.run import run_training
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+class Recorder(Tracker):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.stages: list[str] = []
+        self.rows: dict[int, int] = {}
+        self.conversations = 0
+        self.closed = False
+
+    def on_start(self, run: RunInfo) -> None:
+        self.info = run
+
+    def on_stage(self, step: int, stage: str) -> None:
+        self.stages.append(stage)
+
+    def on_rollouts(self, step: int, batch: DataProto) -> None:
+        self.rows[step] = len(batch)
+
+    def on_validation(self, step: int, conversations: object) -> None:
+        self.conversations += len(list(conversations))  # type: ignore[call-overload]
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self.metrics[step] = metrics
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def make(workspace: Workspace, engine: str, request: pytest.FixtureRequest):
+    """Recipes over the running engine."""
+
+    def build(**changes: object) -> Run:
+        name = "".join(char if char.isalnum() else "_" for char in request.node.name)
+        return workspace.run(name, **{"actor_rollout_ref__rollout__server__addresses": [engine], **changes})
+
+    return build
+
+
+def train(config: RunConfig) -> Recorder:
+    recorder = Recorder()
+    run_training(config, [recorder])
+    assert recorder.closed
+    assert all(math.isfinite(value) for metrics in recorder.metrics.values() for value in metrics.values())
+    return recorder
+
+
+PPO = {
+    "algorithm__adv_estimator": "gae",
+    "algorithm__use_kl_in_reward": True,
+    "algorithm__kl_ctrl__type": "adaptive",
+    "algorithm__kl_ctrl__target_kl": 1e-3,
+    "critic__optim__lr": 1e-2,
+    "trainer__critic_warmup": 1,
+}
+
+
+def test_ppo_learns_values_first_and_resumes_with_its_critic(make) -> None:
+    run = make(**PPO, trainer__total_training_steps=3, trainer__save_freq=2, trainer__deterministic=True)
+    first = train(run.config)
+    one, two, three = (first.metrics[step] for step in (1, 2, 3))
+    assert "actor/pg_loss" not in one
+    assert {"critic/vf_loss", "critic/grad_norm", "critic/vf_clipfrac", "critic/vpred_mean", "critic/lr"} <= set(one)
+    assert one["critic/values/max"] == 0.0
+    assert two["critic/values/max"] != 0.0
+    assert "critic/vf_explained_var" in two
+    assert two["actor/grad_norm"] > 0
+    assert three["actor/reward_kl_penalty"] != 0.0
+    assert three["actor/reward_kl_penalty_coeff"] != one["actor/reward_kl_penalty_coeff"]
+    order = ["gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights"]
+    assert [stage for stage in first.stages[-len(order) - 1 :] if stage != "save_checkpoint"] == order
+    assert (run.folder / "global_step_2" / "critic").is_dir()
+    config = run.config
+    config.trainer.resume_mode = "resume_path"
+    config.trainer.resume_from_path = str(run.folder / "global_step_2")
+    again = train(config)
+    assert again.info.resumed_from == 2
+    assert list(again.metrics) == [3]
+    for name in ("critic/values/mean", "critic/vf_loss", "actor/pg_loss", "actor/reward_kl_penalty_coeff"):
+        assert again.metrics[3][name] == pytest.approx(three[name], rel=1e-5, abs=1e-7)
+
+
+def test_weights_travel_over_http(make) -> None:
+    recorder = train(make(actor_rollout_ref__rollout__weight_sync="tensor").config)
+    assert recorder.metrics[1]["actor/grad_norm"] > 0
+    assert recorder.metrics[2]["training/rollout_probs_diff_max"] < 1e-5
+
+
+def test_old_log_probs_can_be_the_rollouts(make) -> None:
+    recorder = train(make(algorithm__rollout_correction__bypass_old_log_prob=True).config)
+    assert recorder.metrics[1]["actor/ppo_kl"] == pytest.approx(0.0, abs=1e-2)
+    assert "training/rollout_probs_diff_max" not in recorder.metrics[1]
+    assert "actor/entropy" in recorder.metrics[1]
+
+
+def test_truncated_sampling_recomputes_and_sees_the_mismatch(make) -> None:
+    recorder = train(make(actor_rollout_ref__rollout__top_k=5, algorithm__rollout_correction__is_level="token").config)
+    assert recorder.metrics[1]["training/rollout_probs_diff_max"] < 1e-5
+    assert recorder.metrics[1]["rollout_corr/is_mean"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_groups_without_variance_leave_nothing_to_learn(make, workspace: Workspace) -> None:
+    flat = workspace.folder / "flat.py"
+    flat.write_text("def compute_score(**kwargs):\n    return 0.5\n")
+    run = make(custom_reward_function__path=str(flat), algorithm__filter_zero_variance_groups=True)
+    recorder = train(run.config)
+    assert recorder.rows == {1: 8, 2: 8}
+    assert recorder.metrics[2]["rollout/zero_variance_groups"] == 4
+    assert recorder.metrics[2]["critic/score/mean"] == 0.5
+    assert "update_actor" not in recorder.stages
+    assert all(v in (0, -1) for row in run.rollouts(2) for v in row["weight_versions"])
+
+
+def test_validation_only_samples_and_shows_conversations(make, workspace: Workspace) -> None:
+    run = make(
+        data__val_files=str(workspace.val),
+        data__val_batch_size=1,
+        trainer__val_only=True,
+        trainer__log_val_generations=1,
+        trainer__validation_data_dir=str(workspace.folder / "validation"),
+        actor_rollout_ref__rollout__val_kwargs={"n": 3, "do_sample": True, "temperature": 1.0},
+    )
+    recorder = train(run.config)
+    assert list(recorder.metrics) == [0]
+    assert {"val-core/test/sums/reward/mean@3", "val-core/test/sums/reward/best@3"} <= set(recorder.metrics[0])
+    assert recorder.conversations == 1
+    assert len((workspace.folder / "validation" / "0.jsonl").read_text().splitlines()) == 6
+
+
+def test_two_engines_serve_one_run(make, workspace: Workspace, engine: str) -> None:
+    with serving(workspace.model) as second:
+        recorder = train(make(actor_rollout_ref__rollout__server__addresses=[engine, second]).config)
+        served = [
+            httpx.get(f"{each}/model_info", trust_env=False).json()["weight_version"] for each in (engine, second)
+        ]
+    assert served == ["2", "2"]
+    assert recorder.metrics[2]["training/rollout_probs_diff_max"] < 1e-5
+
+
+def test_an_unknown_logger_is_told(make) -> None:
+    config = make().config
+    config.trainer.logger = ["tensorbord"]
+    with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
+        run_training(config)
+
+
+def test_no_export_is_left_behind() -> None:
+    assert not list(Path("/dev/shm").glob(f"agentrl-weights-{os.getpid()}-*"))
