@@ -20,8 +20,10 @@ from agentrl.errors import TemplateError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_CACHED_PIECE = 64
-"""Pieces up to this many characters are kept with their ids: the scaffold of a template repeats in every turn."""
+_CACHED_PIECE = 8192
+_CACHED_PIECES = 1024
+"""The ids of so many pieces, each up to so many characters, are kept: a template's scaffold repeats in every turn, a
+system message with its tools in every row, a prompt in every rollout of its group."""
 
 
 class TextEncoder:
@@ -51,7 +53,7 @@ class TextEncoder:
         nonce = secrets.token_hex(8)
         self._marker = f"Hidden{nonce}N%dE"
         self._hidden = re.compile(f"Hidden{nonce}N([0-9]+)E")
-        self._cached = lru_cache(maxsize=4096)(self._encode_whole)
+        self._cached = lru_cache(maxsize=_CACHED_PIECES)(self._encode_whole)
         plain_flags = all(
             not (t.lstrip or t.rstrip or t.single_word or t.normalized) for t in added.values() if t.special
         )
