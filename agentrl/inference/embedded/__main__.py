@@ -32,6 +32,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     add("--seed", type=int, default=0, help="seed of requests without sampling_seed")
     add("--weight-version", default="0", help="name of the initial weights")
     add("--kv-cache-gb", type=float, help="memory for the KV cache; default: a quarter of the free memory, GPU half")
+    add("--no-native", dest="native", action="store_false", help="torch operations only, no compiled C")
     add("--die-with-parent", action="store_true", help="end when the parent process ends (Linux)")
     given = parser.parse_args(arguments)
     for name in ("max_running_requests", "max_context_length", "prefill_chunk", "threads", "kv_cache_gb"):

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl.inference.embedded.decoder import DecodeRows, PrefillRows, Step
+from agentrl.inference.embedded.decoder import PrefillRows, Step
+from agentrl.inference.embedded.ops import DecodeRows
 from agentrl.inference.embedded.slots import SlotTable
 
 Ints = NDArray[np.int64]
@@ -30,7 +31,7 @@ class Plan:
     """`(slot, first position, tokens)` of rows whose logits are all wanted; they come before the sampled ones."""
 
 
-def build(table: SlotTable, prefill_budget: int, heads: int, device: torch.device) -> Plan | None:
+def build(table: SlotTable, prefill_budget: int, heads: int, device: torch.device, *, bias: bool = True) -> Plan | None:
     """Choose the tokens of the next step: one of every decoding slot, and prompt tokens up to the budget.
 
     Args:
@@ -38,6 +39,7 @@ def build(table: SlotTable, prefill_budget: int, heads: int, device: torch.devic
         prefill_budget: most prompt tokens.
         heads: key heads of the model.
         device: where the step runs.
+        bias: whether decode attention needs its mask.
 
     Returns:
         The plan; None when there is nothing to compute.
@@ -62,7 +64,7 @@ def build(table: SlotTable, prefill_budget: int, heads: int, device: torch.devic
         positions=torch.from_numpy(positions).to(device),
         slots=torch.from_numpy(rows).to(device),
         outputs=None if len(outputs) == len(rows) and not scored else torch.from_numpy(outputs).to(device),
-        decode=_decode_rows(table, decode, heads, device) if len(decode) else None,
+        decode=_decode_rows(table, decode, heads, device, bias) if len(decode) else None,
         prefill=tuple(_prefill_rows(table, slots, sizes, device) for slots, sizes in groups),
     )
     return Plan(step, order, sizes, order[complete], scored)
@@ -95,16 +97,18 @@ def _outputs(
     return np.concatenate([*extra, (ends - 1)[complete]]), scored
 
 
-def _decode_rows(table: SlotTable, slots: Ints, heads: int, device: torch.device) -> DecodeRows:
+def _decode_rows(table: SlotTable, slots: Ints, heads: int, device: torch.device, bias: bool) -> DecodeRows:
     span = int(slots[-1]) + 1
+    if not bias:
+        return DecodeRows(len(slots), span, None, None)
     last = np.zeros(span, np.int64)
     last[slots] = table.computed[slots]
     length = min(table.cache.length, -(-(int(last.max()) + 1) // LENGTH_ROUNDING) * LENGTH_ROUNDING)
     limits = torch.from_numpy(np.repeat(last, heads)).to(device)[:, None]
-    bias = torch.zeros((span * heads, length), dtype=table.cache.dtype, device=device)
-    bias.masked_fill_(torch.arange(length, device=device) > limits, -torch.inf)
+    mask = torch.zeros((span * heads, length), dtype=table.cache.dtype, device=device)
+    mask.masked_fill_(torch.arange(length, device=device) > limits, -torch.inf)
     index = None if span == len(slots) else torch.from_numpy(slots).to(device)
-    return DecodeRows(len(slots), span, index, bias.unsqueeze(1))
+    return DecodeRows(len(slots), span, index, mask.unsqueeze(1))
 
 
 def _prefill_rows(table: SlotTable, slots: Ints, counts: Ints, device: torch.device) -> PrefillRows:

@@ -18,21 +18,10 @@ from torch import Tensor
 from agentrl.inference.embedded import weights
 from agentrl.inference.embedded.kv_cache import KVCache
 from agentrl.inference.embedded.model_spec import ModelSpec
+from agentrl.inference.embedded.native_ops import best_ops
+from agentrl.inference.embedded.ops import DecodeRows, TorchOps
 from agentrl.inference.embedded.rope import pairing, rotation_table
 from agentrl.inference.embedded.weights import Target
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeRows:
-    """The first tokens of a step: one token each for these slots."""
-
-    count: int
-    span: int
-    """Attention runs over the slots `0..span`."""
-    slots: Tensor | None
-    """`(count,)` slot of each row; None: row i is slot i and `span == count`."""
-    bias: Tensor
-    """`(span * K, 1, L)`: 0 where a slot may look, -inf elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +81,29 @@ class Decoder:
     head: Tensor
     layers: list[Layer]
     rotations: Tensor
+    ops: TorchOps
     targets: dict[str, Target] = field(default_factory=dict)
 
     @classmethod
     def load(
-        cls, spec: ModelSpec, folder: str | Path, context: int, dtype: torch.dtype, device: torch.device
+        cls,
+        spec: ModelSpec,
+        folder: str | Path,
+        context: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        native: bool = True,
     ) -> Decoder:
         """Build the model and read its weights from a Hugging Face folder."""
-        model = cls._empty(spec, context, dtype, device)
+        ops = best_ops(spec, dtype, device) if native else TorchOps()
+        model = cls._empty(spec, context, dtype, device, ops)
         model.targets = _targets(model)
         model.load_folder(folder)
         return model
 
     @classmethod
-    def _empty(cls, spec: ModelSpec, context: int, dtype: torch.dtype, device: torch.device) -> Decoder:
+    def _empty(cls, spec: ModelSpec, context: int, dtype: torch.dtype, device: torch.device, ops: TorchOps) -> Decoder:
         def new(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
@@ -131,7 +129,7 @@ class Decoder:
         head = embed if spec.tie_word_embeddings else new(spec.vocab_size, spec.hidden_size)
         rotations = rotation_table(spec, context, device)
         layers = [layer() for _ in range(spec.num_layers)]
-        return cls(spec, dtype, device, embed, new(spec.hidden_size), head, layers, rotations)
+        return cls(spec, dtype, device, embed, new(spec.hidden_size), head, layers, rotations, ops)
 
     def load_folder(self, folder: str | Path) -> None:
         """Replace all weights; see `weights.load_folder`."""
@@ -146,70 +144,40 @@ class Decoder:
 
     def forward(self, step: Step, cache: KVCache) -> Tensor:
         """Compute a step, store its keys and values, return float32 logits `(outputs, vocab)`."""
-        s, eps = self.spec, self.spec.rms_norm_eps
+        ops, eps = self.ops, self.spec.rms_norm_eps
         x = F.embedding(step.ids, self.embed)
-        rotations = self.rotations[step.positions].unsqueeze(1)
         for number, layer in enumerate(self.layers):
-            normed = F.rms_norm(x, (s.hidden_size,), layer.input_norm, eps)
-            attended = self._attention(number, layer, normed, rotations, step, cache)
+            attended = self._attention(layer, ops.rms_norm(x, layer.input_norm, eps), step, cache, number)
             x = torch.addmm(x, attended, layer.out.t())
             if layer.out_bias is not None:
                 x += layer.out_bias
-            normed = F.rms_norm(x, (s.hidden_size,), layer.mlp_norm, eps)
-            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.t())
+            gate_up = F.linear(ops.rms_norm(x, layer.mlp_norm, eps), layer.gate_up, layer.gate_up_bias)
+            x = torch.addmm(x, ops.swiglu(gate_up), layer.down.t())
             if layer.down_bias is not None:
                 x += layer.down_bias
         if step.outputs is not None:
             x = x[step.outputs]
-        return F.linear(F.rms_norm(x, (s.hidden_size,), self.norm, eps), self.head).float()
+        return F.linear(ops.rms_norm(x, self.norm, eps), self.head).float()
 
-    def _attention(self, number: int, layer: Layer, x: Tensor, rotations: Tensor, step: Step, cache: KVCache) -> Tensor:
-        s = self.spec
+    def _attention(self, layer: Layer, x: Tensor, step: Step, cache: KVCache, number: int) -> Tensor:
+        s, ops = self.spec, self.ops
         rotated = s.num_heads + s.num_kv_heads
         qkv = F.linear(x, layer.qkv, layer.qkv_bias).view(-1, rotated + s.num_kv_heads, s.head_dim)
-        qk = qkv[:, :rotated]
         if layer.qk_norm is not None:
+            qk = qkv[:, :rotated]
             qk.copy_(F.rms_norm(qk, (s.head_dim,), None, s.rms_norm_eps) * layer.qk_norm)
-        _rotate_(qk, rotations)
-        cache.write(number, step.slots, step.positions, qkv[:, s.num_heads :].view(-1, 2, s.num_kv_heads, s.head_dim))
         keys, values = cache.data[number, 0], cache.data[number, 1]
-        parts: list[Tensor] = []
-        done = 0
-        if step.decode is not None:
+        ops.rotate_and_store(qkv, self.rotations, step.slots, step.positions, keys, values)
+        if step.decode is None:
+            done, parts = 0, []
+        else:
             done = step.decode.count
-            parts.append(_decode_attention(qkv[:done, : s.num_heads], keys, values, step.decode))
+            parts = [ops.decode_attention(qkv, keys, values, step.slots, step.positions, step.decode)]
         for rows in step.prefill:
             end = done + rows.index.shape[0]
             parts.append(_prefill_attention(qkv[done:end, : s.num_heads], keys, values, rows))
             done = end
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _rotate_(x: Tensor, rotations: Tensor) -> None:
-    """Rotate pairs of neighbours in place; in float32 whatever the type."""
-    if x.dtype == torch.float32:
-        torch.view_as_complex(_pairs(x)).mul_(rotations)
-    else:
-        pairs = torch.view_as_complex(_pairs(x.float()))
-        x.copy_(torch.view_as_real(pairs * rotations).flatten(-2))
-
-
-def _pairs(x: Tensor) -> Tensor:
-    return x.view(*x.shape[:-1], -1, 2)
-
-
-def _decode_attention(q: Tensor, keys: Tensor, values: Tensor, rows: DecodeRows) -> Tensor:
-    """Attention of one token per slot `(count, H, D)` -> `(count, H * D)`; the scale is folded into the queries."""
-    kv_heads, length = keys.shape[1], rows.bias.shape[2]
-    if rows.slots is not None:
-        q = q.new_zeros((rows.span, *q.shape[1:])).index_copy_(0, rows.slots, q)
-    q = q.reshape(rows.span * kv_heads, -1, q.shape[-1])
-    k = keys[: rows.span, :, :length].flatten(0, 1)
-    v = values[: rows.span, :, :length].flatten(0, 1)
-    scores = torch.baddbmm(rows.bias, q, k.transpose(1, 2))
-    out = torch.bmm(torch.softmax(scores, dim=-1), v).view(rows.span, -1)
-    return out if rows.slots is None else out[rows.slots]
 
 
 def _prefill_attention(q: Tensor, keys: Tensor, values: Tensor, rows: PrefillRows) -> Tensor:

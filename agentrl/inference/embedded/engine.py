@@ -197,7 +197,7 @@ class Engine:
 def _scheduler(options: EngineOptions, spec: ModelSpec, context: int) -> Scheduler:
     """Load the model and lay out its cache."""
     device, dtype = options.torch_device(), options.torch_dtype()
-    model = Decoder.load(spec, options.model, context, dtype, device)
+    model = Decoder.load(spec, options.model, context, dtype, device, native=options.native)
     cache = KVCache(spec, dtype, device)
     running = 1 if options.deterministic else options.max_running_requests
     slots = 1 if options.deterministic else running + running // 2

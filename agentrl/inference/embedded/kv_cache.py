@@ -57,10 +57,6 @@ class KVCache:
         """Zero a slot: leftovers that are not finite would leak through masked positions (0 * NaN is NaN)."""
         self.data[:, :, slot] = 0
 
-    def write(self, layer: int, slots: Tensor, positions: Tensor, kv: Tensor) -> None:
-        """Store keys and values `(tokens, 2, kv_heads, head_dim)` at `(slots, positions)`."""
-        self.data[layer].transpose(0, 1)[slots, :, :, positions] = kv
-
     def _zeros(self, slots: int, length: int) -> Tensor:
         s = self.spec
         shape = (s.num_layers, 2, slots, s.num_kv_heads, length, s.head_dim)

@@ -41,6 +41,8 @@ class EngineOptions:
     """Name of the initial weights."""
     kv_cache_gb: float | None = None
     """Memory for the KV cache; None: a quarter of the free memory, on CUDA half."""
+    native: bool = True
+    """Use the C operations of `native_ops` where they can run; False: torch only."""
     die_with_parent: bool = False
     """End this process when its parent ends (Linux)."""
 

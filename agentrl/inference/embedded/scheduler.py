@@ -68,9 +68,15 @@ class Scheduler:
         active = self.table.active
         if len(active) and (retracted := self.table.reserve(int(self.table.known[active].max()))):
             self._requeue(retracted)
-        elif len(active) and active[-1] + 1 > 1.5 * len(active) + 2:
+        elif self.model.ops.wants_bias and len(active) and active[-1] + 1 > 1.5 * len(active) + 2:
             self.table.move_together()
-        plan = batch.build(self.table, self.prefill_chunk, self.model.spec.num_kv_heads, self.model.device)
+        plan = batch.build(
+            self.table,
+            self.prefill_chunk,
+            self.model.spec.num_kv_heads,
+            self.model.device,
+            bias=self.model.ops.wants_bias,
+        )
         if plan is None:
             return []
         logits = self.model.forward(plan.step, self.table.cache)

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_concurrent_greedy_equals_a_plain_forward_pass(
-    family: str, family_dirs: dict[str, Path], prompts: Callable[..., Any], check_greedy: Callable[..., None]
+    native: bool,
+    family: str,
+    family_dirs: dict[str, Path],
+    prompts: Callable[..., Any],
+    check_greedy: Callable[..., None],
 ) -> None:
     folder = family_dirs[family]
-    harness = Harness(folder)
+    harness = Harness(folder, native=native)
     batch = prompts(20, 1, 150)
     requests = [harness.submit(prompt, max_new_tokens=5 + i) for i, prompt in enumerate(batch)]
     harness.run()
@@ -142,6 +147,7 @@ def test_any_order_of_turns_and_joins_gives_the_same_numbers(
     harness = Harness(
         tiny_model_dir,
         max_running_requests=running,
+        native=data.draw(st.booleans(), "native"),
         prefill_chunk=data.draw(st.sampled_from([5, 32, 2048]), "prefill_chunk"),
         kv_cache_gb=data.draw(st.sampled_from([1e-9, 6e-4, 1.0]), "kv_cache_gb"),
     )

@@ -144,8 +144,12 @@ def test_requests_wait_and_step_back_when_memory_is_short(
 
 
 def test_slots_move_together_when_few_are_left(
-    harness: Harness, tiny_model_dir: Path, prompts: Callable[..., Any], check_greedy: Callable[..., None]
+    make_harness: Callable[..., Harness],
+    tiny_model_dir: Path,
+    prompts: Callable[..., Any],
+    check_greedy: Callable[..., None],
 ) -> None:
+    harness = make_harness(native=False)
     batch = prompts(30, 10, 40)
     requests = [harness.submit(prompt, max_new_tokens=60 if i >= 27 else 3) for i, prompt in enumerate(batch)]
     harness.step(5)
@@ -166,7 +170,7 @@ def test_sampling_parameters_move_with_their_slots(
     [prompt] = prompts(1, 20, 20)
     params = {"temperature": 1.3, "top_k": 30, "sampling_seed": 11, "max_new_tokens": 25}
     alone = make_harness().generate(prompt, **params)["output_ids"]
-    harness = make_harness()
+    harness = make_harness(native=False)
     for other in prompts(20, 5, 30, seed=1):
         harness.submit(other, max_new_tokens=3)
     last = harness.submit(prompt, **params)

@@ -1,0 +1,81 @@
+"""What a step does besides matrix products, in torch: the reference for `native_ops`, and what CUDA runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The first tokens of a step: one token each for `count` slots."""
+
+    count: int
+    span: int
+    """Attention runs over the slots `0..span`."""
+    slots: Tensor | None
+    """`(count,)` slot of each row; None: row i is slot i and `span == count`."""
+    bias: Tensor | None
+    """`(span * K, 1, L)`: 0 where a slot may look, -inf elsewhere; None where the operations need none."""
+
+
+class TorchOps:
+    """The operations on any device and type. `H` query heads, `K` key heads, `D` features, `N` tokens."""
+
+    wants_bias = True
+    """Decode attention needs `DecodeRows.bias`, and pays for slots in the span that do not decode."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Root-mean-square norm over the last axis."""
+        return F.rms_norm(x, weight.shape, weight, eps)
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """`silu(gate) * up` of `(N, 2 * width)`."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def rotate_and_store(
+        self, qkv: Tensor, rotations: Tensor, slots: Tensor, positions: Tensor, keys: Tensor, values: Tensor
+    ) -> None:
+        """Rotate queries and keys of `qkv (N, H + 2K, D)` in place and store keys and values.
+
+        Args:
+            qkv: what the projection gave.
+            rotations: complex `(positions, D / 2)`.
+            slots: `(N,)`.
+            positions: `(N,)`.
+            keys: the layer's cache `(slots, K, length, D)`.
+            values: likewise.
+        """
+        kv_heads = keys.shape[1]
+        qk, turn = qkv[:, :-kv_heads], rotations[positions].unsqueeze(1)
+        if qkv.dtype == torch.float32:
+            torch.view_as_complex(qk.view(*qk.shape[:-1], -1, 2)).mul_(turn)
+        else:
+            exact = qk.float()
+            turned = torch.view_as_complex(exact.view(*exact.shape[:-1], -1, 2)) * turn
+            qk.copy_(torch.view_as_real(turned).flatten(-2))
+        keys[slots, :, positions] = qkv[:, -2 * kv_heads : -kv_heads]
+        values[slots, :, positions] = qkv[:, -kv_heads:]
+
+    def decode_attention(
+        self, qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor, rows: DecodeRows
+    ) -> Tensor:
+        """Attention of the first `rows.count` tokens, one per slot: `(count, H * D)`.
+
+        The scale is folded into the queries. `slots` and `positions` are the step's.
+        """
+        assert rows.bias is not None
+        kv_heads, length = keys.shape[1], rows.bias.shape[2]
+        q = qkv[: rows.count, : -2 * kv_heads]
+        if rows.slots is not None:
+            q = q.new_zeros((rows.span, *q.shape[1:])).index_copy_(0, rows.slots, q)
+        q = q.reshape(rows.span * kv_heads, -1, q.shape[-1])
+        k = keys[: rows.span, :, :length].flatten(0, 1)
+        v = values[: rows.span, :, :length].flatten(0, 1)
+        scores = torch.baddbmm(rows.bias, q, k.transpose(1, 2))
+        out = torch.bmm(torch.softmax(scores, dim=-1), v).view(rows.span, -1)
+        return out if rows.slots is None else out[rows.slots]
