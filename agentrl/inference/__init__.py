@@ -1,1 +1,1 @@
-"""Inference engines: a client and a router for servers of the native API, their launch, an engine of our own."""
+"""Engines over SGLang's HTTP API: the client and router that ask them, the processes that run them, the embedded one."""
