@@ -89,7 +89,11 @@ class CheckpointManager:
             raise CheckpointError(
                 f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start anew"
             )
-        return check_complete(self.folder / f"{PREFIX}{text}")
+        folder = self.folder / f"{PREFIX}{text}"
+        replaced = _set_aside(folder)
+        if replaced.is_dir() and not folder.exists():  # killed while a checkpoint of the same step took its place
+            os.replace(replaced, folder)
+        return check_complete(folder)
 
     def find(self, mode: Literal["auto", "disable", "resume_path"], path: str | None) -> Path | None:
         """The checkpoint to go on from under `trainer.resume_mode`; None: start anew."""
@@ -111,6 +115,7 @@ class CheckpointManager:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, self.folder / LATEST)
+        _flush(self.folder)
 
     def _prune(self, newest: int) -> None:
         if self._keep is None:
@@ -173,18 +178,27 @@ def load_state(path: Path) -> dict[str, Any]:
 def _flush_folder(folder: Path) -> None:
     """Make the bytes of a folder durable before it gets its final name."""
     for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _replace_folder(part: Path, final: Path) -> None:
-    old = final.with_name(f"{PART}old_{final.name}")
+    old = _set_aside(final)
     os.replace(final, old)
     os.replace(part, final)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _set_aside(folder: Path) -> Path:
+    """Where a checkpoint waits while a new one of the same step takes its place."""
+    return folder.with_name(f"{PART}old_{folder.name}")
 
 
 def _reason(error: BaseException) -> str:

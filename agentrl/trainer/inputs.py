@@ -41,9 +41,10 @@ def prepare(config: RunConfig) -> RunInputs:
     if report.message:
         LOG.warning("%s", report.message)
     train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)
-    loader = StatefulLoader(
-        train, config.data.train_batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights
+    batch_size = (
+        min(config.data.train_batch_size, len(train)) if config.trainer.val_only else config.data.train_batch_size
     )
+    loader = StatefulLoader(train, batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights)
     return RunInputs(setup.renderer, loader, _validation_samples(setup), _total_steps(config, loader))
 
 

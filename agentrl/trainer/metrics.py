@@ -72,10 +72,13 @@ def reward_metrics(batch: DataProto) -> Metrics:
 
 def rollout_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
     """What the rollouts of a step show, before any of them is left out of the update."""
+    sampled = rollouts.batch["response_mask"].bool()
+    staleness = rollouts.meta_info["weight_version"] - rollouts.batch["weight_versions"][sampled]
     prompts = rollouts.batch["attention_mask"][:, : rollouts.batch["prompts"].shape[1]].sum(-1)
     return {
         **rollouts.meta_info["metrics"],
         "prompt_length/clip_ratio": float((prompts >= max_prompt_length).float().mean()),
+        **spread("rollout/staleness", staleness),
         **spread("critic/score", rollouts.batch["rm_scores"].sum(-1)),
         "perf/total_num_tokens": float(rollouts.batch["attention_mask"].sum()),
     }

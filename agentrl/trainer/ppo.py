@@ -108,7 +108,7 @@ class RayPPOTrainer:
             samples = self.inputs.loader.next_batch()
             version = self.state.weight_version
             rollouts = self._generate(sample_batch(samples, policy.rollout.n, step=step, weight_version=version))
-        metrics |= m.rollout_metrics(rollouts, config.data.max_prompt_length)
+        metrics |= m.rollout_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         kept, counts = steps.choose_rows(rollouts, algorithm.filter_zero_variance_groups)
@@ -149,12 +149,18 @@ class RayPPOTrainer:
     def _generate(self, batch: DataProto) -> DataProto:
         """Roll out; if an engine died meanwhile, start it again and roll out once more."""
         try:
-            return self.services.manager.generate_sequences(batch)
+            rollouts = self.services.manager.generate_sequences(batch)
         except (EngineError, FailureBudgetError) as error:
             if not self.services.revive_engines(self.state.weight_version):
                 raise
             LOG.warning("rolling out again after: %s", error)
-            return self.services.manager.generate_sequences(batch)
+            rollouts = self.services.manager.generate_sequences(batch)
+        failures = rollouts.meta_info["failures"]
+        if failures:
+            LOG.warning(
+                "left out %d of %d trajectories; the first: %s", len(failures), len(batch), failures[0]["error"]
+            )
+        return rollouts
 
     def _sync_weights(self) -> None:
         try:

@@ -89,6 +89,13 @@ def test_a_killed_save_is_never_loaded_and_is_cleaned_up(tmp_path):
     assert not list(tmp_path.glob(".part_*"))
 
 
+def test_killed_while_a_checkpoint_of_the_same_step_takes_its_place(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    folder = manager.save(1, fill(1))
+    folder.rename(tmp_path / ".part_old_global_step_1")
+    assert load_state(manager.latest() / STATE_FILE) == {"step": 1}
+
+
 @pytest.mark.parametrize("missing", ["actor", DATA_FILE, STATE_FILE])
 def test_an_incomplete_folder_is_refused(tmp_path, missing):
     manager = CheckpointManager(tmp_path)

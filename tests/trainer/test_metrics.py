@@ -45,10 +45,12 @@ def test_reward_metrics_look_at_sampled_tokens_only():
 
 def test_rollout_metrics_join_what_the_rollouts_report():
     rollouts = batch()
-    rollouts.meta_info["metrics"] = {"num_turns/mean": 3.0}
+    rollouts.meta_info |= {"metrics": {"num_turns/mean": 3.0}, "weight_version": 5}
+    rollouts.batch["weight_versions"] = torch.tensor([[4, -1, 5], [5, -1, -1]])
     rollouts.batch["rm_scores"] = rollouts.batch["token_level_scores"]
     metrics = rollout_metrics(rollouts, max_prompt_length=4)
     assert metrics["num_turns/mean"] == 3.0
+    assert (metrics["rollout/staleness/max"], metrics["rollout/staleness/min"]) == (1.0, 0.0)
     assert metrics["critic/score/mean"] == 0.5
     assert metrics["prompt_length/clip_ratio"] == 0.5
     assert metrics["perf/total_num_tokens"] == 11.0
