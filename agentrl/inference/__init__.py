@@ -1,1 +1,1 @@
-"""Engines over SGLang's HTTP API: the client and router that ask them, the processes that run them, the embedded one."""
+"""Engines over SGLang's HTTP API: client and router, the processes that run engines, the embedded one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -322,8 +323,6 @@ def test_an_interaction_that_fails_ends_its_trajectory_and_is_finalized(
 
 
 def test_ctrl_c_ends_the_step_and_leaves_no_thread(config: RunConfig, make_engine: MakeEngine, plugins: Any) -> None:
-    import _thread
-
     engine = make_engine()
     engine.engine.faults.extend(["hang"] * 4)
     manager = AgentLoopManager(config, [engine.address])
@@ -331,12 +330,14 @@ def test_ctrl_c_ends_the_step_and_leaves_no_thread(config: RunConfig, make_engin
     def interrupt() -> None:
         while len(engine.requests) < 4:
             time.sleep(0.01)
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
+    start = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         manager.generate_sequences(batch_of(ROWS))
     manager.shutdown()
+    assert time.perf_counter() - start < 10  # the engine hangs for longer
     manager.shutdown()
     assert [event[0] for event in plugins()].count("release") == 4
     assert not [thread for thread in threading.enumerate() if thread.name == "agentrl-rollout"]
