@@ -10,7 +10,12 @@ from agentrl.data_proto import DataProto
 
 
 def random_batch(
-    lengths: Sequence[tuple[int, int]], vocab_size: int, *, seed: int = 0, observation_share: float = 0.3
+    lengths: Sequence[tuple[int, int]],
+    vocab_size: int,
+    *,
+    seed: int = 0,
+    observation_share: float = 0.3,
+    rollouts: int = 1,
 ) -> DataProto:
     """One row per (prompt length, response length): prompts padded on the left, responses on the right.
 
@@ -22,10 +27,13 @@ def random_batch(
         vocab_size: ids are drawn below it.
         seed: of everything random.
         observation_share: how many response tokens are observations.
+        rollouts: every so many rows have the prompt of the first of them.
     """
+    lengths = [(lengths[row // rollouts * rollouts][0], response) for row, (_, response) in enumerate(lengths)]
     draw = torch.Generator().manual_seed(seed)
     rows, prompt_width, width = len(lengths), max(p for p, _ in lengths), max(max(r for _, r in lengths), 1)
     ids = torch.randint(0, vocab_size, (rows, prompt_width + width), generator=draw)
+    ids[:, :prompt_width] = ids[torch.arange(rows) // rollouts * rollouts, :prompt_width]
     attention, mask = torch.zeros_like(ids), torch.zeros(rows, width, dtype=torch.long)
     for row, (prompt, response) in enumerate(lengths):
         attention[row, prompt_width - prompt : prompt_width + response] = 1

@@ -5,7 +5,7 @@ Where the loss is: `PolicyLoss.__call__` in `policy_loss.py`, called for every m
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -16,19 +16,20 @@ from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
 from agentrl.single_controller import Dispatch, Worker, register
-from agentrl.workers.attention import VARLEN, choose_attention
+from agentrl.workers.attention import choose_attention
+from agentrl.workers.cuts import MicroLimits
 from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
-from agentrl.workers.micro_batches import ROW_COLUMNS, MicroLimits, RowLayout
+from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
-from agentrl.workers.nets import PolicyNet
+from agentrl.workers.nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_loss import PolicyLoss
 from agentrl.workers.setup import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_stats import EntropyMode
-from agentrl.workers.updates import OVERHEAD_TOKENS, run_update, update_limits
+from agentrl.workers.updates import make_limits, run_update, update_limits
 
 
 class ActorRolloutRefWorker(Worker):
@@ -59,14 +60,12 @@ class ActorRolloutRefWorker(Worker):
         self.total_steps = total_steps
         policy, actor = self.config.actor_rollout_ref, self.config.actor_rollout_ref.actor
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config
-        lm, self._packed = self._load(fsdp)
-        self._infer_limits = self._log_prob_limits(policy.rollout if self.role == "actor" else policy.ref)
-        self._lm = lm
-        net = PolicyNet(lm, policy.rollout.temperature)
+        net, shape = self._load(fsdp)
+        self._infer_limits = self._log_prob_limits(policy.rollout if self.role == "actor" else policy.ref, shape)
         if self.role == "ref":
             self.model = FSDPModel(net, self.device, fsdp)
             return
-        self._limits = update_limits(actor, self.device, packed=self._packed, key="actor_rollout_ref.actor")
+        self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor")
         self._loss = PolicyLoss(actor, longest_response(self.config))
         self.model = FSDPModel(net, self.device, fsdp, actor.optim, actor.grad_clip)
 
@@ -147,19 +146,20 @@ class ActorRolloutRefWorker(Worker):
             tensors["entropys"] = columns[1].cpu()
         return DataProto(tensors)
 
-    def _log_prob_limits(self, section: LogProbSection | RolloutConfig) -> MicroLimits:
+    def _log_prob_limits(self, section: LogProbSection | RolloutConfig, shape: RowShape) -> MicroLimits:
         rows = None if section.log_prob_use_dynamic_bsz else section.log_prob_micro_batch_size_per_gpu
         if rows is None and not section.log_prob_use_dynamic_bsz:
             raise ConfigError("log_prob_use_dynamic_bsz=false needs log_prob_micro_batch_size_per_gpu beside it")
-        overhead = OVERHEAD_TOKENS[self.device.type]
-        return MicroLimits(section.log_prob_max_token_len_per_gpu, rows, self._packed, overhead)
+        return make_limits(section.log_prob_max_token_len_per_gpu, rows, self.device, shape)
 
-    def _load(self, fsdp: FSDPConfig) -> tuple[Any, bool]:
-        """The model on the CPU, and whether its attention takes packed rows."""
+    def _load(self, fsdp: FSDPConfig) -> tuple[PolicyNet, RowShape]:
+        """The model on the CPU, and the shape in which it takes rows."""
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)
-        return load_causal_lm(model, DTYPES[fsdp.model_dtype], attention), attention == VARLEN
+        self._lm = load_causal_lm(model, DTYPES[fsdp.model_dtype], attention)
+        net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
+        return net, row_shape(net, attention)
 
     def _engine_dtype(self) -> torch.dtype:
         name = self.config.actor_rollout_ref.rollout.dtype

@@ -25,15 +25,19 @@ def max_over_ranks(values: list[float]) -> list[float]:
 
 def gather_objects(value: Any) -> list[Any]:
     """One value per rank, on every rank."""
-    if dist.get_world_size() == 1:
+    if _alone():
         return [value]
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, value)
     return gathered
 
 
+def _alone() -> bool:
+    return not dist.is_initialized() or dist.get_world_size() == 1
+
+
 def _reduce(values: list[float], op: Any) -> list[float]:
-    if dist.get_world_size() == 1:
+    if _alone():
         return values
     tensor = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(tensor, op=op)

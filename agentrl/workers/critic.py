@@ -9,12 +9,12 @@ from agentrl.config.actor import BackboneConfig
 from agentrl.config.root import CriticConfig, RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, Worker, register
-from agentrl.workers.attention import VARLEN, choose_attention
+from agentrl.workers.attention import choose_attention
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_backbone
 from agentrl.workers.micro_batches import ROW_COLUMNS, MicroBatch, RowLayout
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
-from agentrl.workers.nets import ValueNet
+from agentrl.workers.nets import ValueNet, row_shape
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.setup import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
@@ -54,8 +54,8 @@ class CriticWorker(Worker):
         attention = choose_attention(
             self.device, compute_dtype(fsdp, self.device), remove_padding=model.use_remove_padding
         )
-        self._limits = update_limits(self.section, self.device, packed=attention == VARLEN, key="critic")
         net = ValueNet(load_backbone(model, DTYPES[fsdp.model_dtype], attention))
+        self._limits = update_limits(self.section, self.device, row_shape(net, attention), "critic")
         self.model = FSDPModel(net, self.device, fsdp, self.section.optim, self.section.grad_clip)
 
     @register(Dispatch.DP_COMPUTE_PROTO)

@@ -6,7 +6,7 @@ The policy, the reference and the critic are all this class around another `Toke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from agentrl.config.actor import FSDPConfig, OptimConfig
 from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
-from agentrl.workers.micro_batches import MicroBatch, placeholder
+from agentrl.workers.micro_batches import MicroBatch, MicroBatches
 from agentrl.workers.nets import TokenNet
 from agentrl.workers.optim import AdamW
 
@@ -75,7 +75,7 @@ class FSDPModel:
         self._state_on_host = config.optimizer_offload and _gpu_only("optimizer_offload", device)
 
     @torch.no_grad()
-    def infer(self, micros: Sequence[MicroBatch], *args: Any) -> Iterator[tuple[MicroBatch, Any]]:
+    def infer(self, micros: MicroBatches, *args: Any) -> Iterator[tuple[MicroBatch, Any]]:
         """Run the net on each micro-batch without a gradient. `args` are passed to every forward pass."""
         passes, spare = self._passes(micros)
         for micro in passes:
@@ -84,7 +84,7 @@ class FSDPModel:
             self.net(micro, *args)
         _reshard(self.net)
 
-    def update(self, micros: Sequence[MicroBatch], loss_fn: LossFn, lr: float, *args: Any) -> StepReport:
+    def update(self, micros: MicroBatches, loss_fn: LossFn, lr: float, *args: Any) -> StepReport:
         """One optimizer step over the micro-batches of all ranks; the gradient is the sum over all of them.
 
         Args:
@@ -135,10 +135,11 @@ class FSDPModel:
                 full[name] = whole.detach().to(device="cpu", dtype=cast_to).contiguous()
         return full
 
-    def _passes(self, micros: Sequence[MicroBatch]) -> tuple[Sequence[MicroBatch], list[MicroBatch]]:
+    def _passes(self, micros: MicroBatches) -> tuple[list[MicroBatch], list[MicroBatch]]:
         """This rank's micro-batches, and as many placeholders as the busiest rank has micro-batches more."""
-        most = int(max_over_ranks([float(len(micros))])[0])
-        return micros, [placeholder(self.device)] * (most - len(micros))
+        own = len(micros.batches)
+        most = int(max_over_ranks([float(own)])[0])
+        return micros.batches, [micros.placeholder(self.device)] * (most - own)
 
 
 def _shard(net: TokenNet, device: torch.device, config: FSDPConfig) -> None:

@@ -2,40 +2,48 @@
 
 A padded row (prompt on the left, response on the right of `input_ids`) becomes the run of tokens that the model has to
 read: from the first prompt token up to the one before the last trained token. Rows without a trained token are not run
-at all. Runs go to the model in one of two shapes:
+at all. Runs go to the model in one of three shapes:
 
 * **rows** (CPU, and GPUs without a variable-length kernel): `(b, T)`, rows of like length together, padded on the
   right. With causal attention no token sees the padding, so no attention mask is needed.
+* **rows behind shared prompts**: the rollouts of one prompt read it once, `(u, P)`; the rows `(b, T)` hold only what
+  follows and attend to the keys and values of their prompt. Gradients flow through those as through everything else.
 * **packed** (GPU): `(1, N)`, runs end to end, for attention kernels that are told where each run begins.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-import numpy as np
 import torch
 
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataProtoError
+from agentrl.workers.collectives import sum_over_ranks
+from agentrl.workers.cuts import Cut, MicroLimits, Piece, cut_rows, cut_shared
 
 ROW_COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")
 """The columns of a batch that say which tokens a row has."""
 
+SHARING_MUST_SAVE = 0.9
+"""Prompts are shared when that takes less than this share of the tokens: the second pass has costs of its own."""
+
 
 @dataclass(frozen=True, slots=True)
-class MicroLimits:
-    """How rows are cut. `max_rows` given: by rows, else by `max_tokens`, padding included.
+class SharedPrompts:
+    """The prompts of a micro-batch, each once.
 
-    `overhead_tokens` is what one more forward and backward pass costs, in tokens: below it, padding is the cheaper way.
+    Attributes:
+        input_ids: (u, P), padded on the right.
+        lengths: (u,) tokens of each.
+        owners: (b,) the prompt of each row.
     """
 
-    max_tokens: int
-    max_rows: int | None = None
-    packed: bool = False
-    overhead_tokens: int = 128
+    input_ids: torch.Tensor
+    lengths: torch.Tensor
+    owners: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +54,12 @@ class MicroBatch:
         rows: (b,) which rows of the rank's batch these are.
         input_ids: (b, T), or (1, N) when packed.
         position_ids: None for rows (they count from 0), (1, N) when packed.
-        kernel_args: what a variable-length attention kernel wants to know about the runs.
-        sources: (K,) where in the flattened `input_ids` the hidden state lies that predicts each trained token.
+        sources: (K,) where the hidden state lies that predicts each trained token: in the flattened `input_ids`, with
+            shared prompts in these followed by it.
         labels: (K,) ids of the trained tokens.
         mask: (b, R) bool, the response mask cut to this micro-batch's longest response.
+        prompts: what the rows read before `input_ids`, where prompts are shared.
+        kernel_args: what a variable-length attention kernel wants to know about the runs.
     """
 
     rows: torch.Tensor
@@ -58,32 +68,43 @@ class MicroBatch:
     sources: torch.Tensor
     labels: torch.Tensor
     mask: torch.Tensor
+    prompts: SharedPrompts | None = None
     kernel_args: dict[str, torch.Tensor | int] = field(default_factory=dict)
 
     def spread(self, values_K: torch.Tensor) -> torch.Tensor:
         """Per-token values (K,) -> (b, R), zero where the mask is 0. Keeps the gradient."""
-        return torch.zeros(self.mask.shape, dtype=values_K.dtype, device=values_K.device).masked_scatter(
-            self.mask, values_K
-        )
+        grid = torch.zeros(self.mask.shape, dtype=values_K.dtype, device=values_K.device)
+        return grid.masked_scatter(self.mask, values_K)
 
     def column(self, batch: DataProto, key: str) -> torch.Tensor:
         """This micro-batch's part (b, R) of a response-shaped column."""
         return batch.batch[key][self.rows, : self.mask.shape[1]]
 
 
-def placeholder(device: torch.device) -> MicroBatch:
-    """A forward pass of one token and no row: what a rank runs while others still have rows, so that collectives match.
+@dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """The micro-batches of this rank, longest first. All ranks agree on `shared`, so that their passes match."""
 
-    It has one source and an empty mask; its outputs must be multiplied by zero and enter nothing else.
-    """
-    zero = torch.zeros(1, dtype=torch.long, device=device)
-    kernel_args: dict[str, torch.Tensor | int] = {
-        "cu_seq_lens_q": torch.tensor([0, 1], dtype=torch.int32, device=device),
-        "max_length_q": 1,
-    }
-    return MicroBatch(
-        zero[:0], zero[None], None, zero, zero, torch.zeros(0, 1, dtype=torch.bool, device=device), kernel_args
-    )
+    batches: list[MicroBatch]
+    shared: bool
+
+    def placeholder(self, device: torch.device) -> MicroBatch:
+        """A pass of one token and no row: what a rank runs while others still have rows, so that collectives match.
+
+        Its outputs must be multiplied by zero and enter nothing else.
+        """
+        zero = torch.zeros(1, dtype=torch.long, device=device)
+        starts = torch.tensor([0, 1], dtype=torch.int32, device=device)
+        return MicroBatch(
+            rows=zero[:0],
+            input_ids=zero[None],
+            position_ids=None,
+            sources=zero,
+            labels=zero,
+            mask=torch.zeros(0, 1, dtype=torch.bool, device=device),
+            prompts=SharedPrompts(zero[None], zero + 1, zero) if self.shared else None,
+            kernel_args={"cu_seq_lens_q": starts, "max_length_q": 1},
+        )
 
 
 class RowLayout:
@@ -118,92 +139,97 @@ class RowLayout:
         trained = self.response_lengths > 0
         self.run_lengths = torch.where(trained, self.prompt_lengths + self.response_lengths - 1, 0)
 
-    def micro_batches(self, rows: Sequence[int] | None, limits: MicroLimits) -> list[MicroBatch]:
-        """Cut these rows (None: all) into micro-batches, the longest first, without rows that train nothing."""
-        lengths = self.run_lengths.tolist()
-        chosen = [row for row in (range(len(lengths)) if rows is None else rows) if lengths[row] > 0]
-        groups = plan_groups([lengths[row] for row in chosen], limits)
-        build = self._packed if limits.packed else self._padded
-        return [build(torch.tensor([chosen[i] for i in group], device=self.mask.device)) for group in groups]
+    @cached_property
+    def prompt_numbers(self) -> list[int]:
+        """A number per row; equal numbers are equal prompts."""
+        places = torch.arange(self.prompt_width, device=self.mask.device)
+        padding = places < (self.prompt_width - self.prompt_lengths)[:, None]
+        ids = self.input_ids[:, : self.prompt_width].masked_fill(padding, -1)
+        numbers: list[int] = torch.unique(ids, dim=0, return_inverse=True)[1].tolist()
+        return numbers
 
-    def _padded(self, rows: torch.Tensor) -> MicroBatch:
-        ids, mask, firsts = self._runs(rows)
+    def micro_batches(self, rows: Sequence[int] | None, limits: MicroLimits) -> MicroBatches:
+        """Cut these rows (None: all) into micro-batches. A collective call where prompts may be shared."""
+        lengths: list[int] = self.run_lengths.tolist()
+        chosen = [row for row in (range(len(lengths)) if rows is None else rows) if lengths[row] > 0]
+        plain = cut_rows(chosen, [lengths[row] for row in chosen], limits)
+        if limits.share_prompts and limits.max_rows is None and not limits.packed:
+            shared = self._cut_shared(chosen, limits)
+            costs = sum_over_ranks([plain.cost, shared.cost])
+            if costs[1] < SHARING_MUST_SAVE * costs[0]:
+                return MicroBatches([self.shared(group) for group in shared.groups], shared=True)
+        build = self.packed if limits.packed else self.padded
+        return MicroBatches([build([piece.rows[0] for piece in group]) for group in plain.groups], shared=False)
+
+    def _cut_shared(self, rows: list[int], limits: MicroLimits) -> Cut:
+        prompts, responses = self.prompt_lengths.tolist(), self.response_lengths.tolist()
+        return cut_shared(
+            rows,
+            [self.prompt_numbers[row] for row in rows],
+            [prompts[row] for row in rows],
+            [max(responses[row] - 1, 1) for row in rows],
+            limits,
+        )
+
+    def padded(self, chosen: list[int]) -> MicroBatch:
+        """These rows as `(b, T)`, padded on the right."""
+        rows = self._index(chosen)
+        ids, mask = self._runs(rows), self._mask(rows)
         local, offsets = mask.nonzero(as_tuple=True)
-        sources = local * ids.shape[1] + firsts[local] + offsets
+        sources = local * ids.shape[1] + (self.prompt_lengths[rows] - 1)[local] + offsets
         return MicroBatch(rows, ids, None, sources, self.responses[rows[local], offsets], mask)
 
-    def _packed(self, rows: torch.Tensor) -> MicroBatch:
-        ids, mask, firsts = self._runs(rows)
-        lengths = self.run_lengths[rows]
+    def packed(self, chosen: list[int]) -> MicroBatch:
+        """These rows end to end, `(1, N)`."""
+        rows = self._index(chosen)
+        ids, mask, lengths = self._runs(rows), self._mask(rows), self.run_lengths[rows]
         kept = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         starts = torch.zeros(len(rows) + 1, dtype=torch.long, device=ids.device)
         torch.cumsum(lengths, 0, out=starts[1:])
         local, offsets = mask.nonzero(as_tuple=True)
-        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)[kept]
-        kernel_args: dict[str, torch.Tensor | int] = {
-            "cu_seq_lens_q": starts.to(torch.int32),
-            "max_length_q": ids.shape[1],
-        }
         return MicroBatch(
             rows,
             ids[kept][None],
-            positions[None],
-            starts[:-1][local] + firsts[local] + offsets,
+            torch.arange(ids.shape[1], device=ids.device).expand_as(ids)[kept][None],
+            starts[:-1][local] + (self.prompt_lengths[rows] - 1)[local] + offsets,
             self.responses[rows[local], offsets],
             mask,
-            kernel_args,
+            kernel_args={"cu_seq_lens_q": starts.to(torch.int32), "max_length_q": ids.shape[1]},
         )
 
-    def _runs(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids (b, T) moved to the left edge, mask (b, R), and the place of the state that predicts response token 0."""
-        prompts = self.prompt_lengths[rows]
-        width = int(self.run_lengths[rows].max())
-        places = torch.arange(width, device=rows.device) + (self.prompt_width - prompts)[:, None]
-        ids = self.input_ids[rows[:, None], places.clamp_(max=self.input_ids.shape[1] - 1)]
-        return ids, self.mask[rows, : int(self.response_lengths[rows].max())], prompts - 1
+    def shared(self, pieces: list[Piece]) -> MicroBatch:
+        """The rows of each piece behind the one prompt that they share."""
+        rows = self._index([row for piece in pieces for row in piece.rows])
+        mask = self._mask(rows)
+        first_rows = self._index([piece.rows[0] for piece in pieces])
+        sizes = self._index([len(piece.rows) for piece in pieces])
+        owners = torch.arange(len(pieces), device=rows.device).repeat_interleave(sizes)
+        lengths = self.prompt_lengths[first_rows]
+        prompt_ids = self._gather(first_rows, int(lengths.max()))
+        width = max(mask.shape[1] - 1, 1)
+        local, offsets = mask.nonzero(as_tuple=True)
+        behind_prompt = prompt_ids.numel() + local * width + offsets - 1
+        last_of_prompt = (owners * prompt_ids.shape[1] + lengths[owners] - 1)[local]
+        return MicroBatch(
+            rows,
+            self.responses[rows, :width],
+            None,
+            torch.where(offsets == 0, last_of_prompt, behind_prompt),
+            self.responses[rows[local], offsets],
+            mask,
+            SharedPrompts(prompt_ids, lengths, owners),
+        )
 
+    def _index(self, numbers: list[int]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self.mask.device)
 
-def plan_groups(lengths: Sequence[int], limits: MicroLimits) -> list[list[int]]:
-    """Indices of `lengths` in groups that fit the limits, longest first.
+    def _mask(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.mask[rows, : int(self.response_lengths[rows].max())]
 
-    Packed runs fill one group after the other. Rows are cut where padding plus the overhead of one more group is
-    least (exact, by dynamic programming over the sorted lengths). One row may exceed `max_tokens` alone.
-    """
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    ordered = np.array([lengths[i] for i in order], dtype=np.int64)
-    if limits.packed:
-        bounds = _fill(ordered, limits)
-    elif limits.max_rows is not None:
-        bounds = [*range(0, len(order), limits.max_rows), len(order)]
-    else:
-        bounds = _cheapest_cuts(ordered, limits)
-    return [order[start:stop] for start, stop in itertools.pairwise(bounds)][::-1]
+    def _runs(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._gather(rows, int(self.run_lengths[rows].max()))
 
-
-def _fill(lengths: np.ndarray, limits: MicroLimits) -> list[int]:
-    bounds, used = [0], 0
-    for i, length in enumerate(lengths.tolist()):
-        full = i - bounds[-1] >= limits.max_rows if limits.max_rows is not None else used + length > limits.max_tokens
-        if i > bounds[-1] and full:
-            bounds.append(i)
-            used = 0
-        used += length
-    return [*bounds, len(lengths)] if len(lengths) else [0]
-
-
-def _cheapest_cuts(lengths: np.ndarray, limits: MicroLimits) -> list[int]:
-    """Bounds of contiguous groups of ascending lengths with the least total of `rows * longest + overhead`."""
-    count = len(lengths)
-    best = np.zeros(count + 1)
-    cut = np.zeros(count + 1, dtype=np.int64)
-    for stop in range(1, count + 1):
-        longest = int(lengths[stop - 1])
-        first = max(0, stop - max(1, limits.max_tokens // max(longest, 1)))
-        costs = best[first:stop] + (stop - np.arange(first, stop)) * longest
-        choice = int(costs.argmin())
-        cut[stop] = first + choice
-        best[stop] = costs[choice] + limits.overhead_tokens
-    bounds = [count]
-    while bounds[-1] > 0:
-        bounds.append(int(cut[bounds[-1]]))
-    return bounds[::-1]
+    def _gather(self, rows: torch.Tensor, width: int) -> torch.Tensor:
+        """Ids (b, width) of rows moved to the left edge."""
+        places = torch.arange(width, device=rows.device) + (self.prompt_width - self.prompt_lengths[rows])[:, None]
+        return self.input_ids[rows[:, None], places.clamp_(max=self.input_ids.shape[1] - 1)]

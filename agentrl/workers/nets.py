@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
+from enum import Enum
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from agentrl.workers.micro_batches import MicroBatch
+from agentrl.data_proto import DataProto
+from agentrl.workers.attention import VARLEN
+from agentrl.workers.cuts import Piece
+from agentrl.workers.micro_batches import MicroBatch, RowLayout, SharedPrompts
 from agentrl.workers.token_stats import EntropyMode, token_log_probs
+
+
+def _cache_argument(backbone: type[nn.Module]) -> str:
+    """The keyword for keys and values: transformers renames it within its version 5."""
+    return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
+
+
+class RowShape(Enum):
+    """The cheapest shape in which a model takes rows; see `micro_batches.py`."""
+
+    ROWS = "rows"
+    SHARED_PROMPTS = "shared prompts"
+    PACKED = "packed"
 
 
 class TokenNet(nn.Module):
@@ -21,6 +39,8 @@ class TokenNet(nn.Module):
 
     def states(self, micro: MicroBatch) -> torch.Tensor:
         """Hidden states (K, H) at `micro.sources`."""
+        if micro.prompts is not None:
+            return self._states_behind_prompts(micro, micro.prompts).index_select(0, micro.sources)
         out = self.backbone(
             input_ids=micro.input_ids,
             attention_mask=None,
@@ -30,10 +50,62 @@ class TokenNet(nn.Module):
         )
         return cast(torch.Tensor, out.last_hidden_state).flatten(0, 1).index_select(0, micro.sources)
 
+    def _states_behind_prompts(self, micro: MicroBatch, prompts: SharedPrompts) -> torch.Tensor:
+        """Hidden states of all prompt tokens, then of all row tokens: (u * P + b * T, H)."""
+        from transformers import DynamicCache
+
+        kept = DynamicCache()
+        passed = {_cache_argument(type(self.backbone)): kept, "use_cache": True}
+        first = self.backbone(input_ids=prompts.input_ids, attention_mask=None, **passed)
+        kept.reorder_cache(prompts.owners)
+        lengths = prompts.lengths[prompts.owners][:, None]
+        places = torch.arange(prompts.input_ids.shape[1], device=lengths.device)
+        visible = torch.cat([places < lengths, torch.ones_like(micro.input_ids, dtype=torch.bool)], 1)
+        second = self.backbone(
+            input_ids=micro.input_ids,
+            attention_mask=visible.long(),
+            position_ids=lengths + torch.arange(micro.input_ids.shape[1], device=lengths.device),
+            **passed,
+        )
+        return torch.cat([first.last_hidden_state.flatten(0, 1), second.last_hidden_state.flatten(0, 1)])
+
     def blocks(self) -> list[nn.Module]:
         """The decoder layers, each sharded on its own."""
         names = set(self.backbone._no_split_modules or ())
         return [module for module in self.backbone.modules() if type(module).__name__ in names]
+
+
+def row_shape(net: TokenNet, attention: str) -> RowShape:
+    """Find out how this model may read its rows, before it is sharded.
+
+    Sharing prompts needs full attention, keys and values that can be passed on, and no recomputation of layers. What
+    the configuration promises is tried on a few tokens: the states must be those of plain rows.
+    """
+    config = net.backbone.config
+    if attention == VARLEN:
+        return RowShape.PACKED
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in net.modules())
+    if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None or checkpointing:
+        return RowShape.ROWS
+    return RowShape.SHARED_PROMPTS if _sharing_changes_nothing(net) else RowShape.ROWS
+
+
+@torch.no_grad()
+def _sharing_changes_nothing(net: TokenNet) -> bool:
+    """Two prompts of two and three tokens with two responses each, read both ways."""
+    ids = torch.tensor([[0, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 0], [1, 0, 1, 1, 1, 0], [1, 0, 1, 0, 0, 0]])
+    attention = torch.ones_like(ids)
+    attention[:2, 0] = 0
+    mask = torch.ones(4, 3, dtype=torch.long)
+    mask[1:3, 2] = 0
+    columns = {"input_ids": ids, "attention_mask": attention, "responses": ids[:, 3:], "response_mask": mask}
+    layout = RowLayout(DataProto(columns))
+    rows = list(range(4))
+    plain = layout.padded(rows)
+    shared = layout.shared([Piece((0, 1), 2, 2), Piece((2, 3), 2, 3)])
+    one, other = (net.states(micro).float() for micro in (plain, shared))
+    return torch.allclose(one, other, rtol=1e-2, atol=1e-2 * float(one.abs().max()))
 
 
 class PolicyNet(TokenNet):

@@ -13,10 +13,12 @@ from agentrl.config.actor import MicroBatchSection
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
 from agentrl.workers.collectives import sum_over_ranks
+from agentrl.workers.cuts import MicroLimits
 from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.metric_sums import MetricSums
-from agentrl.workers.micro_batches import MicroBatch, MicroLimits, RowLayout
+from agentrl.workers.micro_batches import MicroBatch, RowLayout
 from agentrl.workers.mini_batches import MiniBatchPlan
+from agentrl.workers.nets import RowShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ OVERHEAD_TOKENS = {"cpu": 64, "cuda": 1024}
 """What a forward and backward pass costs beside its tokens, in tokens."""
 
 
-def update_limits(section: MicroBatchSection, device: torch.device, *, packed: bool, key: str) -> MicroLimits:
+def update_limits(section: MicroBatchSection, device: torch.device, shape: RowShape, key: str) -> MicroLimits:
     """The micro-batch limits of an update.
 
     Raises:
@@ -53,7 +55,13 @@ def update_limits(section: MicroBatchSection, device: torch.device, *, packed: b
     rows = None if section.use_dynamic_bsz else section.ppo_micro_batch_size_per_gpu
     if rows is None and not section.use_dynamic_bsz:
         raise ConfigError(f"{key}.use_dynamic_bsz=false needs {key}.ppo_micro_batch_size_per_gpu")
-    return MicroLimits(section.ppo_max_token_len_per_gpu, rows, packed, OVERHEAD_TOKENS[device.type])
+    return make_limits(section.ppo_max_token_len_per_gpu, rows, device, shape)
+
+
+def make_limits(max_tokens: int, max_rows: int | None, device: torch.device, shape: RowShape) -> MicroLimits:
+    """Limits of a model that takes rows in `shape` on `device`."""
+    packed, share = shape is RowShape.PACKED, shape is RowShape.SHARED_PROMPTS
+    return MicroLimits(max_tokens, max_rows, packed, share, OVERHEAD_TOKENS[device.type])
 
 
 def run_update(

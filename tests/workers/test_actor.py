@@ -16,7 +16,9 @@ from agentrl.testing.batches import random_batch
 from agentrl.testing.models import build_tiny_model
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.attention import register_varlen
-from agentrl.workers.micro_batches import MicroLimits, RowLayout
+from agentrl.workers.cuts import MicroLimits
+from agentrl.workers.micro_batches import RowLayout
+from agentrl.workers.nets import RowShape
 from agentrl.workers.token_stats import EntropyMode
 
 LENGTHS = [(3, 5), (7, 1), (1, 9), (4, 4), (5, 0), (2, 12), (6, 3)]
@@ -88,10 +90,47 @@ def test_packed_rows_give_the_same_log_probs(make_actor: Any) -> None:
     expected = worker.compute_log_prob(batch).batch["old_log_probs"]
     got = torch.zeros_like(expected)
     micros = RowLayout(batch).micro_batches(None, MicroLimits(max_tokens=25, packed=True))
-    assert len(micros) > 1
+    assert len(micros.batches) > 1
     for micro, (log_probs, _) in worker.model.infer(micros, EntropyMode.NONE):
         got[micro.rows, : micro.mask.shape[1]] = micro.spread(log_probs)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+ROLLOUTS = [(9, 5), (9, 1), (9, 3), (9, 4), (7, 0), (7, 2), (7, 3), (7, 8)]
+"""Two prompts of four rollouts each."""
+
+
+def test_shared_prompts_give_the_same_log_probs(make_config: Any, make_actor: Any) -> None:
+    worker = make_actor()
+    batch = random_batch(ROLLOUTS, VOCAB, rollouts=4)
+    assert RowLayout(batch).micro_batches(None, worker._infer_limits).shared
+    result = worker.compute_log_prob(batch)
+    with torch.no_grad():
+        lm = AutoModelForCausalLM.from_pretrained(worker.config.actor_rollout_ref.model.path)
+        expected = plain_log_probs(lm, batch)
+    torch.testing.assert_close(result.batch["old_log_probs"], expected[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result.batch["entropys"], expected[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "shape"),
+    [
+        ("qwen3", {}, RowShape.SHARED_PROMPTS),
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}, RowShape.SHARED_PROMPTS),
+        ("mistral", {"sliding_window": 4}, RowShape.ROWS),
+    ],
+)
+def test_shape_of_rows_by_model(
+    family: str, fields: dict[str, Any], shape: RowShape, tmp_path: Path, make_config: Any, make_actor: Any
+) -> None:
+    folder = build_tiny_model(tmp_path, family, **fields)
+    worker = make_actor(make_config(folder))
+    assert worker._limits.share_prompts is (shape is RowShape.SHARED_PROMPTS)
+    batch = random_batch(ROLLOUTS, VOCAB, rollouts=4)
+    with torch.no_grad():
+        expected = plain_log_probs(AutoModelForCausalLM.from_pretrained(folder), batch)[0]
+    got = worker.compute_log_prob(batch).batch["old_log_probs"]
+    torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on GPUs only")
@@ -147,14 +186,18 @@ def near_policy(lm: Any, batch: DataProto) -> DataProto:
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
 @pytest.mark.parametrize("extras", [False, True])
-def test_gradient_equals_plain_pytorch(mode: str, extras: bool, make_config: Any, make_actor: Any) -> None:
+@pytest.mark.parametrize("rollouts", [1, 4])
+def test_gradient_equals_plain_pytorch(
+    mode: str, extras: bool, rollouts: int, make_config: Any, make_actor: Any
+) -> None:
     terms = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05} if extras else {}
     config = make_config(loss_agg_mode=mode, grad_clip=1e9, ppo_max_token_len_per_gpu=30, **terms)
     lm = AutoModelForCausalLM.from_pretrained(config.actor_rollout_ref.model.path)
-    batch = near_policy(lm, random_batch(LENGTHS, VOCAB))
+    batch = near_policy(lm, random_batch(LENGTHS if rollouts == 1 else ROLLOUTS, VOCAB, rollouts=rollouts))
     if extras:
         batch = batch.union(DataProto({"rollout_is_weights": torch.rand(batch.batch["advantages"].shape) + 0.5}))
     worker = make_actor(config)
+    assert RowLayout(batch).micro_batches(None, worker._limits).shared is (rollouts > 1)
     metrics = worker.update_actor(batch).meta_info["metrics"]
     loss = reference_loss(lm, batch, config)
     loss.backward()

@@ -17,6 +17,8 @@ from agentrl.single_controller.ray_runtime import RaySession
 from agentrl.testing.batches import random_batch
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.critic import CriticWorker
+from agentrl.workers.cuts import MicroLimits
+from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.mini_batches import ROW_ID
 
 MakeGroup = Callable[..., WorkerGroup]
@@ -27,7 +29,13 @@ LOPSIDED = random_batch([(3, 5), (7, 2), (1, 9), (4, 4)], 261, seed=3)
 LOPSIDED.batch[ROW_ID] = torch.arange(4)
 BALANCED = random_batch([(3, 30), (7, 2), (1, 9), (4, 4), (2, 2)], 261, seed=4)
 BALANCED.batch[ROW_ID] = torch.arange(5)
-PARTITIONS = {id(LOPSIDED): [[3, 0, 2, 1], []], id(BALANCED): [[0], [1, 2, 3, 4]]}
+ROLLOUTS = random_batch([(60, 5), (60, 1), (60, 9), (60, 4), (50, 0), (50, 12), (50, 3), (50, 2)], 261, rollouts=4)
+ROLLOUTS.batch[ROW_ID] = torch.arange(8)
+PARTITIONS = {
+    id(LOPSIDED): [[3, 0, 2, 1], []],
+    id(BALANCED): [[0], [1, 2, 3, 4]],
+    id(ROLLOUTS): [[0, 1, 2, 3, 5, 6], [4, 7]],
+}
 """Which rows go to which of two ranks; the others are dealt in order."""
 BATCHES = [UNEVEN, ONE_ROW, LOPSIDED, BALANCED]
 
@@ -50,8 +58,8 @@ def make_group(ray_session: RaySession) -> Iterator[MakeGroup]:
 
 
 def config_of(make_config: Any) -> RunConfig:
-    """Mini-batches of two rows, shuffled, two epochs; micro-batches so small that ranks need different numbers."""
-    config: RunConfig = make_config(ppo_mini_batch_size=2, ppo_epochs=2, shuffle=True, ppo_max_token_len_per_gpu=16)
+    """Mini-batches of four rows, shuffled, two epochs; micro-batches so small that ranks need different numbers."""
+    config: RunConfig = make_config(ppo_mini_batch_size=4, ppo_epochs=2, shuffle=True, ppo_max_token_len_per_gpu=16)
     config.actor_rollout_ref.actor.use_kl_loss = True
     config.actor_rollout_ref.actor.entropy_coeff = 0.01
     return config
@@ -106,6 +114,19 @@ def test_two_ranks_equal_one(tmp_path: Path, make_config: Any, make_group: MakeG
     assert_close(weights_of(one, tmp_path / "one_resumed"), after)
     assert_metrics_close(expected_metrics, run(one, BATCHES))
     assert_close(weights_of(one, tmp_path / "one_end"), weights_of(two, tmp_path / "two_end"))
+
+
+def test_two_ranks_agree_on_sharing_prompts(tmp_path: Path, make_config: Any, make_group: MakeGroup) -> None:
+    """Rank 1 alone would not share: its only trained row has a prompt of its own."""
+    config = make_config()
+    limits = MicroLimits(16384, share_prompts=True, overhead_tokens=64)
+    shared = [RowLayout(ROLLOUTS[rows]).micro_batches(None, limits).shared for rows in ([0, 1, 2, 3, 5, 6], [4, 7])]
+    assert shared == [True, False]
+    one, two = (make_group(ranks, ActorRolloutRefWorker, config, "actor") for ranks in (1, 2))
+    expected, got = one.compute_log_prob(ROLLOUTS), two.compute_log_prob(deal(two, ROLLOUTS))
+    torch.testing.assert_close(got.batch["old_log_probs"], expected.batch["old_log_probs"], atol=1e-5, rtol=1e-5)
+    assert_metrics_close(run(one, [ROLLOUTS] * 3), run(two, [ROLLOUTS] * 3))
+    assert_close(weights_of(one, tmp_path / "one"), weights_of(two, tmp_path / "two"))
 
 
 def test_two_ranks_of_the_critic_equal_one(make_config: Any, make_group: MakeGroup) -> None:

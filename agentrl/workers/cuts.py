@@ -1,0 +1,150 @@
+"""Where a mini-batch is cut into micro-batches: the arithmetic, on lengths alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class MicroLimits:
+    """How rows are cut. `max_rows` given: by rows, else by `max_tokens`, padding included.
+
+    Attributes:
+        max_tokens: most tokens of a micro-batch; one row (or one prompt with one row) may exceed it alone.
+        max_rows: most rows of a micro-batch.
+        packed: runs end to end instead of rows.
+        share_prompts: rows with the same prompt may read it once, where that computes fewer tokens.
+        overhead_tokens: what one more forward and backward pass costs, in tokens: below it, padding is the cheaper way.
+    """
+
+    max_tokens: int
+    max_rows: int | None = None
+    packed: bool = False
+    share_prompts: bool = False
+    overhead_tokens: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows that stay together: one row, or rows with one prompt.
+
+    Attributes:
+        rows: which rows.
+        longest: tokens that each row is padded to; without `prompt` this includes its prompt.
+        prompt: tokens of the prompt that all rows read once; 0: nothing is shared.
+    """
+
+    rows: tuple[int, ...]
+    longest: int
+    prompt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Groups of pieces, one per micro-batch, the longest first, and what they cost in tokens."""
+
+    groups: list[list[Piece]]
+    cost: float
+
+
+def cut_rows(rows: Sequence[int], lengths: Sequence[int], limits: MicroLimits) -> Cut:
+    """Cut rows whose prompts are not shared.
+
+    Args:
+        rows: which rows.
+        lengths: what each of them reads, prompt included.
+        limits: packed runs fill one group after the other; rows are cut where the cost is least.
+    """
+    pieces = [Piece((row,), length) for row, length in zip(rows, lengths, strict=True)]
+    pieces.sort(key=lambda piece: piece.longest)
+    if limits.packed or limits.max_rows is not None:
+        groups = _fill(pieces, limits)
+        return Cut(groups[::-1], float(sum(lengths)))
+    return _cheapest(pieces, limits)
+
+
+def cut_shared(
+    rows: Sequence[int],
+    prompts: Sequence[int],
+    prompt_lengths: Sequence[int],
+    lengths: Sequence[int],
+    limits: MicroLimits,
+) -> Cut:
+    """Cut rows so that those with the same prompt read it once.
+
+    A group of rows is first cut where reading its prompt again is cheaper than padding its rows to the longest.
+
+    Args:
+        rows: which rows.
+        prompts: number of each row's prompt; equal numbers are equal prompts.
+        prompt_lengths: tokens of each row's prompt.
+        lengths: what each row reads behind its prompt.
+        limits: as for `cut_rows`.
+    """
+    groups: dict[int, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        groups.setdefault(prompt, []).append(place)
+    pieces = []
+    for places in groups.values():
+        tokens = prompt_lengths[places[0]]
+        alone = sorted((Piece((rows[place],), lengths[place]) for place in places), key=lambda piece: piece.longest)
+        inner = MicroLimits(max(1, limits.max_tokens - tokens), overhead_tokens=tokens)
+        pieces += [_join(part, tokens) for part in _cheapest(alone, inner).groups]
+    pieces.sort(key=lambda piece: piece.longest)
+    return _cheapest(pieces, limits)
+
+
+def _join(parts: list[Piece], prompt: int) -> Piece:
+    return Piece(tuple(row for part in parts for row in part.rows), max(part.longest for part in parts), prompt)
+
+
+def _fill(pieces: list[Piece], limits: MicroLimits) -> list[list[Piece]]:
+    groups: list[list[Piece]] = []
+    used = 0
+    for piece in pieces:
+        full = used + piece.longest > limits.max_tokens
+        if limits.max_rows is not None:
+            full = bool(groups) and len(groups[-1]) >= limits.max_rows
+        if not groups or full:
+            groups.append([])
+            used = 0
+        groups[-1].append(piece)
+        used += piece.longest
+    return groups
+
+
+def _cheapest(pieces: list[Piece], limits: MicroLimits) -> Cut:
+    """Contiguous groups of pieces, sorted by length, with the least cost: exact, by dynamic programming.
+
+    A group costs its padded rows, its padded prompts and the overhead of its passes.
+    """
+    count = len(pieces)
+    longest = np.array([piece.longest for piece in pieces], dtype=np.int64)
+    prompts = np.array([piece.prompt for piece in pieces], dtype=np.int64)
+    rows_before = np.concatenate([[0], np.cumsum([len(piece.rows) for piece in pieces], dtype=np.int64)])
+    best, cut = np.zeros(count + 1), np.zeros(count + 1, dtype=np.int64)
+    for stop in range(1, count + 1):
+        first = _first_that_fits(rows_before, longest, stop, limits.max_tokens)
+        widest = np.maximum.accumulate(prompts[first:stop][::-1])[::-1]
+        tokens = (rows_before[stop] - rows_before[first:stop]) * longest[stop - 1]
+        tokens = tokens + np.arange(stop - first, 0, -1) * widest
+        allowed = tokens <= limits.max_tokens
+        allowed[-1] = True
+        costs = np.where(allowed, best[first:stop] + tokens, np.inf)
+        choice = int(costs.argmin())
+        cut[stop], best[stop] = first + choice, costs[choice] + limits.overhead_tokens
+    bounds = [count]
+    while bounds[-1] > 0:
+        bounds.append(int(cut[bounds[-1]]))
+    groups = [pieces[start:stop] for stop, start in itertools.pairwise(bounds)]
+    return Cut(groups, float(best[count]))
+
+
+def _first_that_fits(rows_before: np.ndarray, longest: np.ndarray, stop: int, max_tokens: int) -> int:
+    """The first piece of the largest group that could end at `stop`, by rows alone: bounds the search."""
+    most_rows = max_tokens // max(int(longest[stop - 1]), 1)
+    return min(stop - 1, int(np.searchsorted(rows_before, rows_before[stop] - most_rows)))
