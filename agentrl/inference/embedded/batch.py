@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from agentrl.inference.embedded.decoder import PrefillRows, Step
-from agentrl.inference.embedded.ops import DecodeRows
+from agentrl.inference.embedded.ops import DirectRows, TorchOps
 from agentrl.inference.embedded.slots import SlotTable
 
 Ints = NDArray[np.int64]
@@ -31,41 +31,43 @@ class Plan:
     """`(slot, first position, tokens)` of rows whose logits are all wanted; they come before the sampled ones."""
 
 
-def build(table: SlotTable, prefill_budget: int, heads: int, device: torch.device, *, bias: bool = True) -> Plan | None:
+def build(table: SlotTable, prefill_budget: int, ops: TorchOps, device: torch.device) -> Plan | None:
     """Choose the tokens of the next step: one of every decoding slot, and prompt tokens up to the budget.
 
     Args:
         table: the slots; `known - computed` is what each has left to compute.
         prefill_budget: most prompt tokens.
-        heads: key heads of the model.
+        ops: says which rows its attention takes directly.
         device: where the step runs.
-        bias: whether decode attention needs its mask.
 
     Returns:
         The plan; None when there is nothing to compute.
     """
     active = table.active
-    left = table.known[active] - table.computed[active]
-    decode, waiting = active[left == 1], active[left > 1]
     if not len(active):
         return None
-    prefill, counts = _within_budget(waiting, left[left > 1], prefill_budget)
-    groups = _groups(prefill, counts)
-    order = np.concatenate([decode, *(slots for slots, _ in groups)])
-    sizes = np.concatenate([np.ones(len(decode), np.int64), *(sizes for _, sizes in groups)])
-    rows = np.repeat(order, sizes)
+    left = table.known[active] - table.computed[active]
+    if (left == 1).all():
+        order, sizes, groups = active, left, []
+    else:
+        prefill, counts = _within_budget(active[left > 1], left[left > 1], prefill_budget)
+        few = counts <= ops.direct_tokens
+        groups = _groups(prefill[~few], counts[~few])
+        order = np.concatenate([active[left == 1], prefill[few], *(slots for slots, _ in groups)])
+        sizes = np.concatenate([left[left == 1], counts[few], *(sizes for _, sizes in groups)])
+    direct = int(sizes.sum()) - sum(int(counts.sum()) for _, counts in groups)
     ends = np.cumsum(sizes)
+    rows = np.repeat(order, sizes)
     positions = table.computed[rows] + np.arange(len(rows)) - np.repeat(ends - sizes, sizes)
-    ids = table.tokens[rows, positions].astype(np.int64)
     complete = table.computed[order] + sizes == table.known[order]
     outputs, scored = _outputs(table, order, sizes, ends, complete)
     step = Step(
-        ids=torch.from_numpy(ids).to(device),
+        ids=torch.from_numpy(table.tokens[rows, positions].astype(np.int64)).to(device),
         positions=torch.from_numpy(positions).to(device),
         slots=torch.from_numpy(rows).to(device),
         outputs=None if len(outputs) == len(rows) and not scored else torch.from_numpy(outputs).to(device),
-        decode=_decode_rows(table, decode, heads, device, bias) if len(decode) else None,
-        prefill=tuple(_prefill_rows(table, slots, sizes, device) for slots, sizes in groups),
+        direct=_direct_rows(table, rows[:direct], ops, device) if direct else None,
+        prefill=tuple(_prefill_rows(table, slots, counts, device) for slots, counts in groups),
     )
     return Plan(step, order, sizes, order[complete], scored)
 
@@ -89,7 +91,8 @@ def _outputs(
     """Which tokens' logits are wanted: all of rows that score their prompt, then the last of every complete row."""
     extra: list[Ints] = []
     scored: list[tuple[int, int, int]] = []
-    for row, slot in enumerate(order.tolist()):
+    for row in np.flatnonzero(table.rows.scores[order]).tolist():
+        slot = int(order[row])
         owner = table.owners[slot]
         if owner is not None and owner.logprob_start is not None and not owner.ids:
             extra.append(np.arange(ends[row] - sizes[row], ends[row]))
@@ -97,10 +100,11 @@ def _outputs(
     return np.concatenate([*extra, (ends - 1)[complete]]), scored
 
 
-def _decode_rows(table: SlotTable, slots: Ints, heads: int, device: torch.device, bias: bool) -> DecodeRows:
-    span = int(slots[-1]) + 1
-    if not bias:
-        return DecodeRows(len(slots), span, None, None)
+def _direct_rows(table: SlotTable, slots: Ints, ops: TorchOps, device: torch.device) -> DirectRows:
+    span = int(slots.max()) + 1
+    if not ops.wants_bias:
+        return DirectRows(len(slots), span, None, None)
+    heads = table.cache.spec.num_kv_heads
     last = np.zeros(span, np.int64)
     last[slots] = table.computed[slots]
     length = min(table.cache.length, -(-(int(last.max()) + 1) // LENGTH_ROUNDING) * LENGTH_ROUNDING)
@@ -108,7 +112,7 @@ def _decode_rows(table: SlotTable, slots: Ints, heads: int, device: torch.device
     mask = torch.zeros((span * heads, length), dtype=table.cache.dtype, device=device)
     mask.masked_fill_(torch.arange(length, device=device) > limits, -torch.inf)
     index = None if span == len(slots) else torch.from_numpy(slots).to(device)
-    return DecodeRows(len(slots), span, index, mask.unsqueeze(1))
+    return DirectRows(len(slots), span, index, mask.unsqueeze(1))
 
 
 def _prefill_rows(table: SlotTable, slots: Ints, counts: Ints, device: torch.device) -> PrefillRows:

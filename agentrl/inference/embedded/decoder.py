@@ -1,8 +1,8 @@
 """A decoder for Llama, Qwen2 and Qwen3 over a slot KV cache: one call computes the tokens of many requests.
 
 Tokens are packed along one axis, whatever request they belong to, so every matrix product serves all requests. Only
-attention tells them apart: rows that add one token read the cache slots in place, rows that add more (prefill) are
-padded to a block. Shapes in names: N tokens of the step, R rows, T tokens per padded row, L cached tokens, H query
+attention tells them apart: rows that add a token or a few read the cache slots in place, rows that add more (prefill)
+are padded to a block. Shapes in names: N tokens of the step, R rows, T tokens per padded row, L cached tokens, H query
 heads, K key heads, D features of a head.
 """
 
@@ -19,14 +19,14 @@ from agentrl.inference.embedded import weights
 from agentrl.inference.embedded.kv_cache import KVCache
 from agentrl.inference.embedded.model_spec import ModelSpec
 from agentrl.inference.embedded.native_ops import best_ops
-from agentrl.inference.embedded.ops import DecodeRows, TorchOps
+from agentrl.inference.embedded.ops import DirectRows, TorchOps
 from agentrl.inference.embedded.rope import pairing, rotation_table
 from agentrl.inference.embedded.weights import Target
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """The other tokens of a step: several tokens each for these slots."""
+    """Other tokens of a step: about as many each for these slots."""
 
     slots: Tensor
     """`(R,)`."""
@@ -40,14 +40,14 @@ class PrefillRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass: ids, positions and slots of all tokens `(N,)`, decode rows first."""
+    """One forward pass: ids, positions and slots of all tokens `(N,)`, direct rows first."""
 
     ids: Tensor
     positions: Tensor
     slots: Tensor
     outputs: Tensor | None
     """Indices of the tokens whose logits are wanted; None: all."""
-    decode: DecodeRows | None = None
+    direct: DirectRows | None = None
     prefill: tuple[PrefillRows, ...] = ()
 
 
@@ -168,11 +168,11 @@ class Decoder:
             qk.copy_(F.rms_norm(qk, (s.head_dim,), None, s.rms_norm_eps) * layer.qk_norm)
         keys, values = cache.data[number, 0], cache.data[number, 1]
         ops.rotate_and_store(qkv, self.rotations, step.slots, step.positions, keys, values)
-        if step.decode is None:
+        if step.direct is None:
             done, parts = 0, []
         else:
-            done = step.decode.count
-            parts = [ops.decode_attention(qkv, keys, values, step.slots, step.positions, step.decode)]
+            done = step.direct.count
+            parts = [ops.attention(qkv, keys, values, step.slots, step.positions, step.direct)]
         for rows in step.prefill:
             end = done + rows.index.shape[0]
             parts.append(_prefill_attention(qkv[done:end, : s.num_heads], keys, values, rows))

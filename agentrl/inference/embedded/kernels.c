@@ -30,6 +30,20 @@ static inline float exp_(float x) {
     return p * scale;
 }
 
+/* Weight of a logit relative to the highest one; exactly 0 where it is negligible, -inf included. */
+static inline float weight(float x, float high, float cold) {
+    float below = (x - high) * cold;
+    return below < -80.0f ? 0.0f : exp_(below);
+}
+
+static inline float mass(const float *x, int64_t start, int64_t vocab, float high, float cold) {
+    int64_t end = start + BLOCK < vocab ? start + BLOCK : vocab;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = start; i < end; i++) sum += weight(x[i], high, cold);
+    return sum;
+}
+
 void rms_norm(const float *x, const float *weight, float *out, int64_t rows, int64_t width, float eps) {
 #pragma omp parallel for if (rows * width > SMALL)
     for (int64_t row = 0; row < rows; row++) {
@@ -100,7 +114,7 @@ static inline __attribute__((always_inline)) void attend(const float *q, const f
             for (int t = 0; t < n; t++) high = scores[g][t] > high ? scores[g][t] : high;
 #pragma omp simd reduction(+ : now, broken)
             for (int t = 0; t < n; t++) {
-                broken += scores[g][t] * 0.0f; /* NaN where a score is not finite: exp_ would hide it */
+                broken += scores[g][t] * 0.0f; /* NaN where a score is NaN or inf: exp_ would hide it */
                 now += scores[g][t] = exp_(scores[g][t] - high);
             }
             float shrink = start ? exp_(most[g] - high) : 0.0f;
@@ -119,9 +133,9 @@ static inline __attribute__((always_inline)) void attend(const float *q, const f
         for (int i = 0; i < dim; i++) out[g * dim + i] = sum[g * dim + i] / total[g];
 }
 
-/* One query token per row: row i looks at positions 0..positions[i] of slot slots[i].
+/* Row i looks at positions 0..positions[i] of slot slots[i].
  * q (rows, stride), of which the first heads * dim count; keys and values (slots, kv, length, dim); out (rows, heads * dim). */
-void decode_attention(const float *q, const float *keys, const float *values, const int64_t *slots,
+void attention(const float *q, const float *keys, const float *values, const int64_t *slots,
                       const int64_t *positions, float *out, int64_t rows, int64_t stride, int64_t heads, int64_t kv,
                       int64_t length, int64_t dim) {
     int group = (int)(heads / kv);
@@ -135,4 +149,42 @@ void decode_attention(const float *q, const float *keys, const float *values, co
             CASE(2, 32) CASE(3, 64) CASE(7, 64) CASE(4, 64) CASE(2, 128) CASE(4, 128)
             attend(from, keys + place, values + place, to, count, group, (int)dim);
         }
+}
+
+/* Sample one token per row of logits (rows, vocab), or take the likeliest where `greedy`; its log-prob at the row's
+ * temperature. The running sum is walked in blocks, so that a row is read two and a half times whatever its width. */
+void sample(const float *logits, const float *temperature, const uint8_t *greedy, const float *u, int64_t *ids,
+            float *log_probs, int64_t rows, int64_t vocab) {
+#pragma omp parallel for if (rows * vocab > SMALL)
+    for (int64_t row = 0; row < rows; row++) {
+        const float *x = logits + row * vocab, cold = 1.0f / temperature[row];
+        float high = -INFINITY, broken = 0;
+#pragma omp simd reduction(max : high) reduction(+ : broken)
+        for (int64_t i = 0; i < vocab; i++) {
+            high = x[i] > high ? x[i] : high;
+            broken += x[i] < 0 ? 0.0f : x[i] * 0.0f; /* NaN where a logit is NaN or +inf; -inf only means "never" */
+        }
+        double total = 0;
+        for (int64_t start = 0; start < vocab; start += BLOCK) total += mass(x, start, vocab, high, cold);
+        int64_t picked = 0;
+        if (greedy[row]) {
+            while (picked < vocab - 1 && x[picked] != high) picked++;
+        } else {
+            double target = u[row] * total, before = 0;
+            int64_t start = 0;
+            for (; start + BLOCK < vocab; start += BLOCK) {
+                double more = mass(x, start, vocab, high, cold);
+                if (before + more > target) break;
+                before += more;
+            }
+            int64_t i = start;
+            for (picked = start; i < vocab; i++) {
+                float p = weight(x[i], high, cold);
+                if (p > 0) picked = i;
+                if ((before += p) > target) break;
+            }
+        }
+        ids[row] = picked;
+        log_probs[row] = (x[picked] - high) * cold - (float)log(total) + broken;
+    }
 }

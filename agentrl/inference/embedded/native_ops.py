@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from agentrl.inference.embedded.model_spec import ModelSpec
-from agentrl.inference.embedded.ops import DecodeRows, TorchOps
+from agentrl.inference.embedded.ops import DirectRows, TorchOps
 
 log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("kernels.c")
@@ -43,6 +43,7 @@ def best_ops(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Torch
 class NativeOps(TorchOps):
     """The operations in C; tensors must be contiguous float32 on the CPU."""
 
+    direct_tokens = 64
     wants_bias = False
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -52,8 +53,10 @@ class NativeOps(TorchOps):
         self._swiglu.argtypes = [*[_Pointer] * 2, _Int, _Int]
         self._rotate_and_store = library.rotate_and_store
         self._rotate_and_store.argtypes = [*[_Pointer] * 6, *[_Int] * 5]
-        self._decode_attention = library.decode_attention
-        self._decode_attention.argtypes = [*[_Pointer] * 6, *[_Int] * 6]
+        self._attention = library.attention
+        self._attention.argtypes = [*[_Pointer] * 6, *[_Int] * 6]
+        self._sample = library.sample
+        self._sample.argtypes = [*[_Pointer] * 6, *[_Int] * 2]
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `TorchOps`."""
@@ -76,16 +79,24 @@ class NativeOps(TorchOps):
         pointers = (t.data_ptr() for t in (qkv, rotations, slots, positions, keys, values))
         self._rotate_and_store(*pointers, qkv.shape[0], qkv.shape[1] - 2 * kv_heads, kv_heads, length, dim)
 
-    def decode_attention(
-        self, qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor, rows: DecodeRows
+    def attention(
+        self, qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor, rows: DirectRows
     ) -> Tensor:
         """See `TorchOps`."""
         _, kv_heads, length, dim = keys.shape
         heads = qkv.shape[1] - 2 * kv_heads
         out = qkv.new_empty((rows.count, heads * dim))
         pointers = (t.data_ptr() for t in (qkv, keys, values, slots, positions, out))
-        self._decode_attention(*pointers, rows.count, qkv.shape[1] * dim, heads, kv_heads, length, dim)
+        self._attention(*pointers, rows.count, qkv.shape[1] * dim, heads, kv_heads, length, dim)
         return out
+
+    def sample(self, logits: Tensor, temperature: Tensor, greedy: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """See `TorchOps`."""
+        rows, vocab = logits.shape
+        ids, log_probs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        pointers = (t.data_ptr() for t in (logits, temperature, greedy, u, ids, log_probs))
+        self._sample(*pointers, rows, vocab)
+        return ids, log_probs
 
 
 @cache

@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeRows:
-    """The first tokens of a step: one token each for `count` slots."""
+class DirectRows:
+    """The first `count` tokens of a step, each of which looks at its slot up to its position."""
 
     count: int
     span: int
-    """Attention runs over the slots `0..span`."""
+    """All slots are below."""
     slots: Tensor | None
-    """`(count,)` slot of each row; None: row i is slot i and `span == count`."""
+    """`(count,)` slot of each token; None: token i is slot i's, or the operations do not need it."""
     bias: Tensor | None
     """`(span * K, 1, L)`: 0 where a slot may look, -inf elsewhere; None where the operations need none."""
 
@@ -25,8 +25,10 @@ class DecodeRows:
 class TorchOps:
     """The operations on any device and type. `H` query heads, `K` key heads, `D` features, `N` tokens."""
 
+    direct_tokens = 1
+    """Most tokens of a row that `attention` takes; longer rows are padded to blocks."""
     wants_bias = True
-    """Decode attention needs `DecodeRows.bias`, and pays for slots in the span that do not decode."""
+    """`attention` needs `DirectRows.bias`, takes one row per slot, and pays for slots in the span without one."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Root-mean-square norm over the last axis."""
@@ -61,10 +63,10 @@ class TorchOps:
         keys[slots, :, positions] = qkv[:, -2 * kv_heads : -kv_heads]
         values[slots, :, positions] = qkv[:, -kv_heads:]
 
-    def decode_attention(
-        self, qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor, rows: DecodeRows
+    def attention(
+        self, qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor, rows: DirectRows
     ) -> Tensor:
-        """Attention of the first `rows.count` tokens, one per slot: `(count, H * D)`.
+        """Attention of the first `rows.count` tokens: `(count, H * D)`.
 
         The scale is folded into the queries. `slots` and `positions` are the step's.
         """
@@ -79,3 +81,26 @@ class TorchOps:
         scores = torch.baddbmm(rows.bias, q, k.transpose(1, 2))
         out = torch.bmm(torch.softmax(scores, dim=-1), v).view(rows.span, -1)
         return out if rows.slots is None else out[rows.slots]
+
+    def sample(self, logits: Tensor, temperature: Tensor, greedy: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample from the whole distribution of each row.
+
+        Args:
+            logits: float32 `(rows, vocab)`.
+            temperature: divides the logits `(rows,)`.
+            greedy: rows that take the likeliest token instead `(rows,)`.
+            u: uniform numbers in [0, 1) `(rows,)`.
+
+        Returns:
+            ids and their log-probs, `(rows,)` each.
+        """
+        log_probs = torch.log_softmax(logits / temperature[:, None], dim=-1)
+        ids = torch.where(greedy, log_probs.argmax(dim=-1), invert(log_probs.exp(), u))
+        return ids, log_probs.gather(1, ids[:, None]).squeeze(1)
+
+
+def invert(weights: Tensor, u: Tensor) -> Tensor:
+    """Index at which the running sum of the weights `(rows, n)` passes the share `u` `(rows,)` of the total."""
+    sums = weights.cumsum(dim=-1)
+    ids = torch.searchsorted(sums, u[:, None] * sums[:, -1:], right=True).squeeze(1)
+    return ids.clamp_(max=weights.shape[1] - 1)

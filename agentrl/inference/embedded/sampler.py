@@ -10,13 +10,15 @@ temperature 1 (as SGLang does).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentrl.inference.embedded.ops import TorchOps, invert
+from agentrl.inference.embedded.request import Request
 from agentrl.inference.embedded.sampling_params import SamplingParams
 
 Keys = NDArray[np.uint64]
@@ -35,32 +37,52 @@ class RowTable:
     min_p: NDArray[np.float32]
     truncates: NDArray[np.bool_]
     keys: Keys
+    adjusts: NDArray[np.bool_]
+    """Whether logits may need work before sampling: see `adjust_logits`."""
+    scores: NDArray[np.bool_]
+    """Whether log-probs of the prompt or of the likeliest tokens are wanted."""
+    prompts: NDArray[np.int64]
+    """Tokens of the prompt."""
     vocab: int
 
     @classmethod
     def new(cls, slots: int, vocab: int) -> RowTable:
         """Make room for so many slots over a vocabulary of this size."""
-        f32 = np.float32
-        ones, zeros = np.ones(slots, f32), np.zeros(slots, f32)
-        flags = np.zeros(slots, np.bool_)
-        keys = np.zeros(slots, np.uint64)
-        return cls(ones, flags, ones.copy(), np.zeros(slots, np.int64), zeros, flags.copy(), keys, vocab)
+        floats, flags = np.ones(slots, np.float32), np.zeros(slots, np.bool_)
+        return cls(
+            temperature=floats,
+            greedy=flags,
+            top_p=floats.copy(),
+            top_k=np.zeros(slots, np.int64),
+            min_p=floats.copy(),
+            truncates=flags.copy(),
+            keys=np.zeros(slots, np.uint64),
+            adjusts=flags.copy(),
+            scores=flags.copy(),
+            prompts=np.zeros(slots, np.int64),
+            vocab=vocab,
+        )
 
-    def set(self, slot: int, params: SamplingParams, key: int) -> None:
+    def set(self, slot: int, request: Request) -> None:
         """Write the parameters of the request that takes a slot."""
+        params = request.params
         self.temperature[slot] = 1.0 if params.greedy else params.temperature
         self.greedy[slot] = params.greedy
         self.top_p[slot] = params.top_p
         self.top_k[slot] = params.top_k if 0 < params.top_k < self.vocab else self.vocab
         self.min_p[slot] = params.min_p
         self.truncates[slot] = params.truncates
-        self.keys[slot] = key
+        self.keys[slot] = request.key
+        self.adjusts[slot] = params.changes_logits
+        self.scores[slot] = request.logprob_start is not None or request.top_logprobs > 0
+        self.prompts[slot] = len(request.prompt)
 
     def swap(self, left: int, right: int) -> None:
         """Exchange two slots."""
-        columns = (self.temperature, self.greedy, self.top_p, self.top_k, self.min_p, self.truncates, self.keys)
-        for column in columns:
-            column[[left, right]] = column[[right, left]]
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if isinstance(column, np.ndarray):
+                column[[left, right]] = column[[right, left]]
 
 
 def uniforms(keys: Keys, counts: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -81,8 +103,8 @@ def seed_key(seed: int, number: int) -> int:
 
 
 def sample(
-    logits: Tensor, table: RowTable, slots: NDArray[np.int64], counts: NDArray[np.int64]
-) -> tuple[Tensor, Tensor, Tensor]:
+    logits: Tensor, table: RowTable, slots: NDArray[np.int64], counts: NDArray[np.int64], ops: TorchOps
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Sample one token per row.
 
     Args:
@@ -90,36 +112,24 @@ def sample(
         table: parameters of all slots.
         slots: slot of each row.
         counts: tokens that each row's request has sampled so far.
+        ops: the operations to use.
 
     Returns:
-        ids `(rows,)`, their log-probs `(rows,)`, and the log-probs of all tokens `(rows, vocab)`.
+        ids `(rows,)`, their log-probs `(rows,)`, and where a row wants them those of all tokens `(rows, vocab)`.
     """
     device = logits.device
-    temperature = table.temperature[slots]
-    if (temperature != 1).any():
-        logits = logits / torch.from_numpy(temperature).to(device)[:, None]
-    log_probs = torch.log_softmax(logits, dim=-1)
-    greedy = table.greedy[slots]
-    if greedy.all():
-        ids = log_probs.argmax(dim=-1)
-    else:
-        u = torch.from_numpy(uniforms(table.keys[slots], counts)).to(device)[:, None]
-        truncated = table.truncates[slots]
-        ids = _invert(log_probs.exp(), u)
-        if truncated.any():
-            rows = np.flatnonzero(truncated)
-            index = torch.from_numpy(rows).to(device)
-            ids[index] = _truncated(log_probs[index].exp(), u[index], table, slots[rows])
-        if greedy.any():
-            ids = torch.where(torch.from_numpy(greedy).to(device), log_probs.argmax(dim=-1), ids)
+    temperature = torch.from_numpy(table.temperature[slots]).to(device)
+    greedy = torch.from_numpy(table.greedy[slots]).to(device)
+    u = torch.from_numpy(uniforms(table.keys[slots], counts)).to(device)
+    truncated = np.flatnonzero(table.truncates[slots])
+    if not len(truncated) and not table.scores[slots].any():
+        return (*ops.sample(logits, temperature, greedy, u), None)
+    log_probs = torch.log_softmax(logits / temperature[:, None], dim=-1)
+    ids = torch.where(greedy, log_probs.argmax(dim=-1), invert(log_probs.exp(), u))
+    if len(truncated):
+        index = torch.from_numpy(truncated).to(device)
+        ids[index] = _truncated(log_probs[index].exp(), u[index], table, slots[truncated])
     return ids, log_probs.gather(1, ids[:, None]).squeeze(1), log_probs
-
-
-def _invert(weights: Tensor, u: Tensor) -> Tensor:
-    """Index at which the running sum of the weights `(rows, n)` passes the share `u` `(rows, 1)` of the total."""
-    sums = weights.cumsum(dim=-1)
-    ids = torch.searchsorted(sums, u * sums[:, -1:], right=True).squeeze(1)
-    return ids.clamp_(max=weights.shape[1] - 1)
 
 
 def _truncated(probs: Tensor, u: Tensor, table: RowTable, slots: NDArray[np.int64]) -> Tensor:
@@ -139,7 +149,7 @@ def _truncated(probs: Tensor, u: Tensor, table: RowTable, slots: NDArray[np.int6
             break
         width = min(vocab, width * 8)
     keep[:, 0] = True
-    picked = _invert(ordered * keep, u)
+    picked = invert(ordered * keep, u)
     return order.gather(1, picked[:, None]).squeeze(1)
 
 

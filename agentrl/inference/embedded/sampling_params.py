@@ -61,15 +61,11 @@ class SamplingParams:
         """Whether top_k, top_p or min_p cut the distribution."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
-    def changes_logits(self, sampled: int) -> bool:
-        """Whether logits need work before sampling when `sampled` tokens are there."""
-        return bool(
-            self.repetition_penalty != 1
-            or self.frequency_penalty
-            or self.presence_penalty
-            or self.logit_bias
-            or sampled < self.min_new_tokens
-        )
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logits may need work before sampling: penalties, biases, `min_new_tokens`."""
+        penalties = self.repetition_penalty != 1 or self.frequency_penalty or self.presence_penalty
+        return bool(penalties or self.logit_bias or self.min_new_tokens)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any] | None) -> SamplingParams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -70,13 +71,7 @@ class Scheduler:
             self._requeue(retracted)
         elif self.model.ops.wants_bias and len(active) and active[-1] + 1 > 1.5 * len(active) + 2:
             self.table.move_together()
-        plan = batch.build(
-            self.table,
-            self.prefill_chunk,
-            self.model.spec.num_kv_heads,
-            self.model.device,
-            bias=self.model.ops.wants_bias,
-        )
+        plan = batch.build(self.table, self.prefill_chunk, self.model.ops, self.model.device)
         if plan is None:
             return []
         logits = self.model.forward(plan.step, self.table.cache)
@@ -130,17 +125,17 @@ class Scheduler:
 
     def _sample(self, slots: batch.Ints, logits: Tensor) -> list[Request]:
         """Sample for the owners of the slots and append."""
-        owners = [self.table.owners[slot] for slot in slots.tolist()]
-        requests = [owner for owner in owners if owner is not None]
-        counts = np.array([len(request.ids) for request in requests], np.int64)
-        for row, request in enumerate(requests):
-            if request.params.changes_logits(len(request.ids)):
-                adjust_logits(logits[row], request.params, request.ids, request.stop_ids)
-        ids, log_probs, all_log_probs = sample(logits, self.table.rows, slots, counts)
+        table, version = self.table, self.weight_version
+        requests = [owner for slot in slots.tolist() if (owner := table.owners[slot]) is not None]
+        counts = table.known[slots] - table.rows.prompts[slots]
+        for row in np.flatnonzero(table.rows.adjusts[slots]).tolist():
+            request = requests[row]
+            adjust_logits(logits[row], request.params, request.ids, request.stop_ids)
+        ids, log_probs, all_log_probs = sample(logits, table.rows, slots, counts, self.model.ops)
         tokens, values = ids.tolist(), log_probs.tolist()
-        self.table.tokens[slots, self.table.known[slots]] = tokens
-        self.table.known[slots] += 1
-        if not np.isfinite(values).all():
+        table.tokens[slots, table.known[slots]] = tokens
+        table.known[slots] += 1
+        if not math.isfinite(sum(values)):
             self._drop_broken(requests, values)
         for row, (request, token, value) in enumerate(zip(requests, tokens, values, strict=True)):
             if request.finish is not None:
@@ -148,10 +143,10 @@ class Scheduler:
             if request.max_new_tokens == 0:
                 request.finish = Finish("length")
             else:
-                request.add(token, value, self.weight_version)
-                if request.top_logprobs:
+                request.add(token, value, version)
+                if request.top_logprobs and all_log_probs is not None:
                     request.tops.append(_top(all_log_probs[row], request.top_logprobs))
-            if request.finish is not None or request.check_finished():
+            if request.check_finished():
                 self._end(request)
         self.counters.generated_tokens += len(requests)
         return requests
@@ -159,7 +154,7 @@ class Scheduler:
     def _drop_broken(self, requests: list[Request], values: list[float]) -> None:
         """End requests with NaN or infinite log-probs: they are nobody's sample."""
         for request, value in zip(requests, values, strict=True):
-            if not np.isfinite(value):
+            if not math.isfinite(value):
                 request.finish = Finish("abort", message=NOT_FINITE)
                 self.table.wipe(request.slot)
                 self._end(request)

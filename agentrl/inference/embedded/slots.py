@@ -42,6 +42,7 @@ class SlotTable:
         self.computed = np.zeros(0, np.int64)
         self.used = np.zeros(0, np.int64)
         self.stale = np.zeros(0, np.bool_)
+        self.owned = np.zeros(0, np.bool_)
         self.owners: list[Request | None] = []
         self.rows = RowTable.new(max_slots, cache.spec.vocab_size)
         self._clock = 0
@@ -51,7 +52,7 @@ class SlotTable:
     @property
     def active(self) -> Ints:
         """Slots with an owner, in order."""
-        return np.array([i for i, owner in enumerate(self.owners) if owner is not None], np.int64)
+        return np.flatnonzero(self.owned)
 
     def slots_for(self, length: int) -> int:
         """How many slots of this length the budget allows."""
@@ -73,10 +74,10 @@ class SlotTable:
         if slot != source and ready:
             self.cache.copy_rows(source, slot, ready)
         self._clock += 1
-        self.owners[slot], self.used[slot], self.stale[slot] = request, self._clock, False
+        self.owners[slot], self.owned[slot], self.used[slot], self.stale[slot] = request, True, self._clock, False
         self.tokens[slot, : len(ids)] = ids
         self.known[slot], self.computed[slot] = len(ids), ready
-        self.rows.set(slot, request.params, request.key)
+        self.rows.set(slot, request)
         request.slot, request.cached_tokens = slot, ready
         return True
 
@@ -85,7 +86,7 @@ class SlotTable:
         owner = self.owners[slot]
         assert owner is not None
         owner.slot = -1
-        self.owners[slot] = None
+        self.owners[slot], self.owned[slot] = None, False
         self._clock += 1
         self.used[slot] = self._clock
         self.known[slot] = self.computed[slot]
@@ -159,7 +160,7 @@ class SlotTable:
         """The slot to put a request in whose prefix of `ready` tokens is in slot `source`."""
         if self.owners[source] is None and ready and ready == self.computed[source]:
             return source
-        idle = np.array([owner is None for owner in self.owners])
+        idle = ~self.owned
         empty = idle & (self.computed == 0)
         if not empty.any() and len(self.owners) < self.slots_for(self.cache.length):
             self._resize(min(2 * len(self.owners), self.slots_for(self.cache.length)), self.cache.length)
@@ -176,7 +177,7 @@ class SlotTable:
 
     def _swap(self, left: int, right: int) -> None:
         self.cache.swap(left, right, int(max(self.computed[left], self.computed[right])))
-        for array in (self.tokens, self.known, self.computed, self.used, self.stale):
+        for array in (self.tokens, self.known, self.computed, self.used, self.stale, self.owned):
             array[[left, right]] = array[[right, left]]
         self.rows.swap(left, right)
         self.owners[left], self.owners[right] = self.owners[right], self.owners[left]
@@ -193,7 +194,7 @@ class SlotTable:
         tokens[:keep] = self.tokens[:keep]
         self.tokens = tokens
         self.known, self.computed, self.used = (_fit(a, slots) for a in (self.known, self.computed, self.used))
-        self.stale = np.resize(np.append(self.stale, np.zeros(slots, np.bool_)), slots)
+        self.stale, self.owned = (np.append(a, np.zeros(slots, np.bool_))[:slots] for a in (self.stale, self.owned))
         self.owners = (self.owners + [None] * slots)[:slots]
 
 

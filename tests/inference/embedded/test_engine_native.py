@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl.inference.embedded import native_ops
 from agentrl.inference.embedded.native_ops import NativeOps, best_ops, load_library
-from agentrl.inference.embedded.ops import DecodeRows, TorchOps
+from agentrl.inference.embedded.ops import DirectRows, TorchOps
 
 TORCH = TorchOps()
 
@@ -74,26 +74,64 @@ def test_attention_and_rotation(kv: int, group: int, dim: int, lengths: list[int
     last[slots] = positions
     mask = torch.arange(longest) > last.repeat_interleave(kv)[:, None]
     bias = torch.zeros(span * kv, longest).masked_fill(mask, -torch.inf).unsqueeze(1)
-    got = native.decode_attention(*mine, slots, positions, DecodeRows(count, span, None, None))
-    wanted = TORCH.decode_attention(*theirs, slots, positions, DecodeRows(count, span, slots, bias))
+    got = native.attention(*mine, slots, positions, DirectRows(count, span, None, None))
+    wanted = TORCH.attention(*theirs, slots, positions, DirectRows(count, span, slots, bias))
     close(got, wanted)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    rows=st.integers(1, 5), vocab=st.integers(1, 700), scale=st.sampled_from([0.01, 1.0, 30.0]),
+    seed=st.integers(0, 2**31), temperature=st.floats(0.05, 5),
+)  # fmt: skip
+def test_sampling(rows: int, vocab: int, scale: float, seed: int, temperature: float) -> None:
+    library = load_library()
+    if library is None:
+        pytest.skip("no C compiler")
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, vocab, generator=generator) * scale
+    logits[:, : vocab // 2][torch.rand(rows, vocab // 2, generator=generator) < 0.5] = -torch.inf
+    u = torch.rand(rows, generator=generator)
+    u[0] = 0.0 if seed % 3 == 0 else 1 - 2.0**-24 if seed % 3 == 1 else u[0]
+    t, greedy = torch.full((rows,), temperature), torch.rand(rows, generator=generator) < 0.3
+    mine, wanted = NativeOps(library).sample(logits, t, greedy, u), TORCH.sample(logits, t, greedy, u)
+    log_probs = torch.log_softmax(logits / t[:, None], -1)
+    close(mine[1], log_probs.gather(1, mine[0][:, None]).squeeze(1))
+    assert torch.equal(mine[0][greedy], wanted[0][greedy])
+    sums = log_probs.exp().double().cumsum(-1)
+    for row in range(rows):
+        token = int(mine[0][row])
+        assert logits[row, token] > -torch.inf
+        if not greedy[row]:
+            # The same token as in torch, or a neighbour where rounding decides.
+            assert sums[row, token] >= u[row] - 1e-4
+            assert token == 0 or sums[row, token - 1] <= u[row] + 1e-4
+
+
+@pytest.mark.parametrize("what", [np.nan, np.inf])
+def test_broken_logits_are_not_hidden(what: float, native: NativeOps) -> None:
+    logits = torch.randn(2, 100)
+    logits[1, 40] = what
+    one, zero = torch.ones(2), torch.zeros(2)
+    for greedy in (torch.tensor([False, False]), torch.tensor([True, True])):
+        assert torch.isfinite(native.sample(logits, one, greedy, zero)[1]).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("where", ["query", "key", "value"])
 @pytest.mark.parametrize("what", [np.nan, np.inf])
 def test_broken_numbers_are_not_hidden(where: str, what: float, native: NativeOps) -> None:
-    qkv, keys, values = torch.randn(1, 4, 8), torch.randn(1, 1, 20, 8), torch.randn(1, 1, 20, 8)
+    qkv, keys, values = torch.rand(1, 4, 8), torch.rand(1, 1, 20, 8), torch.rand(1, 1, 20, 8)
     {"query": qkv[0, :2], "key": keys[0, 0], "value": values[0, 0]}[where][1, 3] = what
     at = torch.tensor([19])
-    out = native.decode_attention(qkv, keys, values, torch.tensor([0]), at, DecodeRows(1, 1, None, None))
+    out = native.attention(qkv, keys, values, torch.tensor([0]), at, DirectRows(1, 1, None, None))
     assert not torch.isfinite(out).all()
 
 
 def test_leftovers_behind_the_end_do_not_matter(native: NativeOps) -> None:
     qkv, keys, values = torch.randn(1, 4, 8), torch.randn(1, 1, 20, 8), torch.randn(1, 1, 20, 8)
     keys[0, 0, 11:] = values[0, 0, 11:] = torch.nan
-    rows, at = DecodeRows(1, 1, None, None), torch.tensor([10])
-    assert torch.isfinite(native.decode_attention(qkv, keys, values, torch.tensor([0]), at, rows)).all()
+    rows, at = DirectRows(1, 1, None, None), torch.tensor([10])
+    assert torch.isfinite(native.attention(qkv, keys, values, torch.tensor([0]), at, rows)).all()
 
 
 @pytest.fixture

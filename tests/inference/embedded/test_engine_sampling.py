@@ -16,20 +16,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import UserInputError
+from agentrl.inference.embedded.model_spec import load_spec
+from agentrl.inference.embedded.native_ops import best_ops
+from agentrl.inference.embedded.ops import TorchOps
+from agentrl.inference.embedded.request import Request
 from agentrl.inference.embedded.sampler import RowTable, sample, seed_key, uniforms
 from agentrl.inference.embedded.sampling_params import SamplingParams, UnsupportedFeatureError
 
 VOCAB = 40
 
 
-def draw(logits: torch.Tensor, count: int, **params: Any) -> list[int]:
+def draw(logits: torch.Tensor, count: int, ops: TorchOps, **params: Any) -> list[int]:
     """Sample the same row many times."""
     table = RowTable.new(count, logits.shape[0])
+    parsed = SamplingParams.parse(params)
     for slot in range(count):
-        table.set(slot, SamplingParams.parse(params), seed_key(slot, 0))
+        table.set(slot, Request("", [0], parsed, 1, frozenset(), seed_key(slot, 0)))
     slots = np.arange(count)
-    ids, _, _ = sample(logits.repeat(count, 1), table, slots, np.zeros(count, np.int64))
+    ids, _, _ = sample(logits.repeat(count, 1), table, slots, np.zeros(count, np.int64), ops)
     return ids.tolist()
+
+
+@pytest.fixture(params=["native", "torch"])
+def ops(request: pytest.FixtureRequest, tiny_model_dir: Path) -> TorchOps:
+    """Both kinds of operations."""
+    if request.param == "torch":
+        return TorchOps()
+    return best_ops(load_spec(tiny_model_dir), torch.float32, torch.device("cpu"))
 
 
 def truncated(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
@@ -59,11 +72,11 @@ def truncated(logits: torch.Tensor, temperature: float, top_k: int, top_p: float
         {"temperature": 1.5, "top_k": 12, "top_p": 0.8, "min_p": 0.02},
     ],
 )
-def test_samples_follow_the_distribution(params: dict[str, Any]) -> None:
+def test_samples_follow_the_distribution(params: dict[str, Any], ops: TorchOps) -> None:
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(1)) * 2
     wanted = truncated(logits, **{"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0} | params)
     count = 20_000
-    seen = Counter(draw(logits, count, **params))
+    seen = Counter(draw(logits, count, ops, **params))
     support = [i for i in range(VOCAB) if wanted[i] > 0]
     assert set(seen) <= set(support)
     chi_square = sum((seen[i] - count * float(wanted[i])) ** 2 / (count * float(wanted[i])) for i in support)
@@ -72,11 +85,11 @@ def test_samples_follow_the_distribution(params: dict[str, Any]) -> None:
     assert chi_square < freedom + 6 * math.sqrt(2 * freedom) + 6
 
 
-def test_wide_vocabularies_are_sorted_only_as_far_as_needed() -> None:
+def test_wide_vocabularies_are_sorted_only_as_far_as_needed(ops: TorchOps) -> None:
     flat = torch.zeros(20_000)
-    assert max(Counter(draw(flat, 3000, top_p=0.9)).values()) < 8
-    assert len(set(draw(flat, 3000, top_k=7))) <= 7
-    assert len(set(draw(flat, 3000, top_k=6000))) > 1500
+    assert max(Counter(draw(flat, 3000, ops, top_p=0.9)).values()) < 8
+    assert len(set(draw(flat, 3000, ops, top_k=7))) <= 7
+    assert len(set(draw(flat, 3000, ops, top_k=6000))) > 1500
 
 
 @settings(deadline=None, max_examples=200)
@@ -89,7 +102,7 @@ def test_only_allowed_tokens_come_out(
 ) -> None:
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed)) * scale
     probs = torch.softmax(logits / temperature, -1)
-    ids = draw(logits, 50, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    ids = draw(logits, 50, TorchOps(), temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     above = torch.tensor([float(probs[probs > probs[i]].sum()) for i in ids])
     rank = torch.tensor([int((probs > probs[i]).sum()) for i in ids])
     best = probs.max()
