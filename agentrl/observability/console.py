@@ -24,6 +24,9 @@ COLUMNS = {
     "loss": "actor/pg_loss",
     "grad norm": "actor/grad_norm",
     "value loss": "critic/vf_loss",
+    "train loss": "train/loss",
+    "tokens right": "train/accuracy",
+    "val loss": "val/loss",
     "tokens/s": "perf/throughput",
     "seconds": "timing_s/step",
 }

@@ -17,7 +17,7 @@ from agentrl.data.row import ROLES, without_nones
 from agentrl.errors import DataError, TemplateError
 from agentrl.plugin_config import load_tools
 from agentrl.types import JsonDict, Message
-from agentrl.workers.micro_batches import MicroLimits, plan_groups
+from agentrl.workers.cuts import MicroLimits, cut_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,8 +171,8 @@ def draw_rows(count: int, batch_size: int, shuffle: bool, seed: int) -> Iterator
 
 def make_batches(examples: Sequence[Example], max_tokens: int) -> list[SFTBatch]:
     """Cut examples into forward passes of like lengths, with next to no padding."""
-    groups = plan_groups([len(example.ids) for example in examples], MicroLimits(max_tokens))
-    return [_pad([examples[row] for row in group]) for group in groups]
+    cut = cut_rows(range(len(examples)), [len(example.ids) for example in examples], MicroLimits(max_tokens))
+    return [_pad([examples[row] for piece in group for row in piece.rows]) for group in cut.groups]
 
 
 def _pad(examples: Sequence[Example]) -> SFTBatch:

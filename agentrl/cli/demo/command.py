@@ -17,11 +17,11 @@ from agentrl.cli.demo import report
 from agentrl.cli.demo.show import TrainingShow, WarmStartShow
 from agentrl.cli.demo.warm_start import WarmStart, prepare
 from agentrl.config import RunConfig, load_config
-from agentrl.errors import UserInputError
+from agentrl.errors import CheckpointError, UserInputError
 from agentrl.observability.trackers import make_trackers
 
 RECIPE = "demo"
-_RESULTS = ("summary.json", "progress.png")
+_SUMMARY, _PICTURE = "summary.json", "progress.png"
 _RUN_FILES = ("metrics.jsonl", "config.yaml", "tensorboard", "validation", "latest_checkpointed_iteration.txt")
 
 
@@ -82,8 +82,8 @@ def run_demo(options: DemoOptions, console: Console) -> report.Summary | None:
         KeyboardInterrupt: after a clean stop.
     """
     began = time.monotonic()
-    _clear(options)
     config = None if options.prepare_only else _run_config(options)
+    _open_folder(options)
     start = _warm_start(options, console)
     if config is None:
         return None
@@ -101,9 +101,12 @@ def run_demo(options: DemoOptions, console: Console) -> report.Summary | None:
     dumps = Path(config.trainer.validation_data_dir)
     summary = report.summarize(show.history, time.monotonic() - began)
     before, after = report.pick_conversations(dumps / "0.jsonl", dumps / f"{summary.rl_steps}.jsonl")
-    picture = options.out / "progress.png"
-    report.plot(show.history, picture)
-    summary.write(options.out / "summary.json")
+    picture = options.out / _PICTURE
+    try:
+        report.plot(show.history, picture)
+        summary.write(options.out / _SUMMARY)
+    except OSError as error:
+        raise CheckpointError(f"cannot write the report to {options.out}: {error.strerror or error}") from error
     report.show_conversations(console, before, after)
     _show_files(console, options.out, folder, picture, start)
     console.print(summary.line(), highlight=False, soft_wrap=True)
@@ -153,21 +156,27 @@ def _run_folder(options: DemoOptions) -> Path:
     return options.out / "run"
 
 
-def _clear(options: DemoOptions) -> None:
-    """Remove what an earlier demo left, so that its numbers cannot be taken for new ones; touch nothing else."""
+def _open_folder(options: DemoOptions) -> None:
+    """Make the demo's folder. Results of an earlier demo go, so that they cannot be taken for those of this one."""
     folder = _run_folder(options)
-    old = [options.out / name for name in _RESULTS] + [folder / name for name in _RUN_FILES]
-    for path in [*old, *folder.glob("global_step_*")]:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        if options.prepare_only:
+            return
+        old = [options.out / _SUMMARY, options.out / _PICTURE, *(folder / name for name in _RUN_FILES)]
+        for path in [*old, *folder.glob("global_step_*")]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserInputError(f"cannot write to {options.out}: {error.strerror or error}") from error
 
 
 def _show_files(console: Console, out: Path, folder: Path, picture: Path, start: WarmStart) -> None:
     lines = {
         "plot": str(picture),
-        "numbers": str(out / "summary.json"),
+        "numbers": str(out / _SUMMARY),
         "run folder": str(folder),
         "conversations": str(folder / "validation"),
         "warm start": str(start.model),

@@ -71,6 +71,20 @@ def test_wrong_options_are_refused_before_the_warm_start(tmp_path):
     assert "none.jsonl" in refusal("--out", str(out), "--from-gsm8k", str(tmp_path / "none.jsonl"))
     assert "--bogus" in refusal("--out", str(out), "--bogus")
     assert not (out / "warm_start").exists()
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert "cannot write to" in refusal("--out", str(blocked / "demo"))
+
+
+def test_the_numbers_of_an_earlier_demo_are_gone_before_the_next_begins(tmp_path):
+    kept = tmp_path / "notes.txt"
+    stale = [tmp_path / "summary.json", tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "global_step_9" / "x"]
+    for path in [kept, *stale]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("old")
+    refusal("--out", str(tmp_path), "--from-gsm8k", str(tmp_path / "none.jsonl"))
+    assert not any(path.exists() for path in stale)
+    assert kept.exists()
 
 
 def test_help_names_the_options():
