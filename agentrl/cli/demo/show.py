@@ -56,7 +56,7 @@ class WarmStartShow(Tracker):
 
     def close(self) -> None:
         """Leave the bar on the screen."""
-        if hasattr(self, "_progress"):
+        if self._console.is_terminal and hasattr(self, "_progress"):
             self._progress.stop()
 
 
