@@ -16,6 +16,7 @@ from rich.console import Console
 from agentrl.cli.demo import report
 from agentrl.cli.demo.show import TrainingShow, WarmStartShow
 from agentrl.cli.demo.warm_start import WarmStart, prepare
+from agentrl.cli.errors import INTERRUPTED
 from agentrl.config import RunConfig, load_config
 from agentrl.errors import CheckpointError, UserInputError
 from agentrl.observability.trackers import make_trackers
@@ -45,7 +46,11 @@ def main(args: Sequence[str]) -> None:
     """Read the arguments of `agentrl demo` and run it."""
     app = typer.Typer(add_completion=False)
     app.command("demo")(_command)
-    typer.main.get_command(app).main(list(args), prog_name="agentrl demo", standalone_mode=False)
+    code = typer.main.get_command(app).main(list(args), prog_name="agentrl demo", standalone_mode=False)
+    if code == INTERRUPTED:  # typer has turned Ctrl-C into this code; the command line above knows what to say
+        raise KeyboardInterrupt
+    if code:
+        raise typer.Exit(code)
 
 
 def _command(

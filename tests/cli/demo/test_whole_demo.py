@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,23 @@ def test_the_numbers_of_an_earlier_demo_are_gone_before_the_next_begins(tmp_path
     refusal("--out", str(tmp_path), "--from-gsm8k", str(tmp_path / "none.jsonl"))
     assert not any(path.exists() for path in stale)
     assert kept.exists()
+
+
+def test_ctrl_c_in_the_warm_start_ends_with_130_and_leaves_nothing_half_made(tmp_path):
+    command = [sys.executable, "-u", "-c", "from agentrl.cli import main; main()", "demo", "--prepare"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "warm_start" / "config.yaml").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "warm_start" / "huggingface").exists()
 
 
 def test_help_names_the_options():
