@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from agentrl.config import RunConfig, load_config
+from agentrl.trainer.run import run_training
 
 MARK = "AGENTRL_TEST_RUN"
 """Environment variable that every process of a run inherits."""
@@ -91,6 +92,10 @@ class Run:
         """The recipe, checked."""
         return load_config(self.recipe)
 
+    def go_on(self, total_steps: int) -> None:
+        """Run in this process, from the newest checkpoint to so many steps."""
+        run_training(load_config(self.recipe, [f"trainer.total_training_steps={total_steps}", "trainer.backend=local"]))
+
 
 @dataclass
 class Workspace:
@@ -153,6 +158,10 @@ class Process:
         """Send a signal to the command itself."""
         self.popen.send_signal(number)
 
+    def press_ctrl_c(self) -> None:
+        """As a terminal does it: a signal to the whole process group."""
+        os.killpg(self.popen.pid, signal.SIGINT)
+
     def family(self) -> list[psutil.Process]:
         """Every living process of the run, wherever it hangs in the process tree."""
         return [process for process in psutil.process_iter() if self._is_member(process)]
@@ -169,7 +178,12 @@ def start(*arguments: str) -> Process:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-c", "from agentrl.cli import main; main()", *arguments]
     popen = subprocess.Popen(
-        command, env={**os.environ, MARK: mark}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env={**os.environ, MARK: mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     return Process(popen, mark)
 

@@ -10,6 +10,7 @@ from runs import Run, Workspace, finished
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentrl.config import load_config
+from agentrl.trainer.run import run_training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -143,6 +144,7 @@ def test_tensorboard_has_the_run(done: Run) -> None:
 
 
 def test_a_finished_run_has_nothing_more_to_do(done: Run) -> None:
-    code, output = finished("train", str(done.recipe), "trainer.backend=local", "trainer.n_gpus_per_node=1")
-    assert code == 0, output
+    config = done.config
+    config.trainer.n_gpus_per_node, config.trainer.backend = 1, "local"
+    run_training(config)
     assert [row["step"] for row in done.metrics] == [0, 1, 2]
