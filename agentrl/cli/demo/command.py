@@ -149,10 +149,18 @@ def _run_config(options: DemoOptions) -> RunConfig:
     own = [f"{key}={json.dumps(str(path))}" for key, path in paths.items()]
     own += ["trainer.resume_mode=disable", "trainer.save_freq=${trainer.total_training_steps}"]
     config = load_config(RECIPE, [*own, *options.overrides])
-    if not config.trainer.val_before_train or config.trainer.test_freq < 1 or config.trainer.val_only:
+    needed = {
+        "trainer.val_before_train=true": config.trainer.val_before_train,
+        "trainer.val_only=false": not config.trainer.val_only,
+        "trainer.test_freq of at least 1": config.trainer.test_freq >= 1,
+        "rollout.val_kwargs.n=1": config.actor_rollout_ref.rollout.val_kwargs.n == 1,
+        "the demo's own rows": config.data.val_files == str(paths["data.val_files"]),
+    }
+    missing = [what for what, given in needed.items() if not given]
+    if missing:
         raise UserInputError(
-            "the demo compares before and after: it needs trainer.val_before_train=true, trainer.val_only=false and "
-            "trainer.test_freq of at least 1; for anything else use `agentrl train configs/demo.yaml`"
+            f"the demo compares before and after on its held-out rows: it needs {', '.join(missing)}. "
+            "For anything else use `agentrl train configs/demo.yaml`"
         )
     return config
 

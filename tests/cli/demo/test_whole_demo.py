@@ -69,7 +69,9 @@ def refusal(*arguments: str) -> str:
 def test_wrong_options_are_refused_before_the_warm_start(tmp_path):
     out = tmp_path / "demo"
     assert "Did you mean 'trainer.test_freq'" in refusal("--out", str(out), "trainer.test_freqs=1")
-    assert "compares before and after" in refusal("--out", str(out), "trainer.val_before_train=false")
+    for override in ("trainer.val_before_train=false", "trainer.test_freq=-1", "data.val_files=mine.parquet"):
+        assert "compares before and after" in refusal("--out", str(out), override)
+    assert "val_kwargs.n=1" in refusal("--out", str(out), "actor_rollout_ref.rollout.val_kwargs.n=2")
     assert "none.jsonl" in refusal("--out", str(out), "--from-gsm8k", str(tmp_path / "none.jsonl"))
     assert "--bogus" in refusal("--out", str(out), "--bogus")
     assert not (out / "warm_start").exists()
