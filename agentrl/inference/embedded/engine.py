@@ -46,10 +46,13 @@ class Engine:
         self.context = options.max_context_length or self.spec.max_positions
         self.paused = False
         self.failed: str | None = None
+        """Why the thread ended, if it ended by an error."""
+        self.on_failure: Callable[[], None] = lambda: None
         self.scheduler = _scheduler(options, self.spec, self.context)
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = self._ended = False
+        self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     @property
@@ -67,6 +70,8 @@ class Engine:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
+        else:
+            self._end_all()
 
     def submit(self, requests: list[Request]) -> None:
         """Hand in requests; the listener hears of them."""
@@ -79,8 +84,10 @@ class Engine:
         def run() -> None:
             try:
                 future.set_result(work())
-            except UserInputError as error:
+            except BaseException as error:
                 future.set_exception(error)
+                if not isinstance(error, UserInputError):
+                    raise
 
         self._post(run)
         return future
@@ -162,7 +169,13 @@ class Engine:
     def _post(self, work: Callable[[], None]) -> None:
         self._inbox.append(work)
         self._wake.set()
-        if self._stopping and not self._thread.is_alive():
+        if self._ended:
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Answer what comes when no step will run any more."""
+        self._ended = True
+        with self._ending:
             self.drain()
             self._abort(None, self.failed or "the engine is shutting down")
 
@@ -181,12 +194,12 @@ class Engine:
                 self.step()
         except BaseException as error:
             self.failed = f"{type(error).__name__}: {error}"
+            # The thread's end: nobody above it could see the error. /health and every open request tell of it.
             log.critical("the engine's thread ended: %s", self.failed, exc_info=True)
-            raise
         finally:
-            self._stopping = True
-            self.drain()
-            self._abort(None, self.failed or "the engine is shutting down")
+            self._end_all()
+            if self.failed is not None:
+                self.on_failure()
 
     def drain(self) -> None:
         """Do what was posted. Only for the engine's thread, or where it was never started."""

@@ -111,16 +111,14 @@ class Scheduler:
     def _admit(self) -> None:
         """Place waiting requests; one that waits for a prefix to be computed lets others pass."""
         later: list[Request] = []
-        while self.waiting and len(self.running) < self.max_running:
+        while self.waiting and len(self.running) < self.max_running and not self.table.full:
             request = self.waiting.popleft()
-            if not self.table.place(request):
+            if self.table.place(request):
+                self.running.add(request)
+                self.counters.cached_tokens += request.cached_tokens
+                self.counters.prompt_tokens += request.total
+            else:
                 later.append(request)
-                if len(later) > self.max_running:
-                    break
-                continue
-            self.running.add(request)
-            self.counters.cached_tokens += request.cached_tokens
-            self.counters.prompt_tokens += request.total
         self.waiting.extendleft(reversed(later))
 
     def _sample(self, slots: batch.Ints, logits: Tensor) -> list[Request]:

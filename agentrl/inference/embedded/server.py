@@ -15,14 +15,15 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response, StreamingResponse
 
 from agentrl.inference.embedded import admin, chat_api
-from agentrl.inference.embedded.engine import Engine
 from agentrl.inference.embedded.frontend import Frontend
-from agentrl.inference.embedded.http import Handler, answer, guarded, read_json
+from agentrl.inference.embedded.http import Handler, answer, guarded, read_json, refuse
 from agentrl.inference.embedded.options import EngineOptions
 from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render
 
-PORT_TAKEN = 3
-"""Exit code when the address cannot be listened on."""
+ENGINE_FAILED, PORT_TAKEN = 1, 3
+"""Exit codes: the engine's thread ended by an error; the address cannot be listened on."""
+SHUTDOWN_S = 2
+"""Seconds that open requests get at shutdown."""
 
 
 def create_app(frontend: Frontend) -> FastAPI:
@@ -51,6 +52,8 @@ def _generate_route(frontend: Frontend) -> Handler:
         if call.stream:
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
         done = await frontend.finished(call.requests, request.is_disconnected)
+        if frontend.engine.failed:
+            return refuse(frontend.engine.failed, 503)
         answers = [render(p, frontend.engine, return_logprob=call.return_logprob) for p in done]
         return answer(answers if call.as_list else answers[0])
 
@@ -72,7 +75,7 @@ def serve(options: EngineOptions) -> int:
     """Run a server until it is told to stop.
 
     Returns:
-        Exit code: 0, or 3 when the address is taken.
+        Exit code: 0, 1 when the engine failed, 3 when the address is taken.
 
     Raises:
         UserInputError: the model folder cannot be used.
@@ -86,10 +89,15 @@ def serve(options: EngineOptions) -> int:
         except OSError as error:
             sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}\n")
             return PORT_TAKEN
-        app = create_app(Frontend(options))
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
-        uvicorn.Server(config).run(sockets=[listener])
-    return 0
+        frontend = Frontend(options)
+        config = uvicorn.Config(
+            create_app(frontend), log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_S
+        )
+        server = uvicorn.Server(config)
 
+        def shut_down() -> None:
+            server.should_exit = True
 
-__all__ = ["Engine", "create_app", "serve"]
+        frontend.engine.on_failure = shut_down
+        server.run(sockets=[listener])
+    return ENGINE_FAILED if frontend.engine.failed else 0

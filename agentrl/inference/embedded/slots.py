@@ -58,11 +58,16 @@ class SlotTable:
         """How many slots of this length the budget allows."""
         return max(1, min(self.max_slots, self.budget // (self.cache.bytes_per_token * length)))
 
+    @property
+    def full(self) -> bool:
+        """Whether all slots have owners and memory for more is not there."""
+        return bool(self.owned.all()) and len(self.owners) >= self.slots_for(self.cache.length)
+
     def place(self, request: Request) -> bool:
         """Find a slot for a request and take over the longest prefix that is computed already.
 
         Returns:
-            False: no slot is free, or a running request is about to compute a prefix that is worth waiting for.
+            False: no slot is free (`full`), or a running request computes a prefix now that is worth waiting for.
         """
         ids = np.array(request.prompt + request.ids, np.int32)
         source, ready = self._longest_prefix(ids, request)

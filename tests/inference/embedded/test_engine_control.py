@@ -239,3 +239,34 @@ def test_a_stopped_engine_answers_at_once(tiny_model_dir: Path) -> None:
     harness.engine.stop()
     request = harness.submit([1, 2, 3])
     assert harness.ended[id(request)].finish.type == "abort"
+
+
+def test_a_failure_of_the_model_ends_every_request_and_is_told(tiny_model_dir: Path) -> None:
+    harness = Harness(tiny_model_dir)
+    request = harness.submit([1, 2, 3], max_new_tokens=1000)
+
+    def explode() -> None:
+        raise ValueError("boom")
+
+    harness.engine.start()
+    future = harness.engine.call(explode)
+    with pytest.raises(ValueError, match="boom"):
+        future.result(10)
+    harness.engine.stop()
+    assert harness.engine.failed == "ValueError: boom"
+    assert harness.ended[id(request)].finish.message == "ValueError: boom"
+    late = harness.submit([1])
+    assert harness.ended[id(late)].finish.message == "ValueError: boom"
+
+
+def test_many_waiting_requests_cost_nothing_while_all_slots_run(make_harness: Callable[..., Harness]) -> None:
+    harness = make_harness(max_running_requests=2)
+    requests = [harness.submit([1, 2, i], max_new_tokens=4) for i in range(60)]
+    harness.step()
+    placed = []
+    original = harness.table.place
+    harness.table.place = lambda request: placed.append(request) or original(request)  # type: ignore[method-assign]
+    harness.step(2)
+    assert placed == []
+    harness.run()
+    assert all(request.finish is not None for request in requests)

@@ -20,7 +20,12 @@ import httpx
 import orjson
 import pytest
 from safetensors.torch import load_file, save
+from starlette.testclient import TestClient
 
+from agentrl.inference.embedded.decoder import Decoder
+from agentrl.inference.embedded.frontend import Frontend
+from agentrl.inference.embedded.options import EngineOptions
+from agentrl.inference.embedded.server import create_app
 from agentrl.testing.models import build_tiny_model
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
@@ -369,3 +374,42 @@ def test_the_server_starts_without_heavy_imports(tiny_model_dir: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_broken_engine_answers_503_and_ends_the_process(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Decoder, *_: Any) -> None:
+        raise RuntimeError("out of memory, say")
+
+    told: list[bool] = []
+    frontend = Frontend(EngineOptions(model=str(tiny_model_dir), device="cpu"))
+    frontend.engine.on_failure = lambda: told.append(True)
+    with TestClient(create_app(frontend)) as client:
+        assert client.get("/health").status_code == 200
+        monkeypatch.setattr(Decoder, "forward", broken)
+        for _ in range(2):
+            response = client.post("/generate", json={"input_ids": [1]})
+            assert response.status_code == 503
+            assert "out of memory, say" in response.json()["error"]["message"]
+        assert client.get("/health").status_code == 503
+    assert told == [True]
+
+
+def test_the_process_ends_when_the_engine_fails(tiny_model_dir: Path) -> None:
+    port = free_port()
+    code = textwrap.dedent(
+        f"""
+        import sys
+        from agentrl.inference.embedded.decoder import Decoder
+        from agentrl.inference.embedded.__main__ import main
+        Decoder.forward = lambda *_: 1 / 0
+        sys.exit(main(["--model", {str(tiny_model_dir)!r}, "--port", "{port}", "--device", "cpu"]))
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+        wait_healthy(f"http://127.0.0.1:{port}", process)
+        httpx.post(f"http://127.0.0.1:{port}/generate", json={"input_ids": [1]}, timeout=30)
+        assert process.wait(20) == 1
+        assert process.stderr is not None
+        assert "ZeroDivisionError" in process.stderr.read()
