@@ -19,7 +19,7 @@
     │   │   └── WeightVersionError    the engine serves other weights than asked for
     │   ├── ToolServiceError          a tool's service failed after its retries
     │   └── WorkerError               a training worker died
-    ├── FailureBudgetError            exit code 3: more infrastructure failures in a step than `rollout.max_failure_rate`
+    ├── FailureBudgetError            exit code 3: more failures in a step than `rollout.max_failure_rate`
     └── CheckpointError               exit code 4: a checkpoint cannot be written or read
 
 Errors for the model (R10) are values, not exceptions: see `agentrl.types.ToolResponse`.

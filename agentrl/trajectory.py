@@ -2,7 +2,7 @@
 
 Rules R1, R2, R5, R7 and R8 hold by construction:
 
-* `append_completion` writes sampled tokens (mask 1); `append_observation` writes everything else (mask 0, log-prob 0.0).
+* `append_completion` writes sampled tokens (mask 1); `append_observation` writes the rest (mask 0, log-prob 0.0).
 * An observation stays pending until a sampled token follows it, so a trajectory always ends at its last sampled
   token (R5) however it is stopped.
 
@@ -94,7 +94,7 @@ class Trajectory:
 
         Raises:
             TokenStreamError: unequal lengths, or a turn after one that was cut.
-            EngineError: a log-prob that is not finite, or more tokens than were asked for (R9: left out, never trained on).
+            EngineError: a log-prob that is not finite, or more tokens than were asked for (R9: never trained on).
         """
         count = len(output.token_ids)
         if not count == len(output.log_probs) == len(output.weight_versions):
