@@ -68,48 +68,61 @@ class EngineServers:
         self.addresses = addresses
 
     @classmethod
-    def start(cls, config: RunConfig, log_dir: Path | None = None) -> Self:
-        """Start the run's servers, or take those of `server.addresses`, and wait until all are healthy.
+    def start(cls, config: RunConfig, log_dir: Path | None = None, *, wait: bool = True) -> Self:
+        """Start the run's servers, or take those of `server.addresses`.
 
         Args:
             config: the run.
             log_dir: where the servers' output goes; None: `logs/` in the run folder.
+            wait: until all are healthy; False: the caller does something else first, then calls `wait`.
 
         Raises:
             ConfigError: the engine is not installed.
-            EngineUnavailable: a port is taken or a server died early; with the end of its log.
-            EngineTimeout: a server was not healthy within `server.start_timeout_s`.
+            EngineUnavailable, EngineTimeout: as `wait`; or a port that was asked for is taken.
         """
         server = config.actor_rollout_ref.rollout.server
         if server.addresses is not None:
-            addresses = [address.rstrip("/") for address in server.addresses]
-            return cls(config, [], addresses)._wait_until_healthy(addresses, _FOREIGN_TIMEOUT_S)
-        if resolve_engine(config) == "embedded" and server.args:
-            logger.warning("the embedded engine does not use rollout.server.args, they are for SGLang: %s", server.args)
-        folder = log_dir or _default_log_dir(config)
-        folder.mkdir(parents=True, exist_ok=True)
-        for _ in range(_PORT_TRIES - 1 if server.port is None else 0):
-            try:
-                return cls._launch(config, folder)
-            except _PortLostError as error:
-                logger.warning("%s; trying other ports", error)
-        return cls._launch(config, folder)
+            self = cls(config, [], [address.rstrip("/") for address in server.addresses])
+        else:
+            if resolve_engine(config) == "embedded" and server.args:
+                logger.warning("the embedded engine does not use rollout.server.args: %s", server.args)
+            folder = log_dir or _default_log_dir(config)
+            folder.mkdir(parents=True, exist_ok=True)
+            logs = [folder / f"engine_{index}.log" for index in range(server.launch)]
+            self = cls(config, [_Server(index, server.host, 0, log) for index, log in enumerate(logs)], [])
+            self._spawn_all()
+        return self.wait() if wait else self
 
-    @classmethod
-    def _launch(cls, config: RunConfig, folder: Path) -> Self:
-        """Start servers on the configured ports, or on free ones, once."""
-        server = config.actor_rollout_ref.rollout.server
-        ports = _ports(server.host, server.port, server.launch)
-        servers = [_Server(i, server.host, port, folder / f"engine_{i}.log") for i, port in enumerate(ports)]
-        self = cls(config, servers, [each.address for each in servers])
+    def wait(self) -> Self:
+        """Wait until all servers are healthy; on failure stop those that were started.
+
+        Raises:
+            EngineUnavailable: a server died early (with the end of its log), or another process has its port.
+            EngineTimeout: a server was not healthy within `server.start_timeout_s`.
+        """
+        server = self._config.actor_rollout_ref.rollout.server
+        limit_s = server.start_timeout_s if self._servers else _FOREIGN_TIMEOUT_S
         try:
-            for each in servers:
-                each.log.unlink(missing_ok=True)
-                self._spawn(each)
-            return self._wait_until_healthy(self.addresses, server.start_timeout_s)
+            for _ in range(_PORT_TRIES - 1 if server.port is None else 0):
+                try:
+                    return self._wait_until_healthy(self.addresses, limit_s)
+                except _PortLostError as error:
+                    logger.warning("%s; trying other ports", error)
+                    self.stop()
+                    self._spawn_all()
+            return self._wait_until_healthy(self.addresses, limit_s)
         except BaseException:
             self.stop()
             raise
+
+    def _spawn_all(self) -> None:
+        """Start every server on its port, or on a free one."""
+        server = self._config.actor_rollout_ref.rollout.server
+        for each, port in zip(self._servers, _ports(server.host, server.port, server.launch), strict=True):
+            each.port = port
+            each.log.unlink(missing_ok=True)
+            self._spawn(each)
+        self.addresses = [each.address for each in self._servers]
 
     def check(self) -> None:
         """Check that every server that this run started is alive.

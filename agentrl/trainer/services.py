@@ -86,17 +86,16 @@ class Services:
             self.critic.load_checkpoint(str(folder / "critic"))
 
     def _start(self) -> None:
-        """Workers load their models while the engines start."""
+        """Engines and workers load their models at the same time."""
+        self.servers = self._stack.enter_context(EngineServers.start(self._config, wait=False))
         if self._config.trainer.backend == "ray":
             from agentrl.single_controller.ray_runtime import init_ray
 
             ray = self._config.ray_init
             self._stack.enter_context(init_ray(ray.num_cpus, ray.address))
-        groups = self._make_groups()
-        loading = [group.submit("init_model", self._total_steps) for group in groups]
-        self.servers = self._stack.enter_context(EngineServers.start(self._config))
-        for future in loading:
+        for future in [group.submit("init_model", self._total_steps) for group in self._make_groups()]:
             future.get()
+        self.servers.wait()
         self.manager = AgentLoopManager(self._config, self.servers.addresses)
         self._stack.callback(self.manager.shutdown)
         self._weight_sync = self._make_weight_sync()
