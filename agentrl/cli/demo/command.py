@@ -15,7 +15,7 @@ from rich.console import Console
 
 from agentrl.cli.demo import report
 from agentrl.cli.demo.show import TrainingShow, WarmStartShow
-from agentrl.cli.demo.warm_start import WarmStart, prepare
+from agentrl.cli.demo.warm_start import DEMO_FOLDER, WarmStart, prepare
 from agentrl.cli.errors import INTERRUPTED
 from agentrl.config import RunConfig, load_config
 from agentrl.errors import CheckpointError, UserInputError
@@ -68,7 +68,7 @@ def _command(
     warm_start_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the warm start. Default: 700.")] = None,
 ) -> None:
     """Watch a tiny model learn to use a calculator, in minutes on a CPU."""
-    folder = out or Path("outputs") / ("demo" if from_gsm8k is None else "demo_gsm8k")
+    folder = out or (DEMO_FOLDER if from_gsm8k is None else DEMO_FOLDER.with_name("demo_gsm8k"))
     run_demo(DemoOptions(folder, from_gsm8k, fresh, prepare_only, warm_start_steps, overrides or []), Console())
 
 

@@ -18,6 +18,8 @@ from agentrl.plugin_config import load_tools
 
 RECIPE = "demo_sft"
 KEY_FILE = "content_key.json"
+DEMO_FOLDER = Path("outputs/demo")
+"""Where `configs/demo.yaml` looks for its model and rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +87,20 @@ def prepare(
 
 
 def prepare_if_missing(config: RunConfig) -> None:
-    """Make the warm start of a run that trains the demo's recipe where nobody has run the demo yet.
+    """Make the warm start of a run that starts from it where nobody has run the demo yet.
 
-    Any other run is left alone, and so is a model that is there, however it was made.
+    A run of any other model is left alone, and so is a model that is there, however it was made.
     """
     model = Path(config.actor_rollout_ref.model.path)
-    out = model.parent.parent
-    is_demo = model == out / "warm_start" / "huggingface" and config.data.train_files == str(out / "data/train.parquet")
-    if not is_demo or model.exists():
+    if model != DEMO_FOLDER / "warm_start" / "huggingface" or model.exists():
         return
     from rich.console import Console
 
     from agentrl.cli.demo.show import WarmStartShow
 
     console = Console()
-    console.print(f"There is no warm start in {out} yet: making it.", soft_wrap=True, highlight=False)
-    prepare(out, [WarmStartShow(console), *make_trackers(["jsonl"])])
+    console.print(f"There is no warm start in {DEMO_FOLDER} yet: making it.", soft_wrap=True, highlight=False)
+    prepare(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
 
 
 def _recipe(out: Path, steps: int | None) -> SFTConfig:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from transformers import AutoModelForCausalLM
 
@@ -74,21 +76,20 @@ def test_the_recipe_is_the_one_in_configs(tmp_path):
 
 
 def test_training_the_recipe_alone_makes_the_warm_start_once(tmp_path, monkeypatch):
-    out = tmp_path / "outputs" / "demo"
+    monkeypatch.chdir(tmp_path)
     made = []
     monkeypatch.setattr(warm_start, "prepare", lambda folder, trackers: made.append(folder))
-    paths = {"model": out / "warm_start" / "huggingface", "train": out / "data" / "train.parquet"}
+    recipe = load_config("demo")
+    prepare_if_missing(recipe)
+    assert made == [Path("outputs/demo")]
+    prepare_if_missing(load_config("demo", [f"actor_rollout_ref.model.path={tmp_path / 'mine'}"]))
+    Path(recipe.actor_rollout_ref.model.path).mkdir(parents=True)
+    prepare_if_missing(recipe)
+    assert len(made) == 1
 
-    def config(**changed):
-        given = {**paths, **changed}
-        return load_config(
-            "demo", [f"actor_rollout_ref.model.path={given['model']}", f"data.train_files={given['train']}"]
-        )
 
-    prepare_if_missing(config())
-    assert made == [out]
-    prepare_if_missing(config(train=tmp_path / "mine.parquet"))
-    prepare_if_missing(config(model=tmp_path / "model"))
-    paths["model"].mkdir(parents=True)
-    prepare_if_missing(config())
-    assert made == [out]
+def test_the_recipe_names_what_prepare_writes():
+    recipe, out = load_config("demo"), warm_start.DEMO_FOLDER
+    assert recipe.data.train_files == str(out / "data" / "train.parquet")
+    assert recipe.data.val_files == str(out / "data" / "test.parquet")
+    assert recipe.actor_rollout_ref.model.path == str(out / "warm_start" / "huggingface")
