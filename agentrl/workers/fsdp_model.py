@@ -129,7 +129,7 @@ class FSDPModel:
         _reshard(self.net)
         full: dict[str, torch.Tensor] = {}
         for name, tensor in _named_state(module or self.net).items():
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            whole = _gathered(tensor)
             if dist.get_rank() == 0:
                 cast_to = dtype if whole.is_floating_point() else None
                 full[name] = whole.detach().to(device="cpu", dtype=cast_to).contiguous()
@@ -187,6 +187,13 @@ def _named_state(module: nn.Module) -> dict[str, torch.Tensor]:
     aliases = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     buffers = {name: tensor for name, tensor in module.state_dict().items() if name not in aliases}
     return {**parameters, **buffers}
+
+
+def _gathered(tensor: torch.Tensor) -> torch.Tensor:
+    if not isinstance(tensor, DTensor):
+        return tensor
+    # One rank holds everything; asking DTensor to gather it would take longer than writing it to disk.
+    return tensor.to_local() if dist.get_world_size() == 1 else tensor.full_tensor()
 
 
 def _first_tensor(outputs: Any) -> torch.Tensor:

@@ -96,7 +96,7 @@ def test_packed_rows_give_the_same_log_probs(make_actor: Any) -> None:
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-ROLLOUTS = [(9, 5), (9, 1), (9, 3), (9, 4), (7, 0), (7, 2), (7, 3), (7, 8)]
+ROLLOUTS = [(50, 5), (50, 1), (50, 3), (50, 4), (60, 0), (60, 2), (60, 3), (60, 8)]
 """Two prompts of four rollouts each."""
 
 
@@ -191,7 +191,8 @@ def test_gradient_equals_plain_pytorch(
     mode: str, extras: bool, rollouts: int, make_config: Any, make_actor: Any
 ) -> None:
     terms = {"use_kl_loss": True, "kl_loss_coef": 0.1, "entropy_coeff": 0.05} if extras else {}
-    config = make_config(loss_agg_mode=mode, grad_clip=1e9, ppo_max_token_len_per_gpu=30, **terms)
+    budget = 30 if rollouts == 1 else 90
+    config = make_config(loss_agg_mode=mode, grad_clip=1e9, ppo_max_token_len_per_gpu=budget, **terms)
     lm = AutoModelForCausalLM.from_pretrained(config.actor_rollout_ref.model.path)
     batch = near_policy(lm, random_batch(LENGTHS if rollouts == 1 else ROLLOUTS, VOCAB, rollouts=rollouts))
     if extras:
