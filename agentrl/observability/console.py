@@ -91,6 +91,8 @@ class ConsoleTracker(Tracker):
     def close(self) -> None:
         """Leave the last table on the screen."""
         if self._live:
+            ended = "done" if self._progress.finished else "stopped"
+            self._progress.update(self._task, description=ended)
             self._live.stop()
             self._live = None
 
