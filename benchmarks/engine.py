@@ -3,7 +3,8 @@
 The engine runs as users run it, a server process that 64 clients call over HTTP, each turn a request. The baseline gets
 every turn of all conversations as one left-padded batch and stops when the longest answer ends. Both sample at
 temperature 1 and count only the tokens that a conversation asked for; both have the same number of threads. Runs
-alternate, and the ratio is that of the medians.
+alternate, and the ratio is that of the medians. CPU seconds (client, server and all threads) are printed beside it: on
+a machine that others use too, they say more than the clock.
 
     python benchmarks/engine.py                      a Qwen2 of 0.66 M parameters, made on the spot
     python benchmarks/engine.py --model DIR          any Llama, Qwen2 or Qwen3
@@ -65,7 +66,15 @@ def make_conversations(count: int, turns: int, scale: float, vocab: int, seed: i
     ]
 
 
-async def run_engine(address: str, conversations: list[Conversation]) -> float:
+@dataclass(frozen=True)
+class Cost:
+    """Of one run."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+async def converse_all(address: str, conversations: list[Conversation]) -> float:
     """Seconds to run all conversations at once against a server."""
     import aiohttp
     import orjson
@@ -90,12 +99,25 @@ async def run_engine(address: str, conversations: list[Conversation]) -> float:
         return time.perf_counter() - start
 
 
-def run_transformers(model: Any, conversations: list[Conversation]) -> float:
-    """Seconds to run all conversations turn by turn as padded batches."""
+def run_engine(address: str, server: subprocess.Popen[bytes], conversations: list[Conversation]) -> Cost:
+    """Run all conversations at once against a server."""
+    import psutil
+
+    def used() -> float:
+        times = psutil.Process(server.pid).cpu_times()
+        return float(times.user + times.system) + time.process_time()
+
+    before = used()
+    seconds = asyncio.run(converse_all(address, conversations))
+    return Cost(seconds, used() - before)
+
+
+def run_transformers(model: Any, conversations: list[Conversation]) -> Cost:
+    """Run all conversations turn by turn as padded batches."""
     import torch
 
     histories: list[list[int]] = [[] for _ in conversations]
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     for number in range(len(conversations[0])):
         for history, conversation in zip(histories, conversations, strict=True):
             history += conversation[number].observation
@@ -110,7 +132,7 @@ def run_transformers(model: Any, conversations: list[Conversation]) -> float:
             )  # fmt: skip
         for row, (history, conversation) in enumerate(zip(histories, conversations, strict=True)):
             history += out[row, width : width + conversation[number].answer].tolist()
-    return time.perf_counter() - start
+    return Cost(time.perf_counter() - start, time.process_time() - used)
 
 
 def start_server(folder: str, args: argparse.Namespace, context: int) -> tuple[subprocess.Popen[bytes], str]:
@@ -134,16 +156,26 @@ def start_server(folder: str, args: argparse.Namespace, context: int) -> tuple[s
     raise SystemExit("the engine is not healthy after two minutes")
 
 
-def report(engine: list[float], baseline: list[float], tokens: int) -> dict[str, Any]:
+def report(engine: list[Cost], baseline: list[Cost], tokens: int) -> dict[str, Any]:
     """Print a line per side and the ratio of the medians."""
-    for name, seconds in (("embedded engine", engine), ("transformers generate", baseline)):
-        rates = sorted(tokens / s for s in seconds)
-        median = statistics.median(rates)
-        print(f"{name:22} {median:9.1f} tokens/s  (runs: {', '.join(f'{rate:.1f}' for rate in rates)})")
-    ratio = statistics.median(baseline) / statistics.median(engine)
-    spread = [min(baseline) / max(engine), max(baseline) / min(engine)]
-    print(f"ratio: {ratio:.2f}  (worst pairing {spread[0]:.2f}, best {spread[1]:.2f})")
-    return {"ratio": ratio, "spread": spread, "engine_s": engine, "baseline_s": baseline, "tokens": tokens}
+    for name, costs in (("embedded engine", engine), ("transformers generate", baseline)):
+        rates = sorted(tokens / cost.seconds for cost in costs)
+        cpu = tokens / statistics.median(cost.cpu_seconds for cost in costs)
+        runs = ", ".join(f"{rate:.1f}" for rate in rates)
+        print(f"{name:22} {statistics.median(rates):9.1f} tokens/s {cpu:9.1f} tokens/CPU-s  (runs: {runs} tokens/s)")
+    ours, theirs = [cost.seconds for cost in engine], [cost.seconds for cost in baseline]
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    cpu_ratio = statistics.median(c.cpu_seconds for c in baseline) / statistics.median(c.cpu_seconds for c in engine)
+    spread = [min(theirs) / max(ours), max(theirs) / min(ours)]
+    print(f"ratio: {ratio:.2f}  (worst pairing {spread[0]:.2f}, best {spread[1]:.2f}; in CPU seconds {cpu_ratio:.2f})")
+    return {
+        "ratio": ratio,
+        "cpu_ratio": cpu_ratio,
+        "spread": spread,
+        "engine_s": ours,
+        "baseline_s": theirs,
+        "tokens": tokens,
+    }
 
 
 def main() -> None:
@@ -173,7 +205,7 @@ def main() -> None:
         context = max(sum(len(turn.observation) + turn.answer for turn in c) for c in conversations)
         server, address = start_server(folder, args, context)
         try:
-            result = report(*measure(folder, address, conversations, args), tokens)
+            result = report(*measure(folder, address, server, conversations, args), tokens)
         finally:
             server.terminate()
             server.wait()
@@ -184,8 +216,12 @@ def main() -> None:
 
 
 def measure(
-    folder: str, address: str, conversations: list[Conversation], args: argparse.Namespace
-) -> tuple[list[float], list[float]]:
+    folder: str,
+    address: str,
+    server: subprocess.Popen[bytes],
+    conversations: list[Conversation],
+    args: argparse.Namespace,
+) -> tuple[list[Cost], list[Cost]]:
     """Warm both sides up with a tenth of the work, then time them in turns."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -195,11 +231,11 @@ def measure(
     model.generation_config.eos_token_id = None
     few = conversations[: max(1, len(conversations) // 10)]
     run_transformers(model, few)
-    asyncio.run(run_engine(address, few))
-    engine: list[float] = []
-    baseline: list[float] = []
+    run_engine(address, server, few)
+    engine: list[Cost] = []
+    baseline: list[Cost] = []
     for _ in range(args.repeats):
-        engine.append(asyncio.run(run_engine(address, conversations)))
+        engine.append(run_engine(address, server, conversations))
         baseline.append(run_transformers(model, conversations))
     return engine, baseline
 
