@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.options import DTYPES, EngineOptions
 
-PR_SET_PDEATHSIG = 1
+PARENT_CHECK_S = 0.5
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
@@ -33,7 +34,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     add("--weight-version", default="0", help="name of the initial weights")
     add("--kv-cache-gb", type=float, help="memory for the KV cache; default: a quarter of the free memory, GPU half")
     add("--no-native", dest="native", action="store_false", help="torch operations only, no compiled C")
-    add("--die-with-parent", action="store_true", help="end when the parent process ends (Linux)")
+    add("--die-with-parent", action="store_true", help="end when the parent process ends")
     given = parser.parse_args(arguments)
     for name in ("max_running_requests", "max_context_length", "prefill_chunk", "threads", "kv_cache_gb"):
         value = getattr(given, name)
@@ -43,17 +44,24 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent ends, however the parent ends."""
+    """End this process soon after its parent has ended, however the parent ended.
+
+    Linux's PR_SET_PDEATHSIG is no use here: it fires when the parent's *thread* ends that started the child.
+    """
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended in between
-        sys.exit(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECK_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server; returns the exit code."""
     options = parse_options(arguments)
-    if options.die_with_parent and sys.platform == "linux":
+    if options.die_with_parent:
         die_with_parent()
     from agentrl.inference.embedded.server import serve
 

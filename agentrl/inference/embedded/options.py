@@ -44,7 +44,7 @@ class EngineOptions:
     native: bool = True
     """Use the C operations of `native_ops` where they can run; False: torch only."""
     die_with_parent: bool = False
-    """End this process when its parent ends (Linux)."""
+    """End this process when its parent ends."""
 
     def torch_device(self) -> torch.device:
         """The device that `device` names."""

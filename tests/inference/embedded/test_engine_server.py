@@ -333,14 +333,17 @@ def test_a_taken_port_and_a_bad_folder_end_with_one_line(tiny_model_dir: Path, t
     assert missing.stderr.count("\n") == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_it_dies_with_its_parent(tiny_model_dir: Path) -> None:
     port = free_port()
     parent = textwrap.dedent(
         f"""
-        import subprocess, time
-        child = subprocess.Popen({command(tiny_model_dir, port, "--die-with-parent")!r})
-        print(child.pid, flush=True)
+        import subprocess, threading, time
+
+        def start():
+            child = subprocess.Popen({command(tiny_model_dir, port, "--die-with-parent")!r})
+            print(child.pid, flush=True)
+
+        threading.Thread(target=start).start()  # the end of a thread is not the end of the parent
         time.sleep(120)
         """
     )
@@ -348,6 +351,8 @@ def test_it_dies_with_its_parent(tiny_model_dir: Path) -> None:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         wait_healthy(f"http://127.0.0.1:{port}", process)
+        time.sleep(1.5)
+        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
         process.kill()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
