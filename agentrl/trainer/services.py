@@ -53,11 +53,13 @@ class Services:
         self._stack.close()
 
     def sync_weights(self, version: int) -> None:
-        """Give the actor's weights to every engine as `version`."""
+        """Give the actor's weights to every engine as `version`; engines that died are started again first."""
+        if self.servers.restart_dead():
+            self.manager.set_addresses(self.servers.addresses)
         self._weight_sync.sync(version, self.servers.addresses)
 
     def revive_engines(self, version: int) -> bool:
-        """Restart engines that died and give all of them the present weights.
+        """Start engines again that died, and give all of them the present weights.
 
         Returns:
             False when none had died, so that trying again would not help.
@@ -65,9 +67,7 @@ class Services:
         try:
             self.servers.check()
         except EngineUnavailable as error:
-            LOG.warning("%s; starting it again", error)
-            self.servers.restart_dead()
-            self.manager.set_addresses(self.servers.addresses)
+            LOG.warning("%s", error)
             self.sync_weights(version)
             return True
         return False

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from safetensors.torch import load_file
 
-from agentrl.errors import WeightVersionError
+from agentrl.errors import EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
 from agentrl.single_controller import WorkerGroup
 
@@ -54,8 +54,11 @@ class WeightSync:
     def sync(self, version: int, addresses: Sequence[str]) -> None:
         """Give every server the actor's present weights under `version`.
 
+        A server that cannot be reached is left behind while others take them: rollouts refuse servers of another
+        version, and the next sync tries it again.
+
         Raises:
-            EngineError: a server did not take them.
+            EngineError: a server refused the weights, or none can be reached.
             WeightVersionError: a server says afterwards that it serves another version.
         """
         export = self._folder / f"version_{version}"
@@ -72,29 +75,29 @@ class WeightSync:
     async def _push_all(self, export: Path, version: int, addresses: Sequence[str]) -> None:
         clients = [self._make_client(address) for address in addresses]
         try:
-            push = self._push_tensors if self._mode == "tensor" else self._push_folder
-            await asyncio.gather(*(push(client, export, version) for client in clients))
-            await asyncio.gather(*(_confirm(client, version) for client in clients))
+            outcomes = await asyncio.gather(
+                *(self._push(client, export, version) for client in clients), return_exceptions=True
+            )
         finally:
             await asyncio.gather(*(client.close() for client in clients))
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for error in errors:
+            if len(errors) == len(clients) or not isinstance(error, EngineUnavailable):
+                raise error
+            LOG.warning("going on without an engine: %s", error)
 
-    @staticmethod
-    async def _push_folder(client: EngineClient, export: Path, version: int) -> None:
-        await client.update_weights_from_disk(str(export), version)
-
-    @staticmethod
-    async def _push_tensors(client: EngineClient, export: Path, version: int) -> None:
-        for file in sorted(export.glob("*.safetensors")):
-            await client.update_weights_from_tensor(load_file(file), version)
-
-
-async def _confirm(client: EngineClient, version: int) -> None:
-    served = await client.weight_version()
-    if served != version:
-        raise WeightVersionError(
-            f"{client.address} serves weight version {served} after an update to {version}: "
-            "is another run using this server?"
-        )
+    async def _push(self, client: EngineClient, export: Path, version: int) -> None:
+        if self._mode == "tensor":
+            for file in sorted(export.glob("*.safetensors")):
+                await client.update_weights_from_tensor(load_file(file), version)
+        else:
+            await client.update_weights_from_disk(str(export), version)
+        served = await client.weight_version()
+        if served != version:
+            raise WeightVersionError(
+                f"{client.address} serves weight version {served} after an update to {version}: "
+                "is another run using this server?"
+            )
 
 
 def model_bytes(folder: Path) -> int:

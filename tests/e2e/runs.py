@@ -251,3 +251,10 @@ def serving(model: Path, *options: str) -> Iterator[str]:
         yield address
         process.send(signal.SIGTERM)
         process.finish()
+
+
+def kill_listener(address: str) -> None:
+    """Kill the process that listens on an address."""
+    port = int(address.rsplit(":", 1)[1])
+    [pid] = {c.pid for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port}
+    psutil.Process(pid).kill()

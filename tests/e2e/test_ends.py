@@ -6,11 +6,10 @@ import re
 import resource
 import socket
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from runs import Process, Run, Workspace, finished, serving, started, wait_for_steps
+from runs import Process, Run, Workspace, finished, kill_listener, serving, started, wait_for_steps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 MANY = 1000
@@ -18,10 +17,6 @@ MANY = 1000
 
 def long_run(workspace: Workspace, name: str, **changes: object) -> Run:
     return workspace.run(name, trainer__total_training_steps=MANY, **changes)
-
-
-def _is_listening(connection: Any, address: str) -> bool:
-    return connection.status == psutil.CONN_LISTEN and address.endswith(f":{connection.laddr.port}")
 
 
 def engine_processes(process: Process) -> list[psutil.Process]:
@@ -68,8 +63,7 @@ def test_a_dead_engine_that_is_not_ours_ends_the_run(workspace: Workspace) -> No
         run = long_run(workspace, "engine_gone", **{f"actor_rollout_ref__rollout__{k}": v for k, v in changes.items()})
         with started("train", str(run.recipe)) as process:
             wait_for_steps(run, 1, process)
-            [listening] = [c.pid for c in psutil.net_connections("tcp") if _is_listening(c, address)]
-            psutil.Process(listening).kill()
+            kill_listener(address)
             code, output = process.finish()
     assert code == 3, output
     assert address in output

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from runs import Run, Workspace, serving
+from runs import Run, Workspace, kill_listener, serving
 
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
@@ -59,8 +59,8 @@ def make(workspace: Workspace, engine: str, request: pytest.FixtureRequest):
     return build
 
 
-def train(config: RunConfig) -> Recorder:
-    recorder = Recorder()
+def train(config: RunConfig, recorder: Recorder | None = None) -> Recorder:
+    recorder = recorder or Recorder()
     run_training(config, [recorder])
     assert recorder.closed
     assert all(math.isfinite(value) for metrics in recorder.metrics.values() for value in metrics.values())
@@ -157,6 +157,23 @@ def test_two_engines_serve_one_run(make, workspace: Workspace, engine: str) -> N
         ]
     assert served == ["2", "2"]
     assert recorder.metrics[2]["training/rollout_probs_diff_max"] < 1e-5
+
+
+def test_a_run_goes_on_when_one_of_its_engines_is_lost(make, workspace: Workspace, engine: str) -> None:
+    class Killer(Recorder):
+        def on_rollouts(self, step: int, batch: DataProto) -> None:
+            super().on_rollouts(step, batch)
+            if step == 1:
+                kill_listener(second)
+
+    with serving(workspace.model) as second:
+        changes = {"server__addresses": [engine, second], "server__retries": 0}
+        run = make(
+            trainer__total_training_steps=3, **{f"actor_rollout_ref__rollout__{k}": v for k, v in changes.items()}
+        )
+        recorder = train(run.config, Killer())
+    assert recorder.rows == {1: 8, 2: 8, 3: 8}
+    assert recorder.metrics[3]["training/rollout_probs_diff_max"] < 1e-5
 
 
 def test_an_unknown_logger_is_told(make) -> None:

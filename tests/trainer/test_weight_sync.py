@@ -1,0 +1,113 @@
+"""Where exports go, and that none outlives its run. The way to real engines is in tests/e2e."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from agentrl.errors import EngineRequestError, EngineUnavailable, WeightVersionError
+from agentrl.inference.client import EngineClient
+from agentrl.testing.scripted_engine import ScriptedEngine
+from agentrl.trainer.weight_sync import WeightSync
+
+
+class Exporter:
+    """Stands where the actor's worker group stands: writes one small file."""
+
+    def __init__(self) -> None:
+        self.exports: list[str] = []
+
+    def export_weights(self, folder: str) -> None:
+        self.exports.append(folder)
+        Path(folder).mkdir()
+        save_file({"w": torch.zeros(2)}, Path(folder) / "model.safetensors")
+
+
+def make(parent: Path, actor: Any) -> WeightSync:
+    def client(address: str) -> EngineClient:
+        return EngineClient(address, vocab_size=10, request_timeout_s=5, retries=0)
+
+    return WeightSync(actor, client, mode="disk", folder=parent, model_bytes=8)
+
+
+def dead_pid() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_exports_of_killed_runs_are_removed_and_those_of_living_ones_are_not(tmp_path: Path):
+    dead = tmp_path / f"agentrl-weights-{dead_pid()}-x"
+    alive = tmp_path / f"agentrl-weights-{os.getppid()}-y"
+    strange = tmp_path / "agentrl-weights-of-mine"
+    for folder in (dead, alive, strange):
+        folder.mkdir()
+    sync = make(tmp_path, Exporter())
+    assert not dead.exists()
+    assert alive.exists()
+    assert strange.exists()
+    sync.close()
+    assert {path.name for path in tmp_path.iterdir()} == {alive.name, strange.name}
+
+
+@pytest.fixture
+async def engine():
+    engine = ScriptedEngine(lambda payload: ([1], "stop"))
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+async def test_a_version_is_pushed_and_confirmed(engine: ScriptedEngine, tmp_path: Path):
+    actor = Exporter()
+    sync = make(tmp_path, actor)
+    await in_thread(sync, 3, engine.address)
+    assert engine.weight_version == "3"
+    assert not Path(actor.exports[0]).exists()
+
+
+async def test_nobody_home_is_an_error_and_one_of_two_is_not(engine: ScriptedEngine, tmp_path: Path):
+    sync = make(tmp_path, Exporter())
+    with pytest.raises(EngineUnavailable):
+        await in_thread(sync, 1, "http://127.0.0.1:9")
+    await in_thread(sync, 2, "http://127.0.0.1:9", engine.address)
+    assert engine.weight_version == "2"
+
+
+async def test_a_server_that_keeps_another_version_is_told(engine: ScriptedEngine, tmp_path: Path, monkeypatch):
+    async def stubborn(self: EngineClient) -> int:
+        return 7
+
+    monkeypatch.setattr(EngineClient, "weight_version", stubborn)
+    with pytest.raises(WeightVersionError, match="serves weight version 7 after an update to 1"):
+        await in_thread(make(tmp_path, Exporter()), 1, engine.address)
+
+
+async def test_a_refusal_is_an_error_even_when_others_accept(engine: ScriptedEngine, tmp_path: Path, monkeypatch):
+    accept = EngineClient.update_weights_from_disk
+    refuser = ScriptedEngine(lambda payload: ([1], "stop"))
+    await refuser.start()
+
+    async def update(self: EngineClient, path: str, weight_version: int) -> None:
+        if self.address == refuser.address:
+            raise EngineRequestError("wrong shapes")
+        await accept(self, path, weight_version)
+
+    monkeypatch.setattr(EngineClient, "update_weights_from_disk", update)
+    with pytest.raises(EngineRequestError, match="wrong shapes"):
+        await in_thread(make(tmp_path, Exporter()), 1, engine.address, refuser.address)
+    await refuser.stop()
+
+
+async def in_thread(sync: WeightSync, version: int, *addresses: str) -> None:
+    """`sync` runs an event loop of its own, beside the one that serves the scripted engine."""
+    import asyncio
+
+    await asyncio.to_thread(sync.sync, version, list(addresses))
