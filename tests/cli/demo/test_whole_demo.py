@@ -92,7 +92,15 @@ def test_the_numbers_of_an_earlier_demo_are_gone_before_the_next_begins(tmp_path
 
 
 def test_ctrl_c_in_the_warm_start_ends_with_130_and_leaves_nothing_half_made(tmp_path):
-    command = [sys.executable, "-u", "-c", "from agentrl.cli import main; main()", "demo", "--prepare"]
+    command = [
+        sys.executable,
+        "-u",
+        "-c",
+        "from agentrl.cli import main; main()",
+        "demo",
+        "--prepare",
+        "--warm-start-steps=150",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
