@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -108,6 +109,4 @@ async def test_a_refusal_is_an_error_even_when_others_accept(engine: ScriptedEng
 
 async def in_thread(sync: WeightSync, version: int, *addresses: str) -> None:
     """`sync` runs an event loop of its own, beside the one that serves the scripted engine."""
-    import asyncio
-
     await asyncio.to_thread(sync.sync, version, list(addresses))
