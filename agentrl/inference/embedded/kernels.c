@@ -10,7 +10,7 @@
 #define BLOCK 128
 #define MAX_GROUP 16
 #define MAX_DIM 256
-#define SMALL 16384
+#define SMALL 65536
 
 /* exp for |x| < 88 to about one unit in the last place; smaller x give the smallest normal numbers instead of 0. */
 static inline float exp_(float x) {
