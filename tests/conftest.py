@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,6 +18,8 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 
 torch.set_num_threads(1)
+# A shell that starts the suite in the background ignores Ctrl-C, and every process of a test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("agentrl", deadline=None)  # machines that run tests are shared
 settings.load_profile("agentrl")
 

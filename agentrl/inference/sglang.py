@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import sys
 from typing import Literal
 
@@ -11,7 +10,6 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 
 EngineName = Literal["sglang", "embedded"]
-_TP_FLAGS = ("--tp", "--tp-size", "--tensor-parallel-size")
 
 
 def sglang_installed() -> bool:
@@ -56,7 +54,7 @@ def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[
 
 
 def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
-    embedded = config.actor_rollout_ref.rollout.embedded
+    embedded, dtype = config.actor_rollout_ref.rollout.embedded, config.actor_rollout_ref.rollout.dtype
     options: dict[str, object | None] = {
         "model": config.actor_rollout_ref.model.path,
         "host": host,
@@ -65,6 +63,7 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> li
         "max-context-length": embedded.max_context_length or context_length(config),
         "prefill-chunk": embedded.prefill_chunk,
         "threads": embedded.threads,
+        "dtype": None if dtype == "auto" else dtype,
         "device": _device(config, index),
         "seed": config.trainer.seed + index,
     }
@@ -82,10 +81,11 @@ def _device(config: RunConfig, index: int) -> str:
 
 
 def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
-    model, server = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.server
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    server, gpus = rollout.server, rollout.tensor_model_parallel_size
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model.path]
     command += ["--host", host, "--port", str(port), "--context-length", str(context_length(config))]
-    command += ["--random-seed", str(config.trainer.seed + index)]
+    command += ["--random-seed", str(config.trainer.seed + index), "--dtype", rollout.dtype]
     if model.tokenizer_path:
         command += ["--tokenizer-path", model.tokenizer_path]
     if model.trust_remote_code:
@@ -94,16 +94,11 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--enable-deterministic-inference"]
     if not uses_cuda(config) and "--device" not in server.args:
         command += ["--device", "cpu"]
-    if server.launch > 1 and "--base-gpu-id" not in server.args and uses_cuda(config):
-        command += ["--base-gpu-id", str(index * _tensor_parallel(server.args))]
+    if uses_cuda(config):
+        command += ["--tp-size", str(gpus), "--mem-fraction-static", str(rollout.gpu_memory_utilization)]
+        if server.launch > 1 and "--base-gpu-id" not in server.args:
+            command += ["--base-gpu-id", str(index * gpus)]
     return [*command, *server.args]
-
-
-def _tensor_parallel(args: list[str]) -> int:
-    for flag, value in itertools.pairwise(args):
-        if flag in _TP_FLAGS:
-            return int(value)
-    return 1
 
 
 def context_length(config: RunConfig) -> int:

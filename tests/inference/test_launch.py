@@ -250,13 +250,17 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--deterministic" in launch_command(config, 1, "127.0.0.1", 30001)
     monkeypatch.setattr(sglang, "sglang_installed", lambda: True)
     rollout.name, config.trainer.device, rollout.server.launch = "sglang", "cuda", 2
-    rollout.server.args = ["--tp", "4"]
+    rollout.tensor_model_parallel_size, rollout.gpu_memory_utilization = 4, 0.6
+    rollout.server.args = ["--log-level", "warning"]
     command = launch_command(config, 1, "127.0.0.1", 30001)
     pairs = dict(itertools.pairwise(command))
     assert pairs["-m"] == "sglang.launch_server"
     assert pairs["--base-gpu-id"] == "4"
     assert pairs["--context-length"] == "256"
-    assert command[-2:] == ["--tp", "4"]
+    assert pairs["--tp-size"] == "4"
+    assert pairs["--mem-fraction-static"] == "0.6"
+    assert pairs["--dtype"] == "auto"
+    assert command[-2:] == ["--log-level", "warning"]
     assert "--device" not in command
     config.trainer.device = "cpu"
     assert "--device" in launch_command(config, 0, "127.0.0.1", 30001)
