@@ -40,7 +40,7 @@ class EmbeddedConfig(Section):
     prefill_chunk: int = Field(default=2048, ge=1)
     """Most prompt tokens of one prefill step."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of the engine process; null: all cores."""
+    """CPU threads of the engine process; null: as many as pay off for the size of the model."""
 
 
 class ToolAgentLimits(Section):

@@ -26,7 +26,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     add("--max-running-requests", type=int, default=128, help="requests that decode together")
     add("--max-context-length", type=int, help="tokens of prompt and answer together; default: the model's")
     add("--prefill-chunk", type=int, default=2048, help="prompt tokens of one step")
-    add("--threads", type=int, help="CPU threads; default: all cores, 1 with --deterministic")
+    add("--threads", type=int, help="CPU threads; default: by the size of the model, 1 with --deterministic")
     add("--dtype", choices=DTYPES, default="auto")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--deterministic", action="store_true", help="a request's numbers do not depend on other requests; slower")

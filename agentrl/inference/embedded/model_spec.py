@@ -37,6 +37,13 @@ class ModelSpec:
     raw: dict[str, Any]
     """The whole config.json."""
 
+    @property
+    def multiplied_weights(self) -> int:
+        """Weights that every token is multiplied with: those of the layers and of the head."""
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; a missing file gives an empty one."""

@@ -28,7 +28,7 @@ class EngineOptions:
     prefill_chunk: int = 2048
     """Most prompt tokens of one step."""
     threads: int | None = None
-    """CPU threads of the model; None: all cores, in deterministic mode one."""
+    """CPU threads of the model; None: as many as pay off for its size, in deterministic mode one."""
     dtype: str = "auto"
     """Type of weights and KV cache; auto: float32 on CPU, bfloat16 on CUDA."""
     device: str = "auto"

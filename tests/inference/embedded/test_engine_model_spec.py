@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engine_harness import Harness
+from transformers import AutoModelForCausalLM
 
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.__main__ import parse_options
+from agentrl.inference.embedded.engine import fitting_threads
 from agentrl.inference.embedded.model_spec import load_spec
+from agentrl.inference.embedded.options import EngineOptions
 
 
 @pytest.fixture
@@ -96,3 +100,20 @@ def test_the_command_line() -> None:
     for bad in (["--threads", "0"], ["--prefill-chunk", "-1"], ["--dtype", "int8"], []):
         with pytest.raises(SystemExit):
             parse_options(["--model", "m", *bad] if bad else [])
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama", "qwen3"])
+def test_weights_that_are_multiplied_are_all_matrices(family_dirs: dict[str, Path], family: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(family_dirs[family])
+    weights = model.state_dict()  # a tied head is listed beside the embedding
+    matrices = sum(w.numel() for name, w in weights.items() if w.dim() == 2 and name != "model.embed_tokens.weight")
+    assert load_spec(family_dirs[family]).multiplied_weights == matrices
+
+
+def test_threads_fit_the_size_of_the_model(tiny_model_dir: Path, edited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    small, large = load_spec(tiny_model_dir), load_spec(edited(hidden_size=2048, intermediate_size=8192))
+    options = EngineOptions(model=str(tiny_model_dir))
+    assert fitting_threads(options, small) == 1
+    assert fitting_threads(options, large) == 8
+    assert fitting_threads(replace(options, deterministic=True), large) == 1
