@@ -31,7 +31,7 @@ class ToolAgent(AgentLoopBase):
             text = await talk.generate()
             if talk.stop_reason is not None:
                 break
-            turn = self.context.tool_parser.parse(text) if tools else None
+            turn = self.context.tool_parser.parse(text, tools) if tools else None
             if turn is not None and turn.wants_tools:
                 answers = await talk.call_tools(turn)
                 if answers:

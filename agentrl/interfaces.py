@@ -100,8 +100,14 @@ class ToolParser(ABC):
     """Finds tool calls in the text of one assistant turn. Never raises on any text."""
 
     @abstractmethod
-    def parse(self, text: str) -> ParsedTurn:
-        """Split `text` into content, calls and errors."""
+    def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
+        """Split `text` into content, calls and errors.
+
+        Args:
+            text: the turn, special tokens included, without the stop id that ended it.
+            tools: schemas of the tools that the row offers. Formats that write every value as text read its type there.
+                A parser of your own may leave the parameter out.
+        """
 
 
 class Renderer(Protocol):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agentrl.interfaces import ToolParser
-from agentrl.types import ParsedTurn, ToolCall
+from agentrl.types import JsonDict, ParsedTurn, ToolCall
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _CALL = re.compile(f"{_OPEN}(.*?)(?:{_CLOSE}|(?={_OPEN})|$)", re.DOTALL)
@@ -23,7 +24,7 @@ _EXAMPLE = '{"name": "...", "arguments": {...}}'
 class HermesToolParser(ToolParser):
     """Reads `<tool_call>` blocks; a call inside closed thinking is a thought, not a call."""
 
-    def parse(self, text: str) -> ParsedTurn:
+    def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
         """Split `text` into content, calls and errors, in the order in which they were written."""
         spoken_from = text.rfind(_THINK_END) + len(_THINK_END) if _THINK_END in text else 0
         spoken = text[spoken_from:]
