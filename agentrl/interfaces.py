@@ -8,10 +8,12 @@ attributes are trajectory state and nothing needs an id dictionary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from agentrl.clients import RunResult, SandboxClient, ServiceClient, WorkerScope
+from agentrl.errors import suggest
 from agentrl.types import (
     AgentLoopOutput,
     GenerationOutput,
@@ -27,8 +29,41 @@ from agentrl.types import (
 if TYPE_CHECKING:
     from agentrl.trajectory import Trajectory
 
+__all__ = [
+    "AgentLoopBase",
+    "BaseInteraction",
+    "BaseTool",
+    "GenerateFn",
+    "LoopContext",
+    "Renderer",
+    "RewardInput",
+    "RewardManager",
+    "RewardResult",
+    "RunResult",
+    "SandboxClient",
+    "ServiceClient",
+    "ToolParser",
+    "ToolRunner",
+    "WorkerScope",
+    "check_config",
+]
+
 GenerateFn = Callable[[list[int], JsonDict], Awaitable[GenerationOutput]]
 """`await generate(prompt_ids, sampling_params)`: token ids in, token ids and log-probs out. Bound to one trajectory."""
+TOOL_CONFIG = ("type", "timeout_s", "max_concurrency", "rate_limit_per_s", "limits_per")
+"""Keys of a tool's `config` that agentrl itself reads."""
+
+
+def check_config(config: JsonDict, known: Iterable[str]) -> None:
+    """Refuse a `config` key that a plug-in does not read; call it in `__init__`.
+
+    Raises:
+        ValueError: an unknown key, with the nearest known one.
+    """
+    known = [*known]
+    for key in config:
+        if key not in known:
+            raise ValueError(f"unknown key 'config.{key}'.{suggest(key, known)}")
 
 
 class BaseTool(ABC):
@@ -38,6 +73,11 @@ class BaseTool(ABC):
         config: the tool's `config` mapping from the tool YAML.
         tool_schema: the OpenAI function schema from the YAML; None when the class supplies its own.
     """
+
+    config_aliases: ClassVar[Mapping[str, str]] = {}
+    """Other spellings of `config` keys; they are renamed when the tool YAML is read."""
+    scope: WorkerScope | None = None
+    """What all trajectories of this worker share, connections and server processes; set before `create`."""
 
     def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
         self.config = config
@@ -55,6 +95,9 @@ class BaseTool(ABC):
     @abstractmethod
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
         """Run one call. `arguments` is what the model wrote, checked against the schema.
+
+        A tool that declares one more parameter, `context`, gets an `agentrl.types.ToolContext` there: the
+        conversation so far, the row, and a scratch dict that the trajectory's tools share.
 
         Returns:
             What goes back to the model. Set `is_error` when the model made a mistake (R10).
@@ -77,6 +120,9 @@ class BaseInteraction(ABC):
     Args:
         config: the interaction's `config` mapping from the interaction YAML.
     """
+
+    scope: WorkerScope | None = None
+    """What all trajectories of this worker share; set before `start_interaction`."""
 
     def __init__(self, config: JsonDict) -> None:
         self.config = config
@@ -139,8 +185,13 @@ class ToolRunner(Protocol):
     def schemas(self) -> list[JsonDict]:
         """Schemas of the tools that this row offers, in YAML order."""
 
-    async def execute(self, calls: Sequence[ToolCall]) -> list[ToolResponse]:
+    async def execute(
+        self, calls: Sequence[ToolCall], *, messages: Sequence[Message] = (), turn: int = 0
+    ) -> list[ToolResponse]:
         """Run calls concurrently, each with its own timeout; one response per call, in order.
+
+        `messages`, the conversation that ends with the calls, and the number of its assistant turn are for tools that
+        take a `context`.
 
         Mistakes of the model come back as responses with `is_error` (R10). A service failure or a timeout of a tool
         raises `ToolServiceError` (R9). Calls beyond `max_parallel_calls` are answered with a message that says so.
@@ -178,11 +229,34 @@ class AgentLoopBase(ABC):
     """False: rows that give this loop tools are refused at the start instead of being ignored."""
     uses_interaction: ClassVar[bool] = True
     """False: rows that give this loop an interaction are refused at the start."""
+    shows_tools: ClassVar[bool] = True
+    """False: its prompts need not name the tools. Else a chat template that leaves them out is refused at the start."""
+    object_options: ClassVar[tuple[str, ...]] = ()
+    """Options that name a Python object (`module.path:name` or `file.py:name`); the loop gets the object."""
 
     def __init__(self, context: LoopContext, **kwargs: Any) -> None:
         self.context = context
         if kwargs:
             raise TypeError(f"{type(self).__name__} takes no options, got {sorted(kwargs)}")
+
+    @classmethod
+    def render_prompt(
+        cls, renderer: Renderer, messages: Sequence[Message], tools: Sequence[JsonDict], **options: Any
+    ) -> list[int]:
+        """Ids of the first request. Called before the run starts too, to measure each row.
+
+        Args:
+            renderer: the model's.
+            messages: the row's prompt.
+            tools: schemas of the tools that the row offers.
+            **options: the loop's own.
+        """
+        return renderer.render_prompt(messages, tools or None)
+
+    @property
+    def parser(self) -> ToolParser | None:
+        """Finds the calls in a turn where training leaves some out (`multi_turn.trainable_turns`); None: no calls."""
+        return self.context.tool_parser if self.uses_tools and self.context.tools.schemas else None
 
     @abstractmethod
     async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:

@@ -1,61 +1,79 @@
-"""Search: a client of the retrieval protocol (`POST /retrieve`), with retries and backoff."""
+"""Search: a client of the retrieval protocol (`POST /retrieve`), with retries and documents shown as you like."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-from typing import Any
-
-import httpx
+import string
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from agentrl.errors import ToolServiceError, suggest
-from agentrl.interfaces import BaseTool
+from agentrl.interfaces import TOOL_CONFIG, BaseTool, ServiceClient, check_config
 from agentrl.types import JsonDict, ToolResponse
 
-_CONFIG = ("type", "timeout_s", "retrieval_service_url", "topk", "request_timeout_s", "retries", "backoff_s")
-_MAX_BACKOFF_S = 30.0
+_CONFIG = (
+    *TOOL_CONFIG,
+    *("retrieval_service_url", "topk", "return_scores", "request_timeout_s", "retries", "backoff_s", "headers"),
+    *("document_template", "query_template", "order", "max_documents", "max_document_chars", "empty_text"),
+)
+_DOCUMENT_FIELDS = ("number", "title", "body", "contents", "score", "id", "query")
+_QUERY_FIELDS = ("query", "documents")
+_ORDERS = ("best_first", "best_last")
+_MAX_QUERIES = 16
 
 
 class Search(BaseTool):
     """Asks a retrieval service for documents.
 
     Args:
-        config: `retrieval_service_url` (needed), `topk` (3), `request_timeout_s` (10), `retries` (3), `backoff_s`
-            (0.5, doubled at each retry).
+        config: the service: `retrieval_service_url` (needed), `topk` (3; null: the service's own number),
+            `return_scores` (true), `request_timeout_s` (10), `retries` (3), `backoff_s` (0.5, doubled at each retry),
+            `headers`. What the model reads: `document_template` (fields `{number} {title} {body} {contents} {score}
+            {id} {query}`), `query_template` (`{query} {documents}`), `order` (best_first or best_last),
+            `max_documents` of one query (null: all), `max_document_chars` (null: all), `empty_text`.
         tool_schema: None: the built-in one.
     """
 
+    config_aliases: ClassVar[Mapping[str, str]] = {
+        "num_workers": "max_concurrency",
+        "rate_limit": "max_concurrency",
+        "timeout": "request_timeout_s",
+    }
+
     def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
         super().__init__(config, tool_schema)
-        for key in config:
-            if key not in _CONFIG:
-                raise ValueError(f"unknown key 'config.{key}'.{suggest(key, _CONFIG)}")
-        url = config.get("retrieval_service_url")
-        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-            raise ValueError(f"`config.retrieval_service_url` must be an http(s) address, got {url!r}")
-        self._url = url.rstrip("/") if url.rstrip("/").endswith("/retrieve") else url.rstrip("/") + "/retrieve"
-        self._topk = int(config.get("topk", 3))
-        self._request_timeout_s = float(config.get("request_timeout_s", 10.0))
-        self._retries = int(config.get("retries", 3))
-        self._backoff_s = float(config.get("backoff_s", 0.5))
-        self._client: httpx.AsyncClient | None = None
+        check_config(config, _CONFIG)
+        try:
+            self._service = ServiceClient(
+                config.get("retrieval_service_url"),
+                timeout_s=float(config.get("request_timeout_s", 10.0)),
+                retries=int(config.get("retries", 3)),
+                backoff_s=float(config.get("backoff_s", 0.5)),
+                headers=config.get("headers"),
+            )
+        except ValueError as error:
+            raise ValueError(f"`config.retrieval_service_url`: {error}") from error
+        self._service.url = self._service.url.removesuffix("/retrieve")
+        self._topk = config.get("topk", 3)
+        self._with_scores = bool(config.get("return_scores", True))
+        self._show = Documents(config)
 
     @classmethod
     def default_schema(cls) -> JsonDict:
-        """A list of queries."""
+        """A list of queries, or a single one."""
         queries = {
             "type": "array",
             "items": {"type": "string"},
             "minItems": 1,
-            "maxItems": 16,
+            "maxItems": _MAX_QUERIES,
             "description": "Complete search queries; each is answered by itself.",
         }
+        query = {"type": "string", "description": "A single search query, instead of a list."}
         return {
             "type": "function",
             "function": {
                 "name": "search",
                 "description": "Search for documents.",
-                "parameters": {"type": "object", "properties": {"query_list": queries}, "required": ["query_list"]},
+                "parameters": {"type": "object", "properties": {"query_list": queries, "query": query}, "required": []},
             },
         }
 
@@ -65,55 +83,91 @@ class Search(BaseTool):
         Raises:
             ToolServiceError: the service failed after its retries, or answered something else (R9).
         """
-        queries = list(arguments["query_list"])
-        answer = await self._post({"queries": queries, "topk": self._topk, "return_scores": True})
+        queries = _queries(arguments)
+        if not queries:
+            return ToolResponse(text="search was not run: give `query_list`, a list of queries", is_error=True)
+        self._service.scope = self.scope
+        body = {"queries": queries, "topk": self._topk, "return_scores": self._with_scores}
+        answer = await self._service.post("/retrieve", body)
         results = answer.get("result") if isinstance(answer, dict) else None
-        if not isinstance(results, list) or len(results) != len(queries):
-            raise ToolServiceError(f"{self._url} answered without one result per query: {str(answer)[:200]}")
-        text = "\n\n".join(_show(query, hits) for query, hits in zip(queries, results, strict=True))
+        if (
+            not isinstance(results, list)
+            or len(results) != len(queries)
+            or not all(isinstance(hits, list) for hits in results)
+        ):
+            raise ToolServiceError(f"{self._service.url} answered without one result per query: {str(answer)[:200]}")
+        text = "\n\n".join(self._show(query, hits) for query, hits in zip(queries, results, strict=True))
         return ToolResponse(text=text, metrics={"documents": float(sum(map(len, results)))})
 
     async def release(self, **kwargs: Any) -> None:
-        """Close the connection."""
-        if self._client is not None:
-            await self._client.aclose()
-
-    async def _post(self, body: JsonDict) -> Any:
-        if self._client is None:  # no certificates to load for a plain http service
-            secure = self._url.startswith("https")
-            self._client = httpx.AsyncClient(timeout=self._request_timeout_s, verify=secure)
-        failure = ""
-        for attempt in range(self._retries + 1):
-            wait_s = 0.0
-            try:
-                response = await self._client.post(self._url, json=body)
-            except httpx.TransportError as error:
-                failure = f"{type(error).__name__}: {error}"
-            else:
-                if response.is_success:
-                    return self._read(response)
-                failure = f"HTTP {response.status_code}: {response.text[:200]}"
-                if response.status_code != 429 and response.status_code < 500:
-                    break
-                after = response.headers.get("retry-after", "")
-                wait_s = float(after) if after.isdigit() else 0.0
-            if attempt < self._retries:
-                backoff_s = self._backoff_s * 2**attempt * random.uniform(0.5, 1.5)
-                await asyncio.sleep(min(max(wait_s, backoff_s), _MAX_BACKOFF_S))
-        raise ToolServiceError(f"{self._url} failed after {attempt + 1} attempts: {failure}")
-
-    def _read(self, response: httpx.Response) -> Any:
-        try:
-            return response.json()
-        except ValueError as error:
-            raise ToolServiceError(f"{self._url} did not answer JSON: {response.text[:200]}") from error
+        """Close connections of its own."""
+        await self._service.aclose()
 
 
-def _show(query: str, hits: list[Any]) -> str:
-    """Documents of one query as the model reads them; `score` and the `document` wrapper are optional."""
-    lines = [f"Results for: {query}"]
-    for number, hit in enumerate(hits, start=1):
-        document = hit.get("document", hit) if isinstance(hit, dict) else {}
-        title, _, body = str(document.get("contents", "")).partition("\n")
-        lines.append(f"Doc {number} (Title: {title.strip()}) {body.strip()}")
-    return "\n".join(lines if hits else [*lines, "No documents found."])
+class Documents:
+    """Turns the documents of one query into what the model reads.
+
+    Args:
+        config: see `Search`.
+
+    Raises:
+        ValueError: a template with an unknown field, or an unknown order.
+    """
+
+    def __init__(self, config: JsonDict) -> None:
+        self._document = str(config.get("document_template", "Doc {number} (Title: {title}) {body}"))
+        self._query = str(config.get("query_template", "Results for: {query}\n{documents}"))
+        _check_template("document_template", self._document, _DOCUMENT_FIELDS)
+        _check_template("query_template", self._query, _QUERY_FIELDS)
+        self._order = config.get("order", "best_first")
+        if self._order not in _ORDERS:
+            raise ValueError(f"`config.order`: got {self._order!r}.{suggest(str(self._order), _ORDERS)}")
+        self._most = config.get("max_documents")
+        self._chars = config.get("max_document_chars")
+        self._empty = str(config.get("empty_text", "No documents found."))
+
+    def __call__(self, query: str, hits: list[Any]) -> str:
+        """The text of one query; `score` and the `document` wrapper are optional."""
+        shown = [
+            self._document.format(**_fields(hit, number, query, self._chars))
+            for number, hit in enumerate(hits[: self._most], start=1)
+        ]
+        if self._order == "best_last":
+            shown.reverse()
+        return self._query.format(query=query, documents="\n".join(shown) or self._empty)
+
+
+def _fields(hit: Any, number: int, query: str, chars: int | None) -> JsonDict:
+    document = hit.get("document", hit) if isinstance(hit, dict) else hit
+    score = hit.get("score") if isinstance(hit, dict) else None
+    if not isinstance(document, dict):
+        document = {"contents": "" if document is None else str(document)}
+    contents = str(document.get("contents") or "")
+    if not contents and (document.get("title") or document.get("text")):
+        contents = f"{document.get('title', '')}\n{document.get('text', '')}"
+    title, _, body = contents.partition("\n")
+    return {
+        "number": number,
+        "title": title.strip(),
+        "body": body.strip()[:chars],
+        "contents": contents[:chars],
+        "score": "" if score is None else f"{float(score):.4g}",
+        "id": document.get("id", ""),
+        "query": query,
+    }
+
+
+def _queries(arguments: JsonDict) -> list[str]:
+    given = arguments.get("query_list", arguments.get("query"))
+    queries = [given] if isinstance(given, str) else [str(query) for query in given or []]
+    return [query for query in queries if query.strip()][:_MAX_QUERIES]
+
+
+def _check_template(key: str, template: str, known: Iterable[str]) -> None:
+    try:
+        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise ValueError(f"`config.{key}`: {error}; write {{{{ for a brace") from error
+    for name in fields:
+        if name not in known:
+            raise ValueError(f"`config.{key}`: there is no field {{{name}}}.{suggest(name, known)}")

@@ -83,8 +83,8 @@ async def test_a_busy_service_is_asked_again(service: Service, status: int) -> N
     ("answer", "attempts", "message"),
     [
         (lambda *_: web.Response(status=503, text="down"), 3, "failed after 3 attempts: HTTP 503: down"),
-        (lambda *_: web.Response(status=422, text="bad field"), 1, "failed after 1 attempts: HTTP 422: bad field"),
-        (lambda *_: web.Response(text="<html>"), 1, "did not answer JSON: <html>"),
+        (lambda *_: web.Response(status=422, text="bad field"), 1, "failed after 1 attempt: HTTP 422: bad field"),
+        (lambda *_: web.Response(text="<html>"), 1, "the answer is not JSON: <html>"),
         (lambda *_: web.json_response({"result": []}), 1, "without one result per query"),
         (lambda *_: web.json_response([1]), 1, "without one result per query"),
     ],
@@ -116,5 +116,5 @@ def test_a_configuration_that_cannot_work(config: dict[str, Any]) -> None:
 
 def test_the_path_is_added_once() -> None:
     for url in ("http://x:1", "http://x:1/", "http://x:1/retrieve"):
-        assert Search({"retrieval_service_url": url})._url == "http://x:1/retrieve"
+        assert Search({"retrieval_service_url": url})._service.url == "http://x:1"
     assert json.dumps(Search.default_schema())

@@ -1,0 +1,144 @@
+"""Client of the sandbox protocol: run code once (`POST /run_code`), or in a session that keeps its state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.clients.http import ServiceClient
+from agentrl.errors import ToolServiceError
+
+_SHOWN = 200
+_OVERHEAD_S = 10.0
+"""Added to a run's own time limits to make the deadline of its request: the service queues and starts things."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What one piece of code did. A sandbox that could not run it is no result but a `ToolServiceError`."""
+
+    ok: bool
+    """It ended by itself with return code 0."""
+    stdout: str = ""
+    stderr: str = ""
+    return_code: int | None = None
+    timed_out: bool = False
+    compile_failed: bool = False
+    seconds: float = 0.0
+
+
+class SandboxClient:
+    """Runs code in a sandbox service.
+
+    Args:
+        service: where it is; its address may end in `/run_code`.
+        language: of the code.
+        run_timeout_s: the code's own time limit.
+        compile_timeout_s: the compiler's time limit.
+        memory_limit_mb: -1: the service's default.
+    """
+
+    def __init__(
+        self,
+        service: ServiceClient,
+        *,
+        language: str = "python",
+        run_timeout_s: float = 10.0,
+        compile_timeout_s: float = 10.0,
+        memory_limit_mb: int = -1,
+    ) -> None:
+        service.url = service.url.removesuffix("/run_code")
+        self.service = service
+        self.language = language
+        self.run_timeout_s = run_timeout_s
+        self._compile_timeout_s = compile_timeout_s
+        self._memory_limit_mb = memory_limit_mb
+        self._deadline_s = compile_timeout_s + run_timeout_s + _OVERHEAD_S
+
+    async def run(self, code: str, stdin: str = "", files: Mapping[str, str] | None = None) -> RunResult:
+        """Run code once.
+
+        Args:
+            code: source text.
+            stdin: what it reads.
+            files: base64 contents by path, put beside it.
+
+        Raises:
+            ToolServiceError: the sandbox could not run it, after retries (R9).
+        """
+        body = {
+            "code": code,
+            "language": self.language,
+            "stdin": stdin,
+            "compile_timeout": self._compile_timeout_s,
+            "run_timeout": self.run_timeout_s,
+            "memory_limit_MB": self._memory_limit_mb,
+            "files": dict(files or {}),
+            "fetch_files": [],
+        }
+        answer = await self.service.post("/run_code", body, timeout_s=self._deadline_s, refuse=_sandbox_error)
+        return _read(answer, self.service.url)
+
+    async def open_session(self) -> str:
+        """Start a session and return its id.
+
+        Raises:
+            ToolServiceError: there is none to be had.
+        """
+        body = {"language": self.language, "memory_limit_MB": self._memory_limit_mb}
+        answer = await self.service.post("/sessions", body)
+        session = answer.get("session_id", answer.get("id")) if isinstance(answer, dict) else None
+        if not isinstance(session, str | int) or not str(session):
+            raise ToolServiceError(f"{self.service.url}/sessions answered without a session id: {answer!r:.{_SHOWN}}")
+        return str(session)
+
+    async def run_in_session(self, session: str, code: str) -> RunResult:
+        """Run code that sees what earlier runs of the session left. It is never sent twice.
+
+        Raises:
+            ToolServiceError: the sandbox could not run it, or the session is gone (R9).
+        """
+        body = {"code": code, "run_timeout": self.run_timeout_s}
+        path = f"/sessions/{session}/run"
+        answer = await self.service.post(path, body, timeout_s=self._deadline_s, repeatable=False)
+        problem = _sandbox_error(answer)
+        if problem is not None:
+            raise ToolServiceError(f"{self.service.url}{path}: {problem}")
+        return _read(answer, self.service.url)
+
+    async def close_session(self, session: str) -> None:
+        """End a session; one that is gone is fine.
+
+        Raises:
+            ToolServiceError: the service does not answer.
+        """
+        await self.service.delete(f"/sessions/{session}")
+
+
+def _sandbox_error(answer: Any) -> str | None:
+    """Why this answer says nothing about the code: the sandbox failed, or it is no answer of a sandbox."""
+    status = answer.get("status") if isinstance(answer, dict) else None
+    if status in ("Success", "Failed"):
+        return None
+    if status == "SandboxError":
+        return f"SandboxError: {answer.get('message') or 'no message'}"
+    return f"no `status` of Success, Failed or SandboxError: {answer!r:.{_SHOWN}}"
+
+
+def _read(answer: dict[str, Any], url: str) -> RunResult:
+    compiled, ran = answer.get("compile_result") or {}, answer.get("run_result") or {}
+    if not isinstance(compiled, dict) or not isinstance(ran, dict):
+        raise ToolServiceError(f"{url} answered results that are no objects: {answer!r:.{_SHOWN}}")
+    failed = answer["status"] != "Success"
+    compile_failed = failed and bool(compiled) and not ran
+    last = compiled if compile_failed else ran
+    return RunResult(
+        ok=not failed,
+        stdout=str(last.get("stdout") or ""),
+        stderr=str(last.get("stderr") or (answer.get("message") if failed and not last else "") or ""),
+        return_code=last.get("return_code"),
+        timed_out=last.get("status") == "TimeLimitExceeded",
+        compile_failed=compile_failed,
+        seconds=float(last.get("execution_time") or 0.0),
+    )
