@@ -47,6 +47,7 @@ class TextEncoder:
         self._lock = Lock()
         added = tokenizer.added_tokens_decoder
         self.special_ids = {str(token.content): i for i, token in added.items() if token.special}
+        self._names = {token: name for name, token in self.special_ids.items()}
         self.special_id_set = frozenset(self.special_ids.values())
         names = sorted(self.special_ids, key=len, reverse=True)
         self._special = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)()")
@@ -103,10 +104,17 @@ class TextEncoder:
             finally:
                 self._backend.encode_special_tokens = False
 
-    def find_special(self, text: str) -> int:
-        """Where the first special token of rendered text starts, or -1."""
-        match = self._special.search(text)
-        return match.start() if match else -1
+    def first_special(self, text: str, among: frozenset[int] | None = None) -> tuple[str, int] | None:
+        """The first special token of rendered text, as text and id; None where it shows none of `among`."""
+        for match in self._special.finditer(text):
+            token = self.special_ids[match[0]]
+            if among is None or token in among:
+                return match[0], token
+        return None
+
+    def token_text(self, token: int) -> str:
+        """How a template writes a token."""
+        return self._names.get(token) or self.decode([token])
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens kept."""

@@ -87,7 +87,7 @@ def probe_template(
             except TemplateError as error:
                 refused.append(str(error))
                 break
-            if renderer.needs_calls(_NEXT[role]):
+            if renderer.tails.following(role, bool(tools)).form.has_calls:
                 break  # it wants the calls of a turn as a structure: there is no canonical text to compare with
             found = _compare(renderer, answer, sampled, delta, _NEXT[role], tools)
             if found is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError as JinjaError
 
 from agentrl.chat.encoding import TextEncoder
+from agentrl.chat.turns import TurnTails
 from agentrl.errors import TemplateError
 from agentrl.types import JsonDict, Message
 
@@ -17,19 +17,8 @@ if TYPE_CHECKING:
 
     from agentrl.chat.probe import TemplateReport
 
-_NEUTRAL = "NeutralTurnOfTheAssistant"
-"""Stands in for the sampled turn: its text never enters a rendering (R4)."""
-_SHOWN = "NeutralAnswerToTheAssistant"
-_PLAIN_TURN: Message = {"role": "assistant", "content": _NEUTRAL}
-_USER: Message = {"role": "user", "content": "NeutralQuestionOfTheUser"}
-_ANY_TOOL: JsonDict = {
-    "type": "function",
-    "function": {
-        "name": "neutral_tool",
-        "description": "Stands in for a tool.",
-        "parameters": {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]},
-    },
-}
+_TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What Python raises inside a template that expects messages of another shape."""
 
 
 class ChatRenderer:
@@ -67,9 +56,12 @@ class ChatRenderer:
         self._kwargs = dict(chat_template_kwargs or {})
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._stop_ids = frozenset([*stop_token_ids, *eos])
-        self._after_call: dict[str, bool] = {}
-        self._tail_needs_tools = self._tail([_USER], None) != self._tail([_USER], [_ANY_TOOL])
-        self.turn_end_ids = self._find_turn_end()
+        self.tails = TurnTails(self._apply, self.encoder, self._stop_ids, self.name)
+
+    @property
+    def turn_end_ids(self) -> list[int]:
+        """Ids up to the token that ends every assistant turn; empty where the next role's marker does that."""
+        return list(self.tails.turn_end_ids)
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -101,9 +93,10 @@ class ChatRenderer:
     ) -> list[int]:
         """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4)."""
         vault: list[str] = []
-        hidden_tools = self.encoder.protect(tools, vault) if tools and self._tail_needs_tools else None
-        tail = self.encoder.encode(self._tail(self._protect(messages, vault), hidden_tools), vault)
-        return tail[self._already_sampled(tail, sampled_ids) :]
+        hidden_tools = self.encoder.protect(tools, vault) if tools else None
+        text, follows = self.tails.render(self._protect(messages, vault), hidden_tools)
+        tail = self.encoder.encode(text, vault)
+        return tail[self._already_sampled(tail, sampled_ids, follows.end_ids) :]
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of plain text; look-alikes of special tokens stay plain text."""
@@ -121,30 +114,6 @@ class ChatRenderer:
         from agentrl.chat.probe import probe_template
 
         return probe_template(self, tools, after)
-
-    def needs_calls(self, message: Message) -> bool:
-        """Whether the template shows messages of this role only after a turn that holds tool calls.
-
-        Raises:
-            TemplateError: it does not show them at all, so that the model could never read them.
-        """
-        role = str(message["role"])
-        if role in self._after_call:
-            return self._after_call[role]
-        refusal = "it leaves the message out"
-        shown = {**message, "content": _SHOWN}
-        for turn in [_PLAIN_TURN, *([_turn_with_calls([message])] if role == "tool" else [])]:
-            try:
-                text = self._apply([_USER, turn, shown], None, generation_prompt=True)
-            except TemplateError as error:
-                refusal = str(error)
-                continue
-            if _SHOWN in text:
-                self._after_call[role] = turn is not _PLAIN_TURN
-                return self._after_call[role]
-        raise TemplateError(
-            f"the chat template of {self.name} cannot show a {role} message after an assistant turn: {refusal}"
-        )
 
     def _protect(self, messages: Sequence[Message], vault: list[str]) -> list[Message]:
         return [
@@ -164,69 +133,20 @@ class ChatRenderer:
                     **self._kwargs,
                 )
             )
-        except (JinjaError, TypeError, ValueError) as error:
+        except (JinjaError, *_TEMPLATE_FAULTS) as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise TemplateError(
                 f"the chat template of {self.name} refuses a conversation of ({roles}): {error}"
             ) from error
 
-    def _tail(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> str:
-        """What the template puts after the content of an assistant turn that `messages` follow."""
-        after_call = bool(messages) and self.needs_calls(messages[0])
-        turn = _turn_with_calls(messages) if after_call else _PLAIN_TURN
-        text = self._apply([_USER, turn, *messages], tools, generation_prompt=True)
-        _, found, tail = text.rpartition(_NEUTRAL)
-        if not found:
-            raise TemplateError(f"the chat template of {self.name} drops the text of an assistant turn")
-        return self._from_first_special(tail) if after_call else tail
-
-    def _from_first_special(self, text: str) -> str:
-        """Cut what closes a call's own syntax; the sampled turn wrote that itself."""
-        found = self.encoder.find_special(text)
-        return text[found:] if found >= 0 else text
-
-    def _find_turn_end(self) -> list[int]:
-        """Ids up to the token that ends every assistant turn; empty where the next role's marker does that (GLM).
-
-        What follows a turn whoever speaks next, up to the generation prompt, is the end-of-turn scaffold. Its first
-        stop id ends the turn, or its first special token where no stop id is in it (gpt-oss).
-        """
-        question = self._apply([_USER], None, generation_prompt=False)
-        prompt = self._apply([_USER], None, generation_prompt=True).removeprefix(question)
-        before_prompt = self.encoder.encode(self._tail([], None).removesuffix(prompt), [])
-        pairs = zip(self.encoder.encode(self._tail([_USER], None), []), before_prompt, strict=False)
-        shared = [left for left, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
-        for ends in (self._stop_ids, self.encoder.special_id_set):
-            for place, token in enumerate(shared):
-                if token in ends:
-                    return shared[: place + 1]
-        return []
-
-    def _already_sampled(self, tail: list[int], sampled: Sequence[int]) -> int:
+    def _already_sampled(self, tail: list[int], sampled: Sequence[int], end: tuple[int, ...]) -> int:
         """How many ids at the front of `tail` the sampled turn holds at its end (R4)."""
         if not sampled:
             return 0
         last = sampled[-1]
-        if self.turn_end_ids and last in self._stop_ids:  # any stop id stands for the template's own end of turn
-            end = len(self.turn_end_ids)
-            if tail[:end] == self.turn_end_ids:
-                return end
-            if tail and tail[0] in self._stop_ids:
-                return 1
+        if end and last in self._stop_ids and tuple(tail[: len(end)]) == end:
+            return len(end)  # any stop id stands for the template's own end of turn
         for length in range(min(len(tail), len(sampled)), 0, -1):
             if tail[length - 1] == last and tail[:length] == list(sampled[-length:]):
                 return length
         return 0
-
-
-def _turn_with_calls(answers: Sequence[Message]) -> Message:
-    """An assistant turn whose tool calls the leading tool messages of `answers` answer."""
-    calls = [
-        {
-            "id": answer.get("tool_call_id") or "call000000",
-            "type": "function",
-            "function": {"name": answer.get("name") or "neutral_tool", "arguments": {"x": _NEUTRAL}},
-        }
-        for answer in itertools.takewhile(lambda message: message["role"] == "tool", answers)
-    ]
-    return {"role": "assistant", "content": "", "tool_calls": calls}

@@ -1,0 +1,295 @@
+"""What a chat template puts after the content of an assistant turn, found by rendering neutral conversations (R4).
+
+A template may write a turn that a tool message answers in its own way: gpt-oss ends it differently, Gemma lets the
+result continue it, others refuse a result without its call. `TurnTails` therefore finds out, for each role that may
+speak next, which form of assistant turn to stand in for the sampled one (`TurnForm`), and where in the rendering the
+end-of-turn scaffold begins (`Following`). Nothing here knows a model family.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.chat.encoding import TextEncoder
+from agentrl.errors import TemplateError
+from agentrl.types import JsonDict, Message
+
+NEUTRAL = "NeutralTurnOfTheAssistant"
+"""Stands in for the sampled turn: its text never enters a rendering (R4)."""
+SHOWN = "NeutralAnswerToTheAssistant"
+_ALSO_SHOWN = "NeutralSecondAnswer"
+USER: Message = {"role": "user", "content": "NeutralQuestionOfTheUser"}
+ANY_TOOL: JsonDict = {
+    "type": "function",
+    "function": {
+        "name": "neutral_tool",
+        "description": "Stands in for a tool.",
+        "parameters": {
+            "type": "object",
+            "properties": {"x": {"type": "string", "description": "Any text."}},
+            "required": ["x"],
+        },
+    },
+}
+
+Apply = Callable[[Sequence[Message], Sequence[JsonDict] | None, bool], str]
+"""Messages, tools and whether to add the generation prompt -> rendered text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnForm:
+    """How the turn that stands in for the sampled one is written down."""
+
+    has_calls: bool = False
+    as_text: bool = False
+    """Arguments of its calls are a string of JSON."""
+    single: bool = False
+    """One call, however many results follow."""
+
+    def turn(self, answers: Sequence[Message], *, empty: bool = False) -> Message:
+        """An assistant turn that the leading tool messages of `answers` answer; `empty`: without arguments."""
+        if not self.has_calls:
+            return {"role": "assistant", "content": NEUTRAL}
+        arguments: Any = {} if empty else {"x": NEUTRAL}
+        if self.as_text:
+            arguments = json.dumps(arguments)
+        results = itertools.takewhile(lambda message: message["role"] == "tool", answers)
+        calls = [
+            {
+                "id": result.get("tool_call_id") or _call_id(index),
+                "type": "function",
+                "function": {"name": result.get("name") or "neutral_tool", "arguments": arguments},
+            }
+            for index, result in enumerate(results)
+        ]
+        return {"role": "assistant", "content": "", "tool_calls": calls[:1] if self.single else calls}
+
+
+_PLAIN = TurnForm()
+_WITH_CALLS = [TurnForm(True, as_text, single) for single in (False, True) for as_text in (False, True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """How a message of one role follows an assistant turn."""
+
+    form: TurnForm
+    closer: str = ""
+    """What closes the neutral call's arguments."""
+    cut: str = ""
+    """Where the end-of-turn scaffold begins after that; empty: at once."""
+    end_ids: tuple[int, ...] = ()
+    """What ends the turn; empty where the message's own marker does (GLM)."""
+    tools_matter: bool = False
+    """Whether what follows a turn depends on the offered tools."""
+
+    def tail_of(self, rendered: str) -> str:
+        """What follows the content of the neutral turn; what closes a call's own syntax is left out."""
+        tail = rendered.rpartition(NEUTRAL)[2].removeprefix(self.closer)
+        return tail[max(tail.find(self.cut), 0) :]
+
+
+class TurnTails:
+    """What one template puts after an assistant turn.
+
+    Args:
+        apply: renders a conversation.
+        encoder: text to ids.
+        stop_ids: ids that end a turn.
+        name: whose template it is, for error messages.
+
+    Raises:
+        TemplateError: the template cannot render a question, an answer and a question.
+    """
+
+    def __init__(self, apply: Apply, encoder: TextEncoder, stop_ids: frozenset[int], name: str) -> None:
+        self._apply = apply
+        self._encoder = encoder
+        self._stop_ids = stop_ids
+        self._name = name
+        self._found: dict[tuple[str, bool], Following] = {}
+        self._own_ids = False
+        self.turn_end_ids, self._turn_end = self._find_turn_end()
+
+    def render(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> tuple[str, Following]:
+        """Text that follows the content of a turn which `messages` answer, up to the next generation prompt.
+
+        Raises:
+            TemplateError: the template cannot show them there.
+        """
+        if not messages:
+            return self._plain_tail([], True), Following(_PLAIN, end_ids=tuple(self.turn_end_ids))
+        follows = self.following(str(messages[0]["role"]), bool(tools))
+        offered = tools if follows.tools_matter else None
+        if not self._own_ids:
+            try:
+                return self._render(follows, messages, offered), follows
+            except TemplateError:
+                if messages[0]["role"] != "tool":
+                    raise
+        text = self._render(follows, _with_call_ids(messages), offered)
+        self._own_ids = True  # it wants call ids of a form that these messages do not have (Mistral)
+        return text, follows
+
+    def following(self, role: str, with_tools: bool = False) -> Following:
+        """How messages of this role follow a turn.
+
+        Raises:
+            TemplateError: they cannot; the model could never read them.
+        """
+        key = (role, with_tools)
+        if key not in self._found:
+            self._found[key] = self._find(role, [ANY_TOOL] if with_tools else None)
+        return self._found[key]
+
+    def _render(self, follows: Following, messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> str:
+        return follows.tail_of(self._apply([USER, follows.form.turn(messages), *messages], tools, True))
+
+    def _find(self, role: str, tools: Sequence[JsonDict] | None) -> Following:
+        answers = [_answer(role, SHOWN, 0)]
+        plain = calls = None
+        refusal, form = "it leaves the message out", _PLAIN
+        for candidate in [_PLAIN, *(_WITH_CALLS if role == "tool" else [])]:
+            try:
+                text = self._apply([USER, candidate.turn(answers), *answers], tools, True)
+            except TemplateError as error:
+                refusal = str(error)
+                continue
+            _, found, tail = text.rpartition(NEUTRAL)
+            if not found or SHOWN not in tail:
+                continue
+            if candidate is _PLAIN:
+                plain = tail
+            elif calls is None:
+                calls, form = text, candidate
+        if calls is not None and (plain is None or not calls.endswith(plain)):
+            return self._after_calls(form, answers, calls, tools)
+        if plain is None:
+            raise TemplateError(
+                f"the chat template of {self._name} cannot show a {role} message after an assistant turn: {refusal}"
+            )
+        before = plain[: plain.index(SHOWN)]
+        first = self._encoder.first_special(before)
+        end = tuple(self.turn_end_ids)
+        if not end or not before.startswith(self._turn_end):
+            whole = first is not None and before.startswith(first[0])
+            end = self._end(first[0], first[1], before, _PLAIN, role, tools) if first and whole else ()
+        return Following(_PLAIN, end_ids=end, tools_matter=self._tools_matter(_PLAIN, answers, tools, plain))
+
+    def _after_calls(
+        self, form: TurnForm, answers: list[Message], text: str, tools: Sequence[JsonDict] | None
+    ) -> Following:
+        """Find where a turn with calls ends: at the usual end of turn, a stop id, or else its first special token."""
+        tail = text.rpartition(NEUTRAL)[2]
+        closer = self._closer(form, answers, text, tools)
+        before = tail[len(closer) : tail.index(SHOWN)]
+        end: tuple[int, ...] = ()
+        if self._turn_end and self._turn_end in before:
+            cut, end = self._turn_end, tuple(self.turn_end_ids)
+        elif (stop := self._encoder.first_special(before, self._stop_ids)) is not None:
+            cut, token = stop
+            end = self._end(cut, token, before, form, str(answers[0]["role"]), tools)
+        else:
+            first = self._encoder.first_special(before)
+            cut = first[0] if first else ""
+        matter = self._tools_matter(form, answers, tools, tail)
+        return Following(form, closer, cut, end, matter)
+
+    def _closer(self, form: TurnForm, answers: list[Message], text: str, tools: Sequence[JsonDict] | None) -> str:
+        """What differs behind the arguments of a call when it has none."""
+        tail = text.rpartition(NEUTRAL)[2]
+        try:
+            bare = self._apply([USER, form.turn(answers, empty=True), *answers], tools, True)
+        except TemplateError:
+            return ""
+        pairs = zip(reversed(tail), reversed(bare), strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        closer = tail[: len(tail) - shared]
+        return "" if SHOWN in closer else closer
+
+    def _end(
+        self, cut: str, token: int, before: str, form: TurnForm, role: str, tools: Sequence[JsonDict] | None
+    ) -> tuple[int, ...]:
+        """The stop id that ends a turn before such a message; none where it is the message's own opening marker.
+
+        A marker opens each of several messages, and may be the only special token before the content (Gemma, GLM).
+        """
+        if token not in self._stop_ids or not self.turn_end_ids:
+            return ()
+        if self._encoder.first_special(before.partition(cut)[2]) is None:
+            return ()
+        answers = [_answer(role, SHOWN, 0), _answer(role, _ALSO_SHOWN, 1)]
+        try:
+            text = self._apply([USER, form.turn(answers), *answers], tools, True)
+        except TemplateError:
+            return (token,)
+        between = text.rpartition(SHOWN)[2].partition(_ALSO_SHOWN)[0]
+        return () if cut in between else (token,)
+
+    def _tools_matter(
+        self, form: TurnForm, answers: list[Message], tools: Sequence[JsonDict] | None, tail: str
+    ) -> bool:
+        if not tools:
+            return False
+        try:
+            text = self._apply([USER, form.turn(answers), *answers], None, True)
+        except TemplateError:
+            return True
+        return text.rpartition(NEUTRAL)[2] != tail
+
+    def _find_turn_end(self) -> tuple[list[int], str]:
+        """Ids and text up to the token that ends every assistant turn; empty where the next role's marker does (GLM).
+
+        What follows a turn whoever speaks next, up to the generation prompt, is the end-of-turn scaffold. Its first
+        stop id ends the turn, or its first special token where no stop id is in it (gpt-oss).
+        """
+        tail = self._plain_tail([USER], True)
+        scaffold = self._encoder.encode(tail, [])
+        pairs = zip(scaffold, self._encoder.encode(self._last_tail(), []), strict=False)
+        shared = [left for left, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        for ends in (self._stop_ids, self._encoder.special_id_set):
+            for place, token in enumerate(shared):
+                if token in ends:
+                    name = self._encoder.token_text(token)
+                    before, found, _ = tail.partition(name)
+                    return shared[: place + 1], before + found
+        return [], ""
+
+    def _last_tail(self) -> str:
+        """What follows the last turn of a conversation, without a generation prompt."""
+        try:
+            tail = self._plain_tail([], True)
+        except TemplateError:  # it wants somebody else to speak last
+            return self._plain_tail([], False)
+        question = self._apply([USER], None, False)
+        return tail.removesuffix(self._apply([USER], None, True).removeprefix(question))
+
+    def _plain_tail(self, messages: Sequence[Message], generation_prompt: bool) -> str:
+        _, found, tail = self._apply([USER, _PLAIN.turn([]), *messages], None, generation_prompt).rpartition(NEUTRAL)
+        if not found:
+            raise TemplateError(f"the chat template of {self._name} drops the text of an assistant turn")
+        return tail
+
+
+def _answer(role: str, content: str, index: int) -> Message:
+    extra = {"name": "neutral_tool", "tool_call_id": _call_id(index)} if role == "tool" else {}
+    return {"role": role, "content": content, **extra}
+
+
+def _call_id(index: int) -> str:
+    """Nine letters and digits: the form that the strictest templates want."""
+    return f"call{index:05d}"
+
+
+def _with_call_ids(messages: Sequence[Message]) -> list[Message]:
+    """The same messages, each tool message with a name and a call id of its own."""
+    return [
+        {**message, "name": message.get("name") or "neutral_tool", "tool_call_id": _call_id(index)}
+        if message["role"] == "tool"
+        else message
+        for index, message in enumerate(messages)
+    ]
