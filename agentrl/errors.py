@@ -18,6 +18,7 @@
     │   │   ├── EngineRequestError    the engine refused the request (4xx)
     │   │   └── WeightVersionError    the engine serves other weights than asked for
     │   ├── ToolServiceError          a tool's service failed after its retries
+    │   ├── ServiceDownError          a trajectory was not started: a service that it needs stays down
     │   └── WorkerError               a training worker died
     ├── FailureBudgetError            exit code 3: more failures in a step than `rollout.max_failure_rate`
     └── CheckpointError               exit code 4: a checkpoint cannot be written or read
@@ -117,6 +118,10 @@ class WeightVersionError(EngineError):
 
 class ToolServiceError(InfrastructureError):
     """A tool's backing service failed after its retries; raise it from `BaseTool.execute`."""
+
+
+class ServiceDownError(InfrastructureError):
+    """A trajectory was not started, because a service that it needs stayed down for longer than the run waits."""
 
 
 class WorkerError(InfrastructureError):

@@ -43,13 +43,28 @@ class EmbeddedConfig(Section):
     """CPU threads of the engine process; null: as many as pay off for the size of the model."""
 
 
+class ToolCacheConfig(Section):
+    """Results of tool calls on disk, so that a run repeats without the services behind its tools."""
+
+    mode: Literal["off", "record", "replay"] = "off"
+    """record: keep every result; replay: answer from them and call no tool (a call that was not recorded fails)."""
+    path: OutputPath | None = None
+    """Folder of the results; needed for record and replay."""
+
+
 class ToolAgentLimits(Section):
     """`multi_turn.*`: tools, interactions and the limits of a conversation."""
 
     tool_config_path: InputPath | None = None
     """Tool YAML."""
+    tool_envs: dict[str, InputPath] = Field(default_factory=dict)
+    """Tool YAMLs by name; a row picks one with `extra_info.tool_env_name`, other rows get `tool_config_path`."""
+    stop_tools: list[str] = Field(default_factory=list)
+    """Tools that end the trajectory once they have run, for example one that takes the final answer."""
     interaction_config_path: InputPath | None = None
     """Interaction YAML."""
+    tool_cache: ToolCacheConfig = Field(default_factory=ToolCacheConfig)
+    """Record the results of tool calls, or replay them."""
     format: str = "hermes"
     """Name of the tool-call parser."""
     max_assistant_turns: int | None = Field(default=None, ge=1)
@@ -72,6 +87,10 @@ class ToolAgentLimits(Section):
     """Deadline of one generation; null: `server.request_timeout_s`."""
     trajectory_timeout_s: float | None = Field(default=None, gt=0)
     """Deadline of a trajectory; null: no limit."""
+    trainable_turns: Literal["all_assistant", "last_assistant", "final_answer"] = "all_assistant"
+    """Which sampled turns are trained on: all, the last, or the last only if it is an answer without a tool call."""
+    mask_tool_call_args: bool = False
+    """Leave the arguments of tool calls out of training; with `trainable_turns` this only ever narrows the mask."""
 
 
 class AgentConfig(Section):
@@ -85,6 +104,18 @@ class AgentConfig(Section):
     """YAML list of `{name, _target_, ...}` that adds loops."""
     max_in_flight: int = Field(default=1024, ge=1)
     """Most trajectories that run at the same time, over all workers."""
+
+
+class OutageConfig(Section):
+    """When a service (engine, tool, interaction) counts as down, and what new trajectories that need it do then."""
+
+    failures: int = Field(default=8, ge=0)
+    """So many failures in a row, while the service answers nobody, are an outage; 0: nothing is."""
+    backoff_s: float = Field(default=1.0, gt=0)
+    """Wait until one trajectory may try the service again; doubled after each try that fails, up to 30 s."""
+    wait_s: float = Field(default=300.0, ge=0)
+    """Longest outage that trajectories wait for; then they fail with its cause. Engines that the run started are not
+    waited for: the run starts them again."""
 
 
 class ValKwargs(Section):
@@ -131,6 +162,12 @@ class RolloutConfig(Section):
     """Null: `data.max_response_length`."""
     max_failure_rate: float = Field(default=0.1, ge=0, le=1)
     """Largest share of a step's trajectories that may end in infrastructure failures."""
+    refill: bool = False
+    """Roll failed trajectories out again in the same step; false: groups go on with those that are left."""
+    max_refills: int = Field(default=2, ge=1)
+    """Most times that one trajectory is rolled out again in a step."""
+    outage: OutageConfig = Field(default_factory=OutageConfig)
+    """What happens while a service is down."""
     weight_sync: Literal["auto", "disk", "tensor"] = "auto"
     """How weights reach the engines; auto: disk, in shared memory where the machine has it."""
     weight_sync_dir: OutputPath | None = None

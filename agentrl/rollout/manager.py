@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,13 @@ from agentrl.data_proto import DataProto
 from agentrl.rollout.batching import collate
 from agentrl.rollout.dispatch import WorkerPool, run_jobs, share_slots
 from agentrl.rollout.local_pool import LocalPool
-from agentrl.rollout.metrics import check_failure_budget, failures_of, rollout_metrics
+from agentrl.rollout.metrics import (
+    check_failure_budget,
+    check_trainable,
+    failures_of,
+    rollout_metrics,
+    tell_refills,
+)
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.types import Sample
@@ -49,6 +56,7 @@ class AgentLoopManager:
     def __init__(self, config: RunConfig, addresses: Sequence[str], *, backend: str | None = None) -> None:
         self._config = config
         self._setup = RolloutSetup.load(config)
+        self._batches = itertools.count(1)
         self._pool = self._make_pool(list(addresses), backend or config.trainer.backend)
 
     def check_rows(self, samples: Sequence[Sample]) -> None:
@@ -68,8 +76,8 @@ class AgentLoopManager:
 
         Returns:
             The trajectories that did not fail, in the order of the input, as `batching.collate` describes, with the
-            columns of `COLUMNS` and `SAMPLE_COLUMNS` and `uid`; `row` is the row of the input. `meta_info` gains
-            `metrics` and `failures`.
+            columns of `COLUMNS` and `SAMPLE_COLUMNS` and `uid`; `row` is the row of the input. With `rollout.refill`
+            failed ones were rolled out again first. `meta_info` gains `metrics` and `failures`.
 
         Raises:
             PluginError: a row cannot be routed.
@@ -78,10 +86,12 @@ class AgentLoopManager:
         samples: list[Sample] = list(batch.non_tensor_batch["sample"])
         uids = list(batch.non_tensor_batch["uid"])
         self.check_rows(samples)
-        chunks = run_jobs(self._pool, _jobs(samples, uids), _step_info(batch))
+        chunks = run_jobs(self._pool, _jobs(samples, uids), _step_info(batch, next(self._batches)))
         rows, lag = _merge(chunks)
+        tell_refills(rows)
         failures = failures_of(rows, uids)
         check_failure_budget(failures, len(rows), self._config.actor_rollout_ref.rollout.max_failure_rate)
+        check_trainable(rows)
         meta = {**batch.meta_info, "metrics": rollout_metrics(rows, lag), "failures": failures}
         return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta)
 
@@ -120,12 +130,13 @@ def _jobs(samples: Sequence[Sample], uids: Sequence[Any]) -> list[Job]:
     return jobs
 
 
-def _step_info(batch: DataProto) -> StepInfo:
+def _step_info(batch: DataProto, number: int) -> StepInfo:
     meta = batch.meta_info
     return StepInfo(
         global_step=int(meta.get("global_step", 0)),
         validate=bool(meta.get("validate", False)),
         weight_version=meta.get("weight_version"),
+        batch=number,
     )
 
 

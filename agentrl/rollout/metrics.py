@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,24 +13,32 @@ from agentrl.errors import FailureBudgetError
 from agentrl.rollout.records import LoopLag, RolloutRow
 from agentrl.types import StopReason
 
+logger = logging.getLogger(__name__)
+
 Metrics = dict[str, float]
 _SHOWN_CAUSES = 5
+_HELD_S = 1e-3
 _CAUSE_CHARS = 300
 
 
 def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
-    """Metrics of a batch: failures over all trajectories, the rest over those that survived.
+    """Metrics of a batch: failures over all trajectories, the rest over those that did not fail.
 
     Args:
         rows: every trajectory of the batch.
         lag: how late the workers' event loops woke up.
     """
-    alive = [row for row in rows if not row.is_left_out]
+    alive = [row for row in rows if row.error is None]
     reasons = Counter(row.stop_reason for row in rows)
     calls = np.array([row.metrics.get("num_tool_calls", 0.0) for row in alive])
     errors = sum(row.metrics.get("num_tool_errors", 0.0) for row in alive)
     metrics: Metrics = {f"rollout/stop_reason/{reason}": reasons[reason] / len(rows) for reason in StopReason}
     metrics["rollout/env_error_rate"] = (len(rows) - len(alive)) / len(rows)
+    metrics["rollout/untrainable"] = float(sum(row.is_untrainable for row in rows))
+    metrics["rollout/refilled"] = float(sum(bool(row.earlier_errors) for row in alive))
+    held = [row.metrics.get("held", 0.0) for row in rows]
+    metrics["rollout/held_back"] = float(sum(seconds > _HELD_S for seconds in held))
+    metrics["rollout/outage_s"] = max(held)
     metrics["timing_s/agent_loop/loop_lag/max"] = lag.worst
     metrics["timing_s/agent_loop/loop_lag/mean"] = lag.total / max(lag.count, 1)
     if not alive:
@@ -53,18 +62,28 @@ def spread(name: str, values: Iterable[float]) -> Metrics:
 
 
 def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any]) -> list[dict[str, Any]]:
-    """One record per trajectory that was left out: where, why, how far it came."""
+    """One record per trajectory that failed: where, why, how far it came."""
     return [
         {
             "row": row.row,
             "uid": uids[row.row],
             "stop_reason": row.stop_reason.value,
             "error": row.error,
+            "earlier_errors": row.earlier_errors,
             "response_tokens": len(row.tokens.response),
         }
         for row in rows
-        if row.is_left_out
+        if row.error is not None
     ]
+
+
+def tell_refills(rows: Sequence[RolloutRow]) -> None:
+    """Log what was rolled out again: a batch that is whole in the end may still show a service in trouble."""
+    again = [row for row in rows if row.earlier_errors]
+    if again:
+        good = sum(not row.is_left_out for row in again)
+        cause = again[0].earlier_errors[0][:_CAUSE_CHARS]
+        logger.warning("rolled out again %d trajectories, %d with success; the first: %s", len(again), good, cause)
 
 
 def check_failure_budget(failures: Sequence[dict[str, Any]], total: int, max_rate: float) -> None:
@@ -82,3 +101,17 @@ def check_failure_budget(failures: Sequence[dict[str, Any]], total: int, max_rat
         f"{len(failures)} of {total} trajectories failed, more than actor_rollout_ref.rollout.max_failure_rate "
         f"({max_rate:g}) allows:{shown}{more}"
     )
+
+
+def check_trainable(rows: Sequence[RolloutRow]) -> None:
+    """Stop the run when a batch has nothing to train on.
+
+    Raises:
+        FailureBudgetError: every trajectory failed or has an empty mask.
+    """
+    empty = sum(row.is_untrainable for row in rows)
+    if empty and all(row.is_left_out for row in rows):
+        raise FailureBudgetError(
+            f"no trajectory has a token to train on: {empty} of {len(rows)} lost all of them to `multi_turn."
+            "trainable_turns` or `mask_tool_call_args` (the model gave no final answer, or only calls), the rest failed"
+        )

@@ -25,6 +25,8 @@ class StepInfo:
     validate: bool = False
     weight_version: int | None = None
     """The version that every sampled token must have; None: any."""
+    batch: int = 0
+    """Number of the batch among all that this run rolled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,17 @@ class RolloutRow:
     stop_reason: StopReason
     num_turns: int = 0
     score: float = 0.0
+    """Its whole reward."""
+    placed: list[tuple[int, float]] = field(default_factory=list)
+    """What of it sits on other response tokens than the last sampled one (`reward_model.combine.level: turn`)."""
     error: str | None = None
     """Why it is left out (R9)."""
+    is_untrainable: bool = False
+    """Nothing of it is trained on (`multi_turn.trainable_turns`, `mask_tool_call_args`); no failure."""
+    is_final: bool = False
+    """It failed in a way that another try cannot mend: a bug, or a row that cannot be used."""
+    earlier_errors: list[str] = field(default_factory=list)
+    """Why it was rolled out again (`rollout.refill`), one entry per try before this one."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
@@ -104,8 +115,8 @@ class RolloutRow:
 
     @property
     def is_left_out(self) -> bool:
-        """True when the row must not reach the trainer: infrastructure failed (R9), or nothing was sampled."""
-        return self.error is not None
+        """True when the row must not reach the trainer: infrastructure failed (R9), or no token has mask 1."""
+        return self.error is not None or self.is_untrainable
 
 
 @dataclass(slots=True)

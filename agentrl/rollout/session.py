@@ -6,13 +6,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl.errors import TokenStreamError
-from agentrl.interfaces import BaseInteraction, LoopContext
+from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
+from agentrl.interfaces import AgentLoopBase, BaseInteraction, LoopContext
+from agentrl.rollout.outage import ENGINE, ServiceGate
 from agentrl.rollout.records import Job, StepInfo
 from agentrl.rollout.seeds import sampling_seed
 from agentrl.rollout.setup import RolloutSetup
+from agentrl.rollout.tool_context import ToolContexts
+from agentrl.rollout.tool_host import ToolHost
 from agentrl.rollout.toolset import ToolSet
-from agentrl.trajectory import Trajectory
+from agentrl.rollout.watched import WatchedInteraction
+from agentrl.trajectory import ContextIds, Trajectory
 from agentrl.types import GenerationOutput, JsonDict
 
 if TYPE_CHECKING:
@@ -28,36 +32,49 @@ class Session:
     setup: RolloutSetup
     router: Router
     trajectory_id: str
+    gate: ServiceGate
     tools: ToolSet
     interaction: BaseInteraction | None
+    loop: AgentLoopBase | None = None
     trajectory: Trajectory | None = None
     turn: int = 0
     generate_s: float = 0.0
-    _context_ids: list[int] | None = None
+    _last: tuple[list[int], list[int]] | None = None
+    """The last request's ids and what was sampled."""
 
     @classmethod
-    def open(cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router) -> Session:
+    def open(
+        cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router, gate: ServiceGate, host: ToolHost
+    ) -> Session:
         """Build a trajectory's own tools and interaction; nothing has started yet."""
         sample = job.sample
         spec = setup.interaction_of(sample)
-        offered = sample.tool_config.get("available_tools") if setup.loop_of(sample).cls.uses_tools else []
         tools = ToolSet(
-            setup.tools,
+            setup.tools_of(sample),
             limits=setup.limits,
             renderer=setup.renderer,
             tools_kwargs=sample.tools_kwargs,
-            available=offered,
+            available=[spec.name for spec in setup.offered_tools(sample)],
+            gate=gate,
+            host=host,
+            cache=host.cache_of(job, step),
+            contexts=ToolContexts(sample),
         )
         mode = "val" if step.validate else "train"
         trajectory_id = f"{mode}-{step.global_step}-{job.row}-{time.monotonic_ns():x}"
-        return cls(job, step, setup, router, trajectory_id, tools, spec.build() if spec else None)
+        interaction = None
+        if spec is not None:
+            own = spec.build()
+            own.scope = host.scope
+            interaction = WatchedInteraction(own, spec.name, gate)
+        return cls(job, step, setup, router, trajectory_id, gate, tools, interaction)
 
     def context(self) -> LoopContext:
         """What the agent loop works with."""
         return LoopContext(
             generate=self.generate,
             renderer=self.setup.renderer,
-            tool_parser=self.setup.parser,
+            tool_parser=self.setup.parser_of(self.job.sample),
             tools=self.tools,
             interaction=self.interaction,
             limits=self.setup.limits,
@@ -67,7 +84,7 @@ class Session:
     def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:
         """Start the token stream; kept here so that a failure can report how far it came."""
         self.trajectory = Trajectory(prompt_ids, self.setup.limits.response_length)
-        self._context_ids = None
+        self._last = None
         return self.trajectory
 
     async def generate(self, prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
@@ -77,18 +94,14 @@ class Session:
             TokenStreamError: the request does not continue the last turn's tokens (R3).
             EngineError: as `Router.generate`.
         """
-        before = self._context_ids
-        if before is not None and prompt_ids[: len(before)] != before:
-            raise TokenStreamError(
-                f"turn {self.turn + 1} does not begin with the {len(before)} tokens up to the last turn's end (R3)"
-            )
+        self._check_continues(prompt_ids)
         config = self.setup.config
         if config.trainer.deterministic:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
             sampling_params = {**sampling_params, "sampling_seed": seed}
         rid = f"{self.trajectory_id}-{self.turn}"
         self.turn += 1
-        started = time.perf_counter()
+        started, began = time.perf_counter(), time.monotonic()
         try:
             output = await self.router.generate(
                 self.trajectory_id,
@@ -97,7 +110,27 @@ class Session:
                 rid=rid,
                 timeout_s=self.setup.limits.turn_timeout_s,
             )
+        except (EngineUnavailable, EngineTimeout) as error:
+            self.gate.failed(ENGINE, began, str(error))
+            raise
         finally:
             self.generate_s += time.perf_counter() - started
-        self._context_ids = prompt_ids + output.token_ids
+        self.gate.succeeded(ENGINE)
+        self._last = (prompt_ids, output.token_ids)
         return output
+
+    def _check_continues(self, prompt_ids: list[int]) -> None:
+        """R3: a request begins with the last one's ids and what was sampled then.
+
+        Contexts of this trajectory begin alike by construction: only the ids sampled since are compared.
+        """
+        if self._last is None:
+            return
+        before, sampled = self._last
+        start, end = len(before), len(before) + len(sampled)
+        own = isinstance(prompt_ids, ContextIds) and isinstance(before, ContextIds)
+        grown = own and prompt_ids.trajectory is before.trajectory
+        if prompt_ids[start:end] != sampled or not (grown or prompt_ids[:start] == before):
+            raise TokenStreamError(
+                f"turn {self.turn + 1} does not begin with the {end} tokens up to the last turn's end (R3)"
+            )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import cast
 
 from agentrl import plugins
 from agentrl.chat.loading import load_renderer
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config.root import RunConfig
-from agentrl.errors import PluginError, UserInputError
+from agentrl.errors import ConfigError, PluginError, UserInputError, suggest
 from agentrl.interfaces import RewardManager, ToolParser
 from agentrl.plugin_config import (
     InteractionSpec,
@@ -23,6 +24,10 @@ from agentrl.plugin_config import (
 )
 from agentrl.rewards.dispatcher import find_score
 from agentrl.rewards.loading import load_reward_manager
+from agentrl.rollout.outage import ENGINE, interaction_service, tool_service
+from agentrl.rollout.tool_cache import check_recorded
+from agentrl.rollout.tool_limits import check_limits
+from agentrl.rollout.trainable import Training
 from agentrl.types import JsonDict, LoopLimits, Sample
 
 
@@ -33,11 +38,13 @@ class RolloutSetup:
     config: RunConfig
     renderer: ChatRenderer
     tools: list[ToolSpec]
+    tool_envs: dict[str, list[ToolSpec]]
     interactions: dict[str, InteractionSpec]
     loops: dict[str, LoopSpec]
     parser: ToolParser
     rewards: RewardManager
     limits: LoopLimits
+    training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
 
     @classmethod
@@ -61,15 +68,24 @@ class RolloutSetup:
                 config.data.apply_chat_template_kwargs,
                 trust_remote_code=model.trust_remote_code,
             )
+        tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
+        tool_envs = {name: load_tools(path) for name, path in turns.tool_envs.items()}
+        _check_stop_tools(turns.stop_tools, [tools, *tool_envs.values()])
+        for specs in (tools, *tool_envs.values()):
+            check_limits(specs, num_workers(config))
+        if turns.tool_cache.mode == "replay":
+            check_recorded(turns.tool_cache.path or "")
         return cls(
             config=config,
             renderer=renderer,
-            tools=load_tools(turns.tool_config_path) if turns.tool_config_path else [],
+            tools=tools,
+            tool_envs=tool_envs,
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
             loops=load_agent_loops(rollout.agent.agent_loop_config_path),
-            parser=cast(ToolParser, plugins.resolve("tool_parsers", turns.format)()),
+            parser=_parser(turns.format),
             rewards=load_reward_manager(config),
             limits=loop_limits(config),
+            training=Training(turns.trainable_turns, turns.mask_tool_call_args),
         )
 
     @property
@@ -85,6 +101,28 @@ class RolloutSetup:
     def interaction_of(self, sample: Sample) -> InteractionSpec | None:
         """The interaction that a row asks for, if any."""
         return self.interactions[sample.interaction_kwargs["name"]] if sample.interaction_kwargs else None
+
+    def services_of(self, sample: Sample) -> list[str]:
+        """What the row's trajectories need to be up: the engine, the tools that are offered, the interaction."""
+        offered = self.offered_tools(sample)
+        interaction = self.interaction_of(sample)
+        others = [interaction_service(interaction.name)] if interaction is not None else []
+        return [ENGINE, *(tool_service(spec.name) for spec in offered), *others]
+
+    def offered_tools(self, sample: Sample) -> list[ToolSpec]:
+        """The tools that a row's loop offers to the model."""
+        if not self.loop_of(sample).cls.uses_tools:
+            return []
+        available = sample.tool_config.get("available_tools")
+        return [spec for spec in self.tools_of(sample) if available is None or spec.name in available]
+
+    def tools_of(self, sample: Sample) -> list[ToolSpec]:
+        """The set of tools that a row names (`extra_info.tool_env_name`), else the run's."""
+        return self.tools if sample.tool_env_name is None else self.tool_envs[sample.tool_env_name]
+
+    def parser_of(self, sample: Sample) -> ToolParser:
+        """The tool parser that a row names (`tool_config.tool_format`), else the run's."""
+        return self.parser if sample.tool_format is None else _parser(sample.tool_format)
 
     def check_rows(self, samples: Sequence[Sample]) -> None:
         """Refuse rows that name a loop, tool, interaction or score function that the run does not have.
@@ -104,25 +142,69 @@ class RolloutSetup:
         if problems:
             raise PluginError("\n".join(problems))
 
+    def prompt_ids(self, sample: Sample) -> list[int]:
+        """Ids of the first request of a row's trajectories."""
+        loop, schemas = self.loop_of(sample), [spec.schema for spec in self.offered_tools(sample)]
+        return loop.cls.render_prompt(self.renderer, sample.prompt, schemas, **loop.kwargs)
+
     def _problems(self, sample: Sample) -> list[str]:
-        agent = self.config.actor_rollout_ref.rollout.agent
         found = []
-        try:
-            check_routing(
-                [sample],
-                default_loop=agent.default_agent_loop,
-                loops=self.loops,
-                tools=[tool.name for tool in self.tools],
-                interactions=self.interactions,
-            )
-        except UserInputError as error:
-            found.append(str(error))
-        if self.config.custom_reward_function.path is None:
+        for check in (self._check_tool_set, self._check_score):
             try:
-                find_score(sample.data_source)
+                check(sample)
             except UserInputError as error:
-                found.append(f"row {sample.index}: {error}")
+                found.append(str(error) if str(error).startswith("row ") else f"row {sample.index}: {error}")
         return found
+
+    def _check_tool_set(self, sample: Sample) -> None:
+        """Tools, loop, interaction and parser of a row are there, and its prompt names its tools."""
+        name = sample.tool_env_name
+        if name is not None and name not in self.tool_envs:
+            unset = " The run has no tool sets: set `multi_turn.tool_envs`."
+            hint = suggest(name, self.tool_envs) if self.tool_envs else unset
+            raise PluginError(f"no tool set is named '{name}' (`extra_info.tool_env_name`).{hint}")
+        check_routing(
+            [sample],
+            default_loop=self.config.actor_rollout_ref.rollout.agent.default_agent_loop,
+            loops=self.loops,
+            tools=[tool.name for tool in self.tools_of(sample)],
+            interactions=self.interactions,
+        )
+        self.parser_of(sample)
+        offered = self.offered_tools(sample)
+        if not offered or not self.loop_of(sample).cls.shows_tools:
+            return
+        text = self.renderer.encoder.decode(self.prompt_ids(sample))
+        hidden = [spec.name for spec in offered if spec.name not in text]
+        if hidden:
+            raise PluginError(
+                f"the prompt does not name the tools {', '.join(hidden)}: the chat template of {self.renderer.name} "
+                "leaves them out, so the model could not know of them. Give a template that shows tools "
+                "(actor_rollout_ref.model.chat_template=templates/chatml_tools.jinja), or use a loop that describes "
+                "them itself (react_agent)"
+            )
+
+    def _check_score(self, sample: Sample) -> None:
+        if self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0:
+            find_score(sample.data_source)
+
+
+@lru_cache
+def _parser(name: str) -> ToolParser:
+    return cast(ToolParser, plugins.resolve("tool_parsers", name)())
+
+
+def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:
+    """Refuse a stop tool that no row could call.
+
+    Raises:
+        ConfigError: with the nearest name.
+    """
+    known = {spec.name for specs in tool_sets for spec in specs}
+    for name in names:
+        if name not in known:
+            hint = suggest(name, known) if known else " The run has no tools: set `multi_turn.tool_config_path`."
+            raise ConfigError(f"actor_rollout_ref.rollout.multi_turn.stop_tools: no tool is named '{name}'.{hint}")
 
 
 def _routing(sample: Sample) -> tuple[object, ...]:
@@ -131,10 +213,18 @@ def _routing(sample: Sample) -> tuple[object, ...]:
         sample.agent_name,
         sample.data_source,
         frozenset(sample.tools_kwargs),
-        tuple(sample.tool_config.get("available_tools") or ()),
+        sample.tool_env_name,
+        sample.tool_format,
+        tuple(sample.tool_config.get("available_tools", ("*",))),
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
     )
+
+
+def num_workers(config: RunConfig) -> int:
+    """Agent-loop workers that the run starts."""
+    agent = config.actor_rollout_ref.rollout.agent
+    return 1 if config.trainer.backend == "local" else min(agent.num_workers, agent.max_in_flight)
 
 
 def loop_limits(config: RunConfig) -> LoopLimits:
@@ -151,6 +241,7 @@ def loop_limits(config: RunConfig) -> LoopLimits:
         max_tool_response_length=turns.max_tool_response_length,
         tool_response_truncate_side=turns.tool_response_truncate_side,
         max_tokens_per_turn=turns.max_tokens_per_turn,
+        stop_tools=tuple(turns.stop_tools),
         turn_timeout_s=turns.turn_timeout_s or rollout.server.request_timeout_s,
         tool_timeout_s=turns.tool_timeout_s,
         trajectory_timeout_s=turns.trajectory_timeout_s,

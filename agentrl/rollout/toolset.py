@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from agentrl.errors import InfrastructureError, PluginError, ToolServiceError, suggest
 from agentrl.interfaces import BaseTool, Renderer
 from agentrl.plugin_config import ToolSpec
-from agentrl.types import JsonDict, LoopLimits, ToolCall, ToolResponse
+from agentrl.rollout.outage import ServiceGate, tool_service
+from agentrl.rollout.tool_cache import CallCache, NoCache
+from agentrl.rollout.tool_context import ToolContexts
+from agentrl.rollout.tool_host import ToolHost
+from agentrl.types import JsonDict, LoopLimits, Message, Sample, ToolCall, ToolContext, ToolResponse
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +36,10 @@ class ToolSet:
         renderer: counts the tokens of a response.
         tools_kwargs: the row's `{tool: {create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}}`.
         available: names of the tools that this row offers; None: all.
+        gate: is told which tools' services answer and which fail.
+        host: what the tools of this worker share; None: nothing.
+        cache: recorded results; None: every call is made.
+        contexts: what tools that take a `context` see; None: an empty row.
 
     Raises:
         PluginError: the row names a tool that the run does not have.
@@ -42,6 +53,10 @@ class ToolSet:
         renderer: Renderer,
         tools_kwargs: Mapping[str, JsonDict | None] | None = None,
         available: Collection[str] | None = None,
+        gate: ServiceGate | None = None,
+        host: ToolHost | None = None,
+        cache: CallCache | None = None,
+        contexts: ToolContexts | None = None,
     ) -> None:
         names = [spec.name for spec in specs]
         for name in [*(available or ()), *(tools_kwargs or {})]:
@@ -53,6 +68,10 @@ class ToolSet:
         self._renderer = renderer
         self._kwargs = {name: kwargs or {} for name, kwargs in (tools_kwargs or {}).items()}
         self._called: set[str] = set()
+        self._gate = gate
+        self._host = host or ToolHost()
+        self._cache = cache or NoCache()
+        self._contexts = contexts or ToolContexts(Sample(index=0, prompt=[], data_source=""))
 
     @property
     def schemas(self) -> list[JsonDict]:
@@ -67,9 +86,14 @@ class ToolSet:
         """
         for name, spec in self._specs.items():
             tool = self._tools[name] = spec.build()
+            tool.scope = self._host.scope
+            if self._cache.replays:
+                continue
             await self._guard(name, tool.create, self._timeout(spec), **self._row(name, "create_kwargs"))
 
-    async def execute(self, calls: Sequence[ToolCall]) -> list[ToolResponse]:
+    async def execute(
+        self, calls: Sequence[ToolCall], *, messages: Sequence[Message] = (), turn: int = 0
+    ) -> list[ToolResponse]:
         """Run calls concurrently, each with its own timeout; one response per call, in order.
 
         Mistakes of the model come back as responses with `is_error` (R10).
@@ -78,7 +102,8 @@ class ToolSet:
             ToolServiceError: a service failed, a tool raised, or one took too long (R9).
         """
         most = self._limits.max_parallel_calls or len(calls)
-        results = await asyncio.gather(*map(self._execute_one, calls[:most]), return_exceptions=True)
+        started = [self._execute_one(call, lambda: self._contexts.make(messages, turn)) for call in calls[:most]]
+        results = await asyncio.gather(*started, return_exceptions=True)
         responses: list[ToolResponse] = []
         for result in results:
             if isinstance(result, BaseException):
@@ -93,19 +118,20 @@ class ToolSet:
         for name in self._specs:
             if name in self._called:
                 timeout, row = self._timeout(self._specs[name]), self._row(name, "calc_reward_kwargs")
-                rewards[name] = float(await self._guard(name, self._tools[name].calc_reward, timeout, **row))
+                ask = partial(self._guard, name, self._tools[name].calc_reward, timeout, **row)
+                rewards[name] = float(await self._cache.reward(name, row, ask))
         return rewards
 
     async def release(self) -> None:
         """Release every tool that was built, whatever happened to it. Failures are logged: the trajectory is over."""
         tools, self._tools = self._tools, {}
-        for name, tool in tools.items():
+        for name, tool in tools.items() if not self._cache.replays else ():
             try:
                 await self._guard(name, tool.release, _RELEASE_TIMEOUT_S, **self._row(name, "release_kwargs"))
             except ToolServiceError as error:
                 logger.warning("%s", error)
 
-    async def _execute_one(self, call: ToolCall) -> ToolResponse:
+    async def _execute_one(self, call: ToolCall, context: Callable[[], ToolContext]) -> ToolResponse:
         spec = self._specs.get(call.name)
         if spec is None:
             text = f"There is no tool named '{call.name}'.{suggest(call.name, self._specs)}"
@@ -114,29 +140,49 @@ class ToolSet:
         if problem is not None:
             return ToolResponse(text=f"{call.name} was not run: {problem}", is_error=True)
         self._called.add(call.name)
-        tool = self._tools[call.name]
         row = self._row(call.name, "execute_kwargs")
-        response = await self._guard(call.name, tool.execute, self._timeout(spec), call.arguments, **row)
+        given = {**row, "context": context()} if spec.takes_context and "context" not in row else row
+        run = partial(self._run, spec, call.arguments, given)
+        response = await self._cache.result(call.name, call.arguments, row, run)
+        return replace(response, text=self._truncate(response.text))
+
+    async def _run(self, spec: ToolSpec, arguments: JsonDict, kwargs: JsonDict) -> ToolResponse:
+        """Make a call once the tool's limits let it begin; waiting for that is not the tool's time."""
+        execute = self._tools[spec.name].execute
+        async with self._host.limiter(spec).turn():
+            response = await self._guard(spec.name, execute, self._timeout(spec), arguments, **kwargs)
         if not isinstance(response, ToolResponse):
-            raise ToolServiceError(f"tool '{call.name}': execute returned {response!r}, wanted a ToolResponse")
-        response.text = self._truncate(response.text)
+            raise ToolServiceError(f"tool '{spec.name}': execute returned {response!r}, wanted a ToolResponse")
         return response
 
     async def _guard(
         self, name: str, method: Callable[..., Awaitable[Any]], timeout_s: float, /, *args: Any, **kwargs: Any
     ) -> Any:
         """Await a tool's method; whatever goes wrong in it is a failure of infrastructure (R9)."""
-        what = method.__name__
+        what, started = method.__name__, time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
-                return await method(*args, **kwargs)
-        except InfrastructureError:
+                result = await method(*args, **kwargs)
+        except InfrastructureError as error:
+            self._report(name, started, str(error))
             raise
         except TimeoutError as error:
-            raise ToolServiceError(f"tool '{name}': {what} took longer than {timeout_s:g} s") from error
+            text = f"tool '{name}': {what} took longer than {timeout_s:g} s"
+            self._report(name, started, text)
+            raise ToolServiceError(text) from error
         except Exception as error:
             logger.exception("tool '%s': %s raised", name, what)
-            raise ToolServiceError(f"tool '{name}': {what} raised {type(error).__name__}: {error}") from error
+            text = f"tool '{name}': {what} raised {type(error).__name__}: {error}"
+            if isinstance(error, OSError):  # anything else is a bug, which no waiting mends
+                self._report(name, started, text)
+            raise ToolServiceError(text) from error
+        if what == "execute" and self._gate is not None:
+            self._gate.succeeded(tool_service(name))
+        return result
+
+    def _report(self, name: str, started: float, cause: str) -> None:
+        if self._gate is not None:
+            self._gate.failed(tool_service(name), started, cause)
 
     def _timeout(self, spec: ToolSpec) -> float:
         return spec.timeout_s if spec.timeout_s is not None else self._limits.tool_timeout_s

@@ -13,12 +13,23 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from agentrl.errors import EngineTimeout, RewardError, ToolServiceError
+from agentrl.config.rollout import RolloutConfig
+from agentrl.errors import (
+    EngineTimeout,
+    RewardError,
+    ServiceDownError,
+    TokenStreamError,
+    ToolServiceError,
+    UserInputError,
+)
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
+from agentrl.rewards.combine import combine
+from agentrl.rollout.outage import ServiceGate
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
+from agentrl.rollout.tool_host import ToolHost
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason
 
 logger = logging.getLogger(__name__)
@@ -34,21 +45,28 @@ class AgentLoopWorker:
         setup: what all trajectories share.
         addresses: the engines.
         slots: most trajectories that run at the same time here.
+        workers: workers of the run, which share the limits of its tools.
     """
 
-    def __init__(self, setup: RolloutSetup, addresses: Sequence[str], slots: int) -> None:
+    def __init__(self, setup: RolloutSetup, addresses: Sequence[str], slots: int, workers: int = 1) -> None:
         self._setup = setup
         self._addresses = list(addresses)
         self._slots = asyncio.Semaphore(slots)
+        self._gate = make_gate(setup.config.actor_rollout_ref.rollout)
+        self._host = ToolHost(setup.config.actor_rollout_ref.rollout.multi_turn.tool_cache, workers)
+        self._batch = 0
         self._router: Router | None = None
         self._chunks: set[asyncio.Task[Any]] = set()
 
     async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
         """Run trajectories, as many at once as there are slots; one row per job, in order."""
         self.router.expect_version(step.weight_version)
+        if step.batch != self._batch:
+            self._batch = step.batch
+            self._gate.forget()
         lag = LoopLag()
         watch = asyncio.create_task(_watch_lag(lag))
-        tasks = [asyncio.create_task(self.run_one(job, step)) for job in jobs]
+        tasks = [asyncio.create_task(self.run_job(job, step)) for job in jobs]
         self._chunks.update(tasks)
         try:
             return ChunkResult(list(await asyncio.gather(*tasks)), lag)
@@ -58,13 +76,30 @@ class AgentLoopWorker:
             for task in tasks:
                 task.cancel()
 
+    async def run_job(self, job: Job, step: StepInfo) -> RolloutRow:
+        """Run a trajectory; one that fails again, as often as `rollout.refill` allows."""
+        rollout = self._setup.config.actor_rollout_ref.rollout
+        tries = rollout.max_refills if rollout.refill else 0
+        causes: list[str] = []
+        while True:
+            row = await self.run_one(job, step)
+            if row.error is None or row.is_final or len(causes) == tries:
+                row.earlier_errors = causes
+                return row
+            causes.append(row.error)
+
     async def run_one(self, job: Job, step: StepInfo) -> RolloutRow:
         """Run and score one trajectory. Only cancellation leaves this method as an exception."""
-        async with self._slots:
+        services = self._setup.services_of(job.sample)
+        try:
+            held_s = await self._enter(services, job)
+        except ServiceDownError as error:
+            return _left_out(job, None, StopReason.ENV_ERROR, error)
+        try:
             started = time.perf_counter()
             session: Session | None = None
             try:
-                session = Session.open(job, step, self._setup, self.router)
+                session = Session.open(job, step, self._setup, self.router, self._gate, self._host)
                 async with asyncio.timeout(self._setup.limits.trajectory_timeout_s):
                     output = await self._play(session)
                 row = await self._finish(session, output)
@@ -75,8 +110,11 @@ class AgentLoopWorker:
             finally:
                 if session is not None:
                     await self._release(session)
-            row.metrics["seconds"] = time.perf_counter() - started
+            row.metrics |= {"seconds": time.perf_counter() - started, "held": held_s}
             return row
+        finally:
+            self._gate.leave(job)
+            self._slots.release()
 
     async def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
@@ -97,6 +135,7 @@ class AgentLoopWorker:
         if self._router is not None:
             await self._router.close()
             self._router = None
+        await self._host.close()
 
     @property
     def router(self) -> Router:
@@ -111,9 +150,21 @@ class AgentLoopWorker:
             )
         return self._router
 
+    async def _enter(self, services: Sequence[str], job: Job) -> float:
+        """Take a slot once all services are up; seconds for which an outage held the trajectory back."""
+        held_s = 0.0
+        while True:
+            began = time.monotonic()
+            await self._gate.wait(services)
+            held_s += time.monotonic() - began
+            await self._slots.acquire()
+            if self._gate.enter(services, job):
+                return held_s
+            self._slots.release()
+
     async def _play(self, session: Session) -> AgentLoopOutput:
         sample = session.job.sample
-        loop = self._setup.loop_of(sample).build(session.context())
+        loop = session.loop = self._setup.loop_of(sample).build(session.context())
         await session.tools.start()
         if session.interaction is not None:
             kwargs = {key: value for key, value in sample.interaction_kwargs.items() if key != "name"}
@@ -148,14 +199,29 @@ class AgentLoopWorker:
             row.error = str(fields.get("error") or output.stop_reason.value)
         elif not row.tokens.mask.any():
             row.error = "the engine sampled no token"
+        elif not self._keep_trainable(session, row):
+            row.is_untrainable = True
         else:
             result = await self._score(session, output, row)
-            row.score, row.reward_extra = result.score, result.extra
+            weights = self._setup.config.reward_model.combine
+            whole = combine(result, row.extra, output.response_mask, row.tokens.mask.tolist(), weights)
+            row.score, row.reward_extra, row.placed = whole.score, whole.extra, whole.placed
         return row
+
+    def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:
+        """Narrow the mask to what the run trains on; False when nothing is left of it. Validation scores everything."""
+        if session.step.validate or session.loop is None:
+            return True
+        parser, schemas = session.loop.parser, session.tools.schemas
+        parse = None if parser is None else lambda text: parser.parse(text, schemas)
+        row.tokens = self._setup.training.narrow(row.tokens, self._setup.renderer.decode, parse)
+        return bool(row.tokens.mask.any())
 
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:
             return RewardResult(float(output.reward_score))
+        if self._setup.config.reward_model.combine.outcome == 0:
+            return RewardResult(0.0)
         sample = session.job.sample
         known: JsonDict = {
             "num_turns": row.num_turns,
@@ -186,6 +252,13 @@ class AgentLoopWorker:
         await session.tools.release()
         if session.interaction is not None:
             await _quietly(session.interaction.finalize_interaction(), "finalize_interaction")
+
+
+def make_gate(rollout: RolloutConfig) -> ServiceGate:
+    """The gate of a worker. Engines of the run's own are started again once the step has failed: nobody waits."""
+    outage = rollout.outage
+    engine_wait_s = outage.wait_s if rollout.server.addresses else 0.0
+    return ServiceGate(outage.failures, outage.backoff_s, outage.wait_s, engine_wait_s)
 
 
 async def _in_time(work: Awaitable[None], timeout_s: float) -> None:
@@ -224,6 +297,7 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
         tokens=TokenArrays.of(output),
         stop_reason=reason,
         error=f"{type(error).__name__}: {text}",
+        is_final=isinstance(error, UserInputError | TokenStreamError),
         metrics={"generate_sequences": session.generate_s if session is not None else 0.0},
     )
 

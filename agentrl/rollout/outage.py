@@ -1,0 +1,159 @@
+"""Holds back new trajectories while a service that they need is down (a circuit breaker, one per service and worker).
+
+A service is an engine, a tool or an interaction. It counts as down after so many failures in a row, where a failure
+counts only if the service answered nobody since the failed call began: single calls that hang beside others that work
+are no outage. While it is down, trajectories that need it wait instead of failing one after the other. After a backoff
+one of them may try; its success lets all others go, its failure doubles the backoff. Who waited too long fails with the
+cause, so a step always ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.errors import ServiceDownError
+
+logger = logging.getLogger(__name__)
+
+ENGINE = "the engine"
+MAX_BACKOFF_S = 30.0
+
+
+def tool_service(name: str) -> str:
+    """The service behind a tool."""
+    return f"tool '{name}'"
+
+
+def interaction_service(name: str) -> str:
+    """The service behind an interaction."""
+    return f"interaction '{name}'"
+
+
+@dataclass(slots=True)
+class _Service:
+    name: str
+    backoff_s: float
+    failures: int = 0
+    """In a row."""
+    alive_at: float = -math.inf
+    """When it last answered."""
+    down_since: float | None = None
+    cause: str = ""
+    try_at: float = 0.0
+    """When one trajectory may try whether it is back."""
+    tried_by: object | None = None
+    """The trajectory that tries."""
+    tried_since: float = 0.0
+
+
+class ServiceGate:
+    """What a worker knows about the services of its trajectories. Use it in one event loop.
+
+    Args:
+        failures: so many failures in a row are an outage; 0: nothing is.
+        backoff_s: wait before the first try; doubled after each that fails.
+        wait_s: longest outage that trajectories wait for.
+        engine_wait_s: the same for the engines.
+    """
+
+    def __init__(self, failures: int, backoff_s: float, wait_s: float, engine_wait_s: float) -> None:
+        self._limit = failures
+        self._backoff_s = backoff_s
+        self._wait_s, self._engine_wait_s = wait_s, engine_wait_s
+        self._services: dict[str, _Service] = {}
+        self._changed = asyncio.Event()
+
+    def succeeded(self, service: str) -> None:
+        """A service answered."""
+        state = self._services.get(service)
+        if state is None:
+            state = self._services[service] = _Service(service, self._backoff_s)
+        state.alive_at = time.monotonic()
+        state.failures = 0
+        if state.down_since is not None:
+            logger.warning("%s answers again after %.1f s", service, state.alive_at - state.down_since)
+            self._services[service] = _Service(service, self._backoff_s, alive_at=state.alive_at)
+            self._notify()
+
+    def failed(self, service: str, started: float, cause: str) -> None:
+        """A call failed for a reason that is not the model's.
+
+        Args:
+            service: whose call.
+            started: when the call began, on `time.monotonic`'s clock.
+            cause: what happened.
+        """
+        state = self._services.setdefault(service, _Service(service, self._backoff_s))
+        if started < state.alive_at:
+            return
+        now = time.monotonic()
+        state.failures += 1
+        state.cause = cause
+        if state.down_since is None:
+            if self._limit and state.failures >= self._limit:
+                logger.warning("%s is down: %d failures in a row, the last: %s", service, state.failures, cause)
+                state.down_since, state.try_at = now, now + state.backoff_s
+        elif state.tried_by is not None and started >= state.tried_since:
+            state.backoff_s = min(2 * state.backoff_s, MAX_BACKOFF_S)
+            state.tried_by, state.try_at = None, now + state.backoff_s
+            self._notify()
+
+    async def wait(self, services: Sequence[str]) -> None:
+        """Return once `enter` may succeed.
+
+        Raises:
+            ServiceDownError: a service stays down for too long.
+        """
+        while (state := self._first_closed(services)) is not None:
+            now = time.monotonic()
+            longest = self._engine_wait_s if state.name == ENGINE else self._wait_s
+            ends = (state.down_since or now) + longest
+            if now >= ends:
+                raise ServiceDownError(f"not started, {state.name} is down: {state.cause}")
+            due = min(ends, state.try_at) if state.tried_by is None else ends
+            try:
+                async with asyncio.timeout(due - now):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def enter(self, services: Sequence[str], who: object) -> bool:
+        """Whether a trajectory may start now. If a service it needs is down, it is the one that tries."""
+        if self._first_closed(services) is not None:
+            return False
+        for state in self._known(services):
+            if state.down_since is not None:
+                state.tried_by, state.tried_since = who, time.monotonic()
+        return True
+
+    def leave(self, who: object) -> None:
+        """A trajectory ended. One that was to try a service and never called it leaves that to the next."""
+        for state in self._services.values():
+            if state.tried_by is who:
+                state.tried_by, state.try_at = None, time.monotonic()
+                self._notify()
+
+    def forget(self) -> None:
+        """Take every service as up again: a new step begins, and what was down may have been started again."""
+        self._services.clear()
+        self._notify()
+
+    def _known(self, services: Sequence[str]) -> list[_Service]:
+        return [self._services[name] for name in services if name in self._services]
+
+    def _first_closed(self, services: Sequence[str]) -> _Service | None:
+        now = time.monotonic()
+        for state in self._known(services):
+            if state.down_since is not None and (state.tried_by is not None or now < state.try_at):
+                return state
+        return None
+
+    def _notify(self) -> None:
+        """Wake all that wait."""
+        self._changed.set()
+        self._changed = asyncio.Event()

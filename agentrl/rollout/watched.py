@@ -1,0 +1,63 @@
+"""An interaction that tells the worker's `ServiceGate` how its service does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from agentrl.errors import InfrastructureError
+from agentrl.interfaces import BaseInteraction
+from agentrl.rollout.outage import ServiceGate, interaction_service
+from agentrl.types import InteractionResponse, Message
+
+
+class WatchedInteraction(BaseInteraction):
+    """Passes everything on to the interaction of a trajectory, its own attributes included.
+
+    Args:
+        interaction: the trajectory's.
+        name: its name in rows.
+        gate: is told which answers came and which failed.
+    """
+
+    def __init__(self, interaction: BaseInteraction, name: str, gate: ServiceGate) -> None:
+        super().__init__(interaction.config)
+        self._interaction = interaction
+        self._service = interaction_service(name)
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        """What the interaction has besides the contract."""
+        return getattr(self._interaction, name)
+
+    async def start_interaction(self, **interaction_kwargs: Any) -> None:
+        """Start it."""
+        with self._watch():
+            await self._interaction.start_interaction(**interaction_kwargs)
+
+    async def generate_response(self, messages: list[Message]) -> InteractionResponse:
+        """Ask for its answer."""
+        with self._watch():
+            response = await self._interaction.generate_response(messages)
+        self._gate.succeeded(self._service)
+        return response
+
+    async def calculate_score(self) -> float:
+        """Ask for its score."""
+        with self._watch():
+            return await self._interaction.calculate_score()
+
+    async def finalize_interaction(self) -> None:
+        """End it; a failure here says nothing about later trajectories."""
+        await self._interaction.finalize_interaction()
+
+    @contextmanager
+    def _watch(self) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        except (InfrastructureError, OSError) as error:
+            self._gate.failed(self._service, started, f"{type(error).__name__}: {error}")
+            raise
