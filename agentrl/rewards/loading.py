@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import cast
 
 from agentrl import plugins
 from agentrl.config.root import RunConfig
 from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import RewardManager
+from agentrl.rewards.batch import BatchRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction, default_compute_score
 from agentrl.rewards.naive import NaiveRewardManager
 
-MANAGERS = {"naive": NaiveRewardManager}
+MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
+    "naive": NaiveRewardManager,
+    "batch": BatchRewardManager,
+}
 
 
 def load_score_function(config: RunConfig) -> ScoreFunction:
@@ -38,6 +43,11 @@ def load_reward_manager(config: RunConfig) -> RewardManager:
         PluginError: unknown manager, or the score function cannot be loaded.
     """
     name = config.reward_model.reward_manager
+    if name == "batch" and config.custom_reward_function.path is None:
+        raise PluginError(
+            "reward_model.reward_manager: batch calls a score function with lists (data_sources, solution_strs, "
+            "ground_truths, extra_infos), which the built-in ones do not take: give custom_reward_function.path"
+        )
     manager = MANAGERS.get(name)
     if manager is None:
         known = {*MANAGERS, *plugins.known("rewards")}
