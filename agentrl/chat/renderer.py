@@ -64,6 +64,13 @@ class ChatRenderer:
         return list(self.tails.turn_end_ids)
 
     @property
+    def template(self) -> str:
+        """The Jinja text; of several named ones, that for conversations with tools."""
+        if isinstance(self._template, str):
+            return self._template
+        return str(self._template.get("tool_use") or self._template.get("default", ""))
+
+    @property
     def stop_token_ids(self) -> frozenset[int]:
         """Ids that end a turn."""
         return self._stop_ids

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import cast
 
-from agentrl import plugins
 from agentrl.chat.loading import load_renderer
 from agentrl.chat.renderer import ChatRenderer
+from agentrl.chat.tool_parsers.auto import load_tool_parser
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, UserInputError, suggest
 from agentrl.interfaces import RewardManager, ToolParser
@@ -29,6 +28,9 @@ from agentrl.rollout.tool_cache import check_recorded
 from agentrl.rollout.tool_limits import check_limits
 from agentrl.rollout.trainable import Training
 from agentrl.types import JsonDict, LoopLimits, Sample
+
+_parser = lru_cache(load_tool_parser)
+"""One parser per format, which says once how it was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class RolloutSetup:
             tool_envs=tool_envs,
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
             loops=load_agent_loops(rollout.agent.agent_loop_config_path),
-            parser=_parser(turns.format),
+            parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
             rewards=load_reward_manager(config),
             limits=loop_limits(config),
             training=Training(turns.trainable_turns, turns.mask_tool_call_args),
@@ -122,7 +124,9 @@ class RolloutSetup:
 
     def parser_of(self, sample: Sample) -> ToolParser:
         """The tool parser that a row names (`tool_config.tool_format`), else the run's."""
-        return self.parser if sample.tool_format is None else _parser(sample.tool_format)
+        if sample.tool_format is None:
+            return self.parser
+        return _parser(sample.tool_format, self.renderer.template, self.renderer.name, offers_tools=True)
 
     def check_rows(self, samples: Sequence[Sample]) -> None:
         """Refuse rows that name a loop, tool, interaction or score function that the run does not have.
@@ -187,11 +191,6 @@ class RolloutSetup:
     def _check_score(self, sample: Sample) -> None:
         if self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0:
             find_score(sample.data_source)
-
-
-@lru_cache
-def _parser(name: str) -> ToolParser:
-    return cast(ToolParser, plugins.resolve("tool_parsers", name)())
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:
