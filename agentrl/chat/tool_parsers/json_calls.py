@@ -1,0 +1,202 @@
+"""JSON as models write it: a value in the middle of a text, and the calls and arguments in such values."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from agentrl.chat.tool_parsers.scan import Block, CallError, Source, shown
+from agentrl.types import JsonDict, ToolCall
+
+EXAMPLE = '{"name": "...", "arguments": {...}}'
+SPACE = re.compile(r"\s*+")
+
+_FIRST_WINDOW = 2048
+_CUT_TOKEN = 16
+"""A token that the end of a window cuts begins at most so many characters before it."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_NESTING = re.compile(r'[\[{\s":,\w]*+')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[\[{]|[\]}]', re.DOTALL)
+
+
+def decode(text: str, start: int, complaint: str) -> tuple[Any, int]:
+    """The JSON value at `start` (after white space) and where it ends; raw newlines in strings are accepted.
+
+    The decoder sees a window that grows until it holds the value, so a failure costs what was read and not the length
+    of the text.
+
+    Raises:
+        CallError: `complaint` with the reason.
+    """
+    start = skip_space(text, start)
+    size = _FIRST_WINDOW
+    while True:
+        window = text[start : start + size]
+        whole = start + size >= len(text)
+        try:
+            value, end = _DECODER.raw_decode(window)
+        except json.JSONDecodeError as error:
+            cut = error.pos >= len(window) - _CUT_TOKEN or error.msg.startswith("Unterminated string")
+            if whole or not cut:
+                raise CallError(f"{complaint} ({error})", start + error.pos) from None
+        except RecursionError:
+            nested = _NESTING.match(window)
+            raise CallError(f"{complaint} (nested too deeply)", start + (nested.end() if nested else 0)) from None
+        except ValueError as error:
+            raise CallError(f"{complaint} ({error})", start) from None
+        else:
+            if whole or end < len(window):
+                _check_characters(value, window, end, complaint, start)
+                return value, start + end
+        size *= 2
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What ends a JSON value that stands between tags."""
+
+    tag: str
+    """The tag, for messages."""
+    closed: re.Pattern[str]
+    """What has to follow the value."""
+    boundary: re.Pattern[str]
+    """Where a broken call ends: a closing tag (group `close`), or the next opener."""
+
+    def read(self, source: Source, start: int, complaint: str, make: Callable[[Any], ToolCall]) -> Block:
+        """The block whose JSON value begins at `start`; `make` turns the value into a call."""
+        try:
+            value, end = decode(source.text, start, complaint)
+        except CallError as error:
+            return Block(source.end_of_broken(self.boundary, max(error.position, start)), [str(error)])
+        closed = self.closed.match(source.text, end)
+        if closed is not None:
+            return Block(closed.end(), [call_or_reason(make, value)])
+        stop = source.search(self.boundary, end)
+        extra = source.text[end : stop.start()].strip() if stop is not None and stop["close"] else ""
+        reason = f"{complaint} (extra text after it: {shown(extra)})" if extra else f"it has no closing {self.tag}"
+        return Block(source.end_of_broken(self.boundary, end), [reason])
+
+
+def call_or_reason(make: Callable[[Any], ToolCall], value: Any) -> ToolCall | str:
+    """The call that `make` finds in a value, or why there is none."""
+    try:
+        return make(value)
+    except CallError as error:
+        return str(error)
+
+
+def call_of(value: Any) -> ToolCall:
+    """The call that a JSON value describes; `parameters` stands for `arguments`, and `function` may hold both.
+
+    Raises:
+        CallError: with what is wrong and what was expected.
+    """
+    if not isinstance(value, dict):
+        raise CallError(f"it is a JSON {kind_of(value)}, expected an object of the form {EXAMPLE}")
+    identifier = value.get("id")
+    if isinstance(value.get("function"), dict):
+        value = value["function"]
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise CallError(f'it has no "name", expected {EXAMPLE}')
+    given = value["arguments"] if "arguments" in value else value.get("parameters", {})
+    if not {"arguments", "parameters"} & {*value} and {*value} - {"name", "type", "id"}:
+        raise CallError(f'it has no "arguments", expected {EXAMPLE}')
+    return ToolCall(name, arguments_of(given), id=identifier if isinstance(identifier, str) else "")
+
+
+def named_call(name: str, value: Any, identifier: str = "") -> ToolCall:
+    """A call whose name stands before its arguments.
+
+    Raises:
+        CallError: the arguments are not an object.
+    """
+    return ToolCall(name, arguments_of(value), identifier)
+
+
+def arguments_of(value: Any) -> JsonDict:
+    """The arguments of a call: an object, or a string that holds one.
+
+    Raises:
+        CallError: they are neither.
+    """
+    if isinstance(value, str):
+        if not value.strip():
+            return {}
+        complaint = 'its "arguments" are a string that is not a JSON object'
+        inner, end = decode(value, 0, complaint)
+        if value[end:].strip():
+            raise CallError(f"{complaint} (extra text after it: {shown(value[end:].strip())})")
+        value = inner
+    if not isinstance(value, dict):
+        raise CallError(f'its "arguments" are a JSON {kind_of(value)}, expected an object')
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """The JSON word for a value's type."""
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def skip_space(text: str, start: int) -> int:
+    """The next position that is not white space."""
+    match = SPACE.match(text, start)
+    return match.end() if match else start
+
+
+def broken_end(source: Source, start: int, understood: int, opener: re.Pattern[str]) -> int:
+    """Where broken JSON without a closing tag ends: where its brackets balance, before the next opener, or nowhere."""
+    following = source.search(opener, max(understood, start + 1))
+    stop = following.start() if following is not None else len(source.text)
+    depth = 0
+    for token in _TOKEN.finditer(source.text, start, stop):
+        if token[0] in "[{":
+            depth += 1
+        elif token[0] in "]}":
+            depth -= 1
+            if depth <= 0:
+                return token.end()
+    return stop
+
+
+def _check_characters(value: Any, window: str, end: int, complaint: str, start: int) -> None:
+    """Refuse escapes that are half a character: no text with one can be encoded."""
+    if not _SURROGATE.search(window, 0, end):
+        return
+    for text in _strings(value):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(text[error.start]):04x}"
+            raise CallError(f"{complaint} ({half} is half of a surrogate pair)", start + end) from None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            stack += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            stack += item
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"the number {digits[:40]} is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, parse_float=_finite)

@@ -1,0 +1,47 @@
+"""Search-R1's tags (Jin et al., 2025, arXiv:2503.09516): a query to the tool `search`, or the answer.
+
+<search>capital of France</search>
+
+<answer>Paris</answer>
+"""
+
+from __future__ import annotations
+
+import re
+
+from agentrl.chat.tool_parsers.scan import Block, ScanningParser, Source
+from agentrl.chat.tool_parsers.typed_text import accepted_types, parameters_of, typed
+from agentrl.types import ToolCall
+
+_TOOL = "search"
+_BOUNDARY = re.compile("(?P<close></search>)|<search>|<answer>")
+
+
+class SearchR1ToolParser(ScanningParser):
+    """Reads queries up to the first answer: of the two, the one that comes first decides."""
+
+    opener = "<search>|<answer>"
+
+    def read(self, source: Source, opener: re.Match[str]) -> Block:
+        """One query; an answer ends the turn."""
+        if opener[0] == "<answer>":
+            return Block(opener.end(), cut=False, last=True)
+        boundary = source.search(_BOUNDARY, opener.end())
+        end = source.end_of_broken(_BOUNDARY, opener.end())
+        if boundary is None or not boundary["close"]:
+            return Block(end, ["it has no closing </search>: expected <search>QUERY</search>"])
+        query = source.text[opener.end() : boundary.start()].strip()
+        if not query:
+            return Block(end, ["its query is empty: expected <search>QUERY</search>"])
+        return Block(end, [_call(query, source)])
+
+
+def _call(query: str, source: Source) -> ToolCall:
+    """The query as the tool's `query`, or as its only argument, or as its list of queries."""
+    schema = parameters_of(_TOOL, source.tools)
+    properties = schema.get("properties") or {"query": {}}
+    key = "query" if "query" in properties else next(iter(properties))
+    types = accepted_types(properties[key], schema)
+    if "array" in types and "string" not in types:
+        return ToolCall(_TOOL, {key: [query]})
+    return ToolCall(_TOOL, {key: typed(query, types or frozenset(["string"]))})
