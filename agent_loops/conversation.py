@@ -31,8 +31,9 @@ class Conversation:
         context: the services of this trajectory.
         messages: the prompt.
         sampling_params: as `AgentLoopBase.run` gets them.
-        tools: schemas that the prompt offers.
+        tools: schemas that the chat template shows.
         index: the row's number, for error messages.
+        prompt_ids: ids of the prompt, where the loop renders it otherwise.
 
     Raises:
         DataError: the rendered prompt is longer than the limit.
@@ -46,8 +47,10 @@ class Conversation:
         tools: Sequence[JsonDict] | None = None,
         *,
         index: int | None = None,
+        prompt_ids: list[int] | None = None,
     ) -> None:
-        prompt_ids = context.renderer.render_prompt(messages, tools)
+        if prompt_ids is None:
+            prompt_ids = context.renderer.render_prompt(messages, tools)
         if len(prompt_ids) > context.limits.prompt_length:
             wanted = f"at most {context.limits.prompt_length}"
             raise DataError("dataset", index, "prompt", f"{len(prompt_ids)} tokens once rendered", wanted)
@@ -64,9 +67,12 @@ class Conversation:
         self._sampled_ids: list[int] = []
         self._assistant_turns = self._user_turns = 0
         self._tool_rewards: list[float] = []
+        self._score_turns: list[int] = []
+        self._reward_turns: list[int] = []
         self._tool_metrics: dict[str, float] = {}
         self._num_tool_calls = self._num_tool_errors = 0
         self._generate_s = self._tools_s = 0.0
+        self._extra: JsonDict = {}
 
     async def generate(self) -> str:
         """Sample one assistant turn and return its text; sets `stop_reason` when nothing may follow it."""
@@ -106,7 +112,7 @@ class Conversation:
         )
 
     async def call_tools(self, turn: ParsedTurn) -> list[Message]:
-        """Run a turn's calls and answer each of its mistakes (R10); empty, with `stop_reason`, when none may run."""
+        """Run a turn's calls and answer each of its mistakes (R10); empty, with `stop_reason`, when it ends there."""
         most = self._context.limits.max_tool_calls
         left = len(turn.tool_calls) if most is None else most - self._num_tool_calls
         if self.out_of_turns or (turn.tool_calls and left <= 0):
@@ -114,13 +120,17 @@ class Conversation:
             return []
         started = time.perf_counter()
         try:
-            responses = await self._context.tools.execute(turn.tool_calls[:left])
+            responses = await self._context.tools.execute(
+                turn.tool_calls[:left], messages=self.messages, turn=self._assistant_turns
+            )
         finally:
             self._tools_s += time.perf_counter() - started
         self._num_tool_calls += len(responses)
         spent = f"Not run: this conversation may make {most} tool calls, and they are used up."
         responses += [ToolResponse(text=spent, is_error=True) for _ in turn.tool_calls[left:]]
         self._count(responses, len(turn.errors))
+        if self._ran_stop_tool(turn.tool_calls, responses):
+            return []
         answers = [_tool_message(call, response) for call, response in zip(turn.tool_calls, responses, strict=True)]
         return answers + [{"role": "tool", "name": "error", "content": error} for error in turn.errors]
 
@@ -136,16 +146,21 @@ class Conversation:
             raise ToolServiceError(f"the interaction took longer than {timeout_s:g} s") from error
         if response.score is not None:
             self.turn_scores.append(float(response.score))
+            self._score_turns.append(self._assistant_turns - 1)
         return response
 
     def observe(self, messages: Sequence[Message]) -> None:
         """Append what the model reads next; sets `stop_reason` when it does not fit (R8)."""
-        ids = self._context.renderer.delta(messages, sampled_ids=self._sampled_ids, tools=self._tools)
-        if not self._trajectory.append_observation(ids):
-            self.stop_reason = StopReason.LENGTH
-            return
-        self._user_turns += 1
-        self.messages.extend(messages)
+        self._append(self._context.renderer.delta(messages, sampled_ids=self._sampled_ids, tools=self._tools), messages)
+
+    def observe_text(self, text: str, message: Message) -> None:
+        """Append text within the model's own turn, as `observe` does its messages; `message` is its entry in the log."""
+        self._append(self._context.renderer.encode_text(text), [message])
+
+    @property
+    def ended_its_turn(self) -> bool:
+        """True when the last sampled token ends a turn of the chat template: text can only follow in a new message."""
+        return self._sampled_ids[-1:] != [] and self._sampled_ids[-1] in self._context.renderer.stop_token_ids
 
     async def finish(self, **extra: object) -> AgentLoopOutput:
         """The finished trajectory. `extra` joins its `extra_fields`."""
@@ -153,9 +168,12 @@ class Conversation:
         fields: JsonDict = {
             "messages": self.messages,
             "turn_scores": self.turn_scores,
+            "turn_score_turns": self._score_turns,
             "tool_rewards": self._tool_rewards,
+            "tool_reward_turns": self._reward_turns,
             "num_tool_calls": self._num_tool_calls,
             "tool_scores": await context.tools.calc_rewards(),
+            **self._extra,
             **extra,
         }
         if context.interaction is not None:
@@ -178,11 +196,28 @@ class Conversation:
             extra_fields=fields,
         )
 
+    def _append(self, ids: list[int], messages: Sequence[Message]) -> None:
+        if not self._trajectory.append_observation(ids):
+            self.stop_reason = StopReason.LENGTH
+            return
+        self._user_turns += 1
+        self.messages.extend(messages)
+
+    def _ran_stop_tool(self, calls: Sequence[ToolCall], responses: Sequence[ToolResponse]) -> bool:
+        """Whether a tool ran that ends the trajectory; what it was asked and said goes to the reward function."""
+        for call, response in zip(calls, responses, strict=True):
+            if call.name in self._context.limits.stop_tools and not response.is_error:
+                self.stop_reason = StopReason.STOP_TOOL
+                self._extra["stop_tool"] = {"name": call.name, "arguments": call.arguments, "response": response.text}
+                return True
+        return False
+
     def _count(self, responses: Sequence[ToolResponse], malformed: int) -> None:
         self._num_tool_errors += malformed + sum(response.is_error for response in responses)
         for response in responses:
             if response.reward is not None:
                 self._tool_rewards.append(float(response.reward))
+                self._reward_turns.append(self._assistant_turns - 1)
             for name, value in response.metrics.items():
                 key = f"tool/{name}"
                 self._tool_metrics[key] = self._tool_metrics.get(key, 0.0) + float(value)

@@ -38,6 +38,11 @@ class WorkerScope:
             held.task.result()  # raises what opening it raised
         return cast(T, held.ready.result())
 
+    def peek(self, key: Hashable) -> Any:
+        """The thing behind a key if it is open, else None."""
+        held = self._held.get(key)
+        return held.ready.result() if held is not None and not held.task.done() and held.ready.done() else None
+
     async def drop(self, key: Hashable) -> None:
         """Close the thing behind a key, if it is open."""
         held = self._held.pop(key, None)

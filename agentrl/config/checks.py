@@ -14,6 +14,8 @@ Problems = Iterator[str]
 
 GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk"})
 """Advantage estimators that compare the rollouts of one prompt."""
+TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
+"""Advantage estimators for which it matters on which token a reward sits."""
 
 
 def check_required(config: RunConfig) -> Problems:
@@ -32,6 +34,8 @@ def check_files(config: RunConfig) -> Problems:
         "actor_rollout_ref.rollout.multi_turn.interaction_config_path": rollout.multi_turn.interaction_config_path,
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": rollout.agent.agent_loop_config_path,
     }
+    for name, path in rollout.multi_turn.tool_envs.items():
+        named[f"actor_rollout_ref.rollout.multi_turn.tool_envs.{name}"] = path
     score = config.custom_reward_function.path
     if score is not None and score.endswith(".py"):  # else a dotted module
         named["custom_reward_function.path"] = score
@@ -294,6 +298,26 @@ def _positions(model: Path) -> int | None:
     return positions if isinstance(positions, int) else None
 
 
+def check_tool_cache(config: RunConfig) -> Problems:
+    """Recorded tool results have a folder."""
+    cache = config.actor_rollout_ref.rollout.multi_turn.tool_cache
+    if cache.mode != "off" and not cache.path:
+        key = "actor_rollout_ref.rollout.multi_turn.tool_cache.path"
+        yield f"{key}: not given, wanted a folder for `mode: {cache.mode}`"
+
+
+def check_combine(config: RunConfig) -> Problems:
+    """Rewards have a weight, and are placed on turns only where the estimator looks at single tokens."""
+    combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
+    if combine.outcome == combine.turn == combine.tool == 0:
+        yield "reward_model.combine: outcome, turn and tool are all 0, wanted one weight that is not"
+    if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
+        yield (
+            f"reward_model.combine.level: turn makes no difference to algorithm.adv_estimator {estimator}, which only "
+            f"looks at a trajectory's sum: wanted trajectory, or one of {', '.join(sorted(TOKEN_ESTIMATORS))}"
+        )
+
+
 CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_required,
     check_files,
@@ -315,4 +339,6 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_resume,
     check_servers,
     check_context,
+    check_tool_cache,
+    check_combine,
 )

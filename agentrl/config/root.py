@@ -40,6 +40,20 @@ class CriticConfig(MicroBatchSection):
     """How token losses become one number."""
 
 
+class CombineConfig(Section):
+    """What a trajectory's reward is made of: `outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)`."""
+
+    outcome: float = 1.0
+    """Weight of the score function's score; 0: no score function is needed or called."""
+    turn: float = 0.0
+    """Weight of the scores that the interaction gave the turns."""
+    tool: float = 0.0
+    """Weight of the rewards that the tools gave their calls."""
+    level: Literal["trajectory", "turn"] = "trajectory"
+    """trajectory: all of it on the last sampled token; turn: turn scores and tool rewards on the last sampled token of
+    their own turn."""
+
+
 class RewardModelConfig(Section):
     """Scoring of trajectories."""
 
@@ -47,6 +61,8 @@ class RewardModelConfig(Section):
     """Name of the reward manager."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one score."""
+    combine: CombineConfig = Field(default_factory=CombineConfig)
+    """What a trajectory's reward is made of."""
 
 
 class CustomRewardFunction(Section):

@@ -6,7 +6,7 @@ Prompts are padded on the left, responses on the right, both to the longest of t
     attention_mask  0 0 1 1 1 | 1 1 1 0 0
     position_ids    0 0 0 1 2 | 3 4 5 5 5
     response_mask               1 0 1 0 0      of the response only
-    rm_scores                   0 0 s 0 0      on the last token with mask 1 (R6)
+    rm_scores                   0 0 s 0 0      on the last token with mask 1 (R6), or on the turns it belongs to
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def collate(rows: Sequence[RolloutRow], pad_id: int) -> dict[str, torch.Tensor]:
         "position_ids": np.maximum(attention_BT.cumsum(axis=1) - 1, 0),
         "rollout_log_probs": log_probs_BR,
         "weight_versions": versions_BR,
-        "rm_scores": outcome_scores(mask_BR, np.array([row.score for row in rows], np.float32)),
+        "rm_scores": token_rewards(mask_BR, rows),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
@@ -64,6 +64,16 @@ def pad(rows: Sequence[Array], fill: float, dtype: Any, *, left: bool = False) -
     padded = np.full((len(rows), width), fill, dtype)
     padded[valid] = np.concatenate(rows)
     return padded, valid
+
+
+def token_rewards(mask_BR: Array, rows: Sequence[RolloutRow]) -> Array:
+    """Each row's reward: what is placed on its turns there, the rest on its last token with mask 1."""
+    rests_B = np.array([row.score - sum(value for _, value in row.placed) for row in rows], np.float32)
+    rewards_BR = outcome_scores(mask_BR, rests_B)
+    for number, row in enumerate(rows):
+        for place, value in row.placed:
+            rewards_BR[number, place] += value
+    return rewards_BR
 
 
 def outcome_scores(mask_BR: Array, scores_B: Array) -> Array:

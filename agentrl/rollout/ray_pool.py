@@ -27,8 +27,8 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 class AgentLoopActor:
     """What runs in a worker's process: an `AgentLoopWorker` and the set-up that all its trajectories share."""
 
-    def __init__(self, config: RunConfig, addresses: Sequence[str], slots: int) -> None:
-        self._worker = AgentLoopWorker(RolloutSetup.load(config), addresses, slots)
+    def __init__(self, config: RunConfig, addresses: Sequence[str], slots: int, workers: int) -> None:
+        self._worker = AgentLoopWorker(RolloutSetup.load(config), addresses, slots, workers)
 
     async def ready(self) -> None:
         """Answer once the set-up is done."""
@@ -122,7 +122,9 @@ class RayPool:
             raise _own_error(error, "agent-loop workers did not start") from error
 
     def _start(self, index: int) -> Any:
-        return self._actor_class.options(name=None).remote(self._config, self._addresses, self.slots[index])
+        return self._actor_class.options(name=None).remote(
+            self._config, self._addresses, self.slots[index], len(self.slots)
+        )
 
     def _ask_all(self, method: str, *arguments: Any) -> None:
         """Call a method of every worker; one that is dead or stuck does not matter here."""

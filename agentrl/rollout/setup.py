@@ -175,12 +175,9 @@ class RolloutSetup:
             interactions=self.interactions,
         )
         self.parser_of(sample)
-        offered = self.offered_tools(sample)
-        if not offered or not self.loop_of(sample).cls.shows_tools:
-            return
         text = self.renderer.encoder.decode(self.prompt_ids(sample))
-        hidden = [spec.name for spec in offered if spec.name not in text]
-        if hidden:
+        hidden = [spec.name for spec in self.offered_tools(sample) if spec.name not in text]
+        if hidden and self.loop_of(sample).cls.shows_tools:
             raise PluginError(
                 f"the prompt does not name the tools {', '.join(hidden)}: the chat template of {self.renderer.name} "
                 "leaves them out, so the model could not know of them. Give a template that shows tools "

@@ -1,0 +1,102 @@
+"""A trajectory's reward from its outcome, its turns and its tool calls (`reward_model.combine`).
+
+::
+
+    reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
+
+With `level: turn` each turn score and tool reward sits on the last sampled token of its own turn, and the outcome on
+the trajectory's last one (R6); with `level: trajectory` all of it sits there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from agentrl.config.root import CombineConfig
+from agentrl.errors import RewardError
+from agentrl.interfaces import RewardResult
+
+Placed = list[tuple[int, float]]
+"""Rewards and the response tokens that they sit on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """A trajectory's whole reward."""
+
+    score: float
+    """All of it."""
+    extra: dict[str, Any]
+    """What the score function reported, and the parts where they are weighted."""
+    placed: Placed
+    """What of it does not sit on the trajectory's last sampled token."""
+
+
+def combine(
+    result: RewardResult,
+    fields: Mapping[str, Any],
+    sampled: Sequence[int],
+    mask: Sequence[int],
+    weights: CombineConfig,
+) -> Combined:
+    """Weigh and place the rewards of one trajectory.
+
+    Args:
+        result: what the score function gave.
+        fields: `turn_scores` and `tool_rewards`, and of which turn each is (`turn_score_turns`, `tool_reward_turns`,
+            counted from 0).
+        sampled: 1 for each response token that the policy sampled, else 0.
+        mask: 1 for those that are trained on.
+        weights: `reward_model.combine`.
+
+    Raises:
+        RewardError: rewards cannot be placed, since the loop does not say to which turns they belong.
+    """
+    if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
+        return Combined(result.score, result.extra, [])
+    turn_scores = [float(score) for score in fields.get("turn_scores", ())]
+    tool_rewards = [float(reward) for reward in fields.get("tool_rewards", ())]
+    parts = {"outcome_score": result.score, "turn_score": sum(turn_scores), "tool_reward": sum(tool_rewards)}
+    score = weights.outcome * result.score
+    score += weights.turn * parts["turn_score"] + weights.tool * parts["tool_reward"]
+    placed: Placed = []
+    if weights.level == "turn":
+        ends = turn_ends(sampled, mask)
+        placed += _place(turn_scores, fields.get("turn_score_turns"), weights.turn, ends, "turn_scores")
+        placed += _place(tool_rewards, fields.get("tool_reward_turns"), weights.tool, ends, "tool_rewards")
+    return Combined(score, {**result.extra, **parts}, placed)
+
+
+def turn_ends(sampled: Sequence[int], mask: Sequence[int]) -> list[int]:
+    """For each sampled turn, the last of its tokens that is trained on.
+
+    A turn without such a token gives its reward to the last trained one before it, else to the first one after.
+    """
+    trained = [place for place, value in enumerate(mask) if value]
+    ends: list[int] = []
+    start = 0
+    for is_turn, run in groupby(sampled):
+        stop = start + len(list(run))
+        if is_turn:
+            ends.append(trained[max(bisect_left(trained, stop) - 1, 0)])
+        start = stop
+    return ends
+
+
+def _place(
+    values: Sequence[float], turns: Sequence[int] | None, weight: float, ends: Sequence[int], name: str
+) -> Placed:
+    if not weight or not values:
+        return []
+    if turns is None and len(values) == len(ends):
+        turns = range(len(ends))
+    if turns is None or len(turns) != len(values) or not all(0 <= turn < len(ends) for turn in turns):
+        raise RewardError(
+            f"reward_model.combine.level is turn, but the agent loop does not say to which of {len(ends)} turns its "
+            f"{len(values)} {name} belong ({name[:-1]}_turns: {turns}): use level trajectory, or report them"
+        )
+    return [(ends[turn], weight * value) for turn, value in zip(turns, values, strict=True)]
