@@ -28,11 +28,10 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/train_step.py
-	$(BIN)/python benchmarks/agent_loop.py
 	$(BIN)/agentrl demo --prepare
-	$(BIN)/python benchmarks/whole_step.py
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/agent_loop.py
+	$(BIN)/python benchmarks/train_step.py
 
 docs: setup
 	$(BIN)/agentrl docs config --out docs/config_reference.md

@@ -22,6 +22,8 @@ from typing import Any
 
 WARM_UP = 2
 PROMPTS, ROLLOUTS = 16, 8
+STEPS = 12
+DEMO = Path("outputs/demo")
 RESULT = "seconds per step:"
 
 
@@ -45,7 +47,7 @@ def run_agentrl(demo: Path, steps: int) -> list[float]:
             [
                 f"data.train_files={demo}/data/train.parquet",
                 "data.val_files=null",
-                f"actor_rollout_ref.model.path={demo}/warm_start/huggingface",
+                f"actor_rollout_ref.model.path={warm_start(demo)}",
                 f"trainer.total_training_steps={steps}",
                 "trainer.test_freq=-1",
                 "trainer.val_before_train=false",
@@ -124,7 +126,7 @@ def run_trl(demo: Path, steps: int) -> list[float]:
 
     rows = pq.read_table(demo / "data" / "train.parquet").to_pylist()
     data = Dataset.from_list([{"prompt": r["prompt"], "answer": r["reward_model"]["ground_truth"]} for r in rows])
-    model_folder = demo / "warm_start" / "huggingface"
+    model_folder = warm_start(demo)
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     tokenizer.response_template = chat_template_utils.qwen3_template
     clock = Clock()
@@ -159,9 +161,23 @@ def run_trl(demo: Path, steps: int) -> list[float]:
     return [later - earlier for earlier, later in zip(clock.marks, clock.marks[1:], strict=False)][WARM_UP - 1 :]
 
 
-def in_process_of_its_own(name: str, options: argparse.Namespace) -> list[float]:
+def warm_start(demo: Path) -> Path:
+    """The model that both sides start from."""
+    return demo / "warm_start" / "huggingface"
+
+
+def compare(demo: Path, steps: int = STEPS) -> None:
+    """Run both sides one after the other and print their steps and the ratio."""
+    ours = in_process_of_its_own("agentrl", demo, steps)
+    theirs = in_process_of_its_own("trl", demo, steps)
+    for name, seconds in (("agentrl", ours), ("trl", theirs)):
+        print(f"{name}: median {statistics.median(seconds):.3f} s a step, {min(seconds):.3f} to {max(seconds):.3f}")
+    print(f"whole step: trl / agentrl = {statistics.median(theirs) / statistics.median(ours):.2f}")
+
+
+def in_process_of_its_own(name: str, demo: Path, steps: int) -> list[float]:
     """Run one side in a fresh process, so that neither inherits threads or memory of the other."""
-    command = [sys.executable, __file__, "--only", name, "--steps", str(options.steps), "--demo", str(options.demo)]
+    command = [sys.executable, __file__, "--only", name, "--steps", str(steps), "--demo", str(demo)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -172,21 +188,17 @@ def in_process_of_its_own(name: str, options: argparse.Namespace) -> list[float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--demo", type=Path, default=Path("outputs/demo"), help="folder that `agentrl demo` wrote")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--demo", type=Path, default=DEMO, help="folder that `agentrl demo` wrote")
     parser.add_argument("--only", choices=("agentrl", "trl"))
     options = parser.parse_args()
-    if not (options.demo / "warm_start" / "huggingface").is_dir():
+    if not warm_start(options.demo).is_dir():
         raise SystemExit(f"{options.demo} holds no warm start: run `agentrl demo --prepare` first")
     if options.only:
         seconds = {"agentrl": run_agentrl, "trl": run_trl}[options.only](options.demo, options.steps)
         print(RESULT, *(f"{x:.4f}" for x in seconds))
         return
-    ours = in_process_of_its_own("agentrl", options)
-    theirs = in_process_of_its_own("trl", options)
-    for name, seconds in (("agentrl", ours), ("trl", theirs)):
-        print(f"{name}: median {statistics.median(seconds):.3f} s a step, {min(seconds):.3f} to {max(seconds):.3f}")
-    print(f"whole step: trl / agentrl = {statistics.median(theirs) / statistics.median(ours):.2f}")
+    compare(options.demo, options.steps)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class LossContext:
 MicroLoss = Callable[[LossContext, MicroBatch, Any], torch.Tensor]
 """(context, micro-batch, what the net returned) -> this micro-batch's share of the loss."""
 
-OVERHEAD_TOKENS = {"cpu": 128, "cuda": 1024}
+OVERHEAD_TOKENS = {"cpu": 256, "cuda": 1024}
 """What a forward and backward pass costs beside its tokens, in tokens."""
 
 
