@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,12 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
+from agentrl import plugin_mcp
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopContext
-from agentrl.plugin_adapters import as_interaction, as_tool, schema_of
-from agentrl.plugins import Kind, known, resolve
+from agentrl.plugin_adapters import as_interaction, as_tool, schema_of, takes_context
+from agentrl.plugin_mcp import Discover, ask_servers
+from agentrl.plugins import IMPORT_ERRORS, Kind, known, resolve
 from agentrl.types import JsonDict, Sample
 
 _CONFIGS = Path(__file__).resolve().parent / "configs"
@@ -43,6 +45,11 @@ class ToolSpec:
             return None
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
         return f"arguments{where}: {error.message}" if len(error.message) < 500 else f"arguments{where}: wrong value"
+
+    @cached_property
+    def takes_context(self) -> bool:
+        """Whether its calls get an `agentrl.types.ToolContext`."""
+        return takes_context(self.cls, self.schema)
 
     @cached_property
     def _validator(self) -> Draft202012Validator:
@@ -82,12 +89,13 @@ class LoopSpec:
             raise PluginError(f"agent loop '{self.name}': {error}") from error
 
 
-def load_tools(path: str | Path, near: Path | None = None) -> list[ToolSpec]:
-    """Tools of a YAML `tools: [{class_name, config, tool_schema}]`, in its order.
+def load_tools(path: str | Path, near: Path | None = None, discover: Discover = ask_servers) -> list[ToolSpec]:
+    """Tools of a YAML `tools: [{class_name, config, tool_schema, mcp}]`, in its order.
 
     Args:
         path: as given, then beside `near`, then in agentrl's `configs/`.
         near: folder of the YAML that names `path`.
+        discover: asks MCP servers what they offer.
 
     Raises:
         ConfigError: the file or an entry is malformed.
@@ -97,21 +105,54 @@ def load_tools(path: str | Path, near: Path | None = None) -> list[ToolSpec]:
     specs: list[ToolSpec] = []
     for index, entry in enumerate(entries):
         where = f"{file}: tools[{index}]"
-        _check_keys(entry, ("class_name", "config", "tool_schema"), ("class_name",), where)
-        config = _mapping(entry, "config", where)
-        kind = config.get("type", "native")
-        if kind != "native":
-            reason = " MCP servers cannot be used as tools yet." if kind == "mcp" else suggest(str(kind), ["native"])
-            raise ConfigError(f"{where}.config.type: got '{kind}'.{reason}")
-        cls = _resolve("tools", entry["class_name"], file, where)
-        spec_schema = _checked_schema(entry.get("tool_schema") or _own_schema(cls, config, where), where)
-        name = spec_schema["function"]["name"]
-        if any(spec.name == name for spec in specs):
-            raise ConfigError(f"{where}: two tools are named '{name}'")
-        spec = ToolSpec(name, cls, config, spec_schema, _timeout(config, where))
-        _try_build(spec, where)
-        specs.append(spec)
+        _check_keys(entry, ("class_name", "config", "tool_schema", "mcp"), (), where)
+        for spec in _read_tools(entry, file, where, discover):
+            if any(other.name == spec.name for other in specs):
+                raise ConfigError(f"{where}: two tools are named '{spec.name}'")
+            _try_build(spec, where)
+            specs.append(spec)
     return specs
+
+
+def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> Iterator[ToolSpec]:
+    """The tool of an entry, or the tools of its MCP servers."""
+    config = _mapping(entry, "config", where)
+    kind = config.get("type", "native")
+    if kind not in ("native", "mcp"):
+        raise ConfigError(f"{where}.config.type: got '{kind}'.{suggest(str(kind), ['native', 'mcp'])}")
+    if kind == "native":
+        _check_keys(entry, ("class_name", "config", "tool_schema"), ("class_name",), where)
+        cls = _resolve("tools", entry["class_name"], file, where)
+        config = _renamed(cls, config, where)
+        found = [(config, entry.get("tool_schema") or _own_schema(cls, config, where))]
+    else:
+        _check_keys(entry, ("class_name", "config", "mcp"), (), where)
+        cls = _resolve("tools", plugin_mcp.class_name(entry), file, where)
+        config = _renamed(cls, config, where)
+        servers, selected = plugin_mcp.read_entry(entry, where)
+        try:
+            offered = discover(cls, plugin_mcp.read_servers(find_file(servers, file.parent)), config)
+        except PluginError as error:
+            raise PluginError(f"{where}: {error}") from error
+        found = plugin_mcp.select(offered, selected, where)
+    for own, schema in found:
+        checked = _checked_schema(schema, where)
+        yield ToolSpec(checked["function"]["name"], cls, own, checked, _timeout(own, where))
+
+
+def _renamed(cls: Any, config: JsonDict, where: str) -> JsonDict:
+    """A `config` in agentrl's spelling; of two spellings of a limit the lower counts."""
+    aliases: Mapping[str, str] = getattr(cls, "config_aliases", {})
+    renamed = {key: value for key, value in config.items() if key not in aliases}
+    for key, value in config.items():
+        name = aliases.get(key)
+        if name is None:
+            continue
+        if name in config and name != "max_concurrency":
+            raise ConfigError(f"{where}.config: `{key}` is another name for `{name}`: give one of them")
+        other = renamed.get(name)
+        renamed[name] = min(value, other) if isinstance(value, int) and isinstance(other, int) else value
+    return renamed
 
 
 def load_interactions(path: str | Path, near: Path | None = None) -> dict[str, InteractionSpec]:
@@ -138,11 +179,13 @@ def load_interactions(path: str | Path, near: Path | None = None) -> dict[str, I
 def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -> dict[str, LoopSpec]:
     """Every registered agent loop, and those of a YAML list `[{name, _target_, **options}]`, which win.
 
+    A registered one that cannot be loaded is left out: only rows that name it are refused, with the reason.
+
     Raises:
         ConfigError: the file or an entry is malformed.
         PluginError: a class cannot be found or is no agent loop.
     """
-    specs = {name: LoopSpec(name, _loop_class(resolve("agent_loops", name), name)) for name in known("agent_loops")}
+    specs = {name: LoopSpec(name, cls) for name in known("agent_loops") if (cls := _registered_loop(name)[0])}
     if path is None:
         return specs
     file, entries = _read_entries(path, near, "", ())
@@ -175,7 +218,7 @@ def check_routing(
     for sample in samples:
         loop = sample.agent_name or default_loop
         if loop not in loops:
-            raise PluginError(f"row {sample.index}: no agent loop is named '{loop}'.{suggest(loop, loops)}")
+            raise PluginError(f"row {sample.index}: {_no_loop(loop, loops)}")
         _check_use(sample, loops[loop], default_loop)
         offered = sample.tool_config.get("available_tools") or []
         for tool in [*sample.tools_kwargs, *offered]:
@@ -186,10 +229,28 @@ def check_routing(
             _check_interaction(sample, interactions)
 
 
+def _registered_loop(name: str) -> tuple[type[AgentLoopBase] | None, str]:
+    """The class of a registered loop, or why it cannot be loaded."""
+    try:
+        return _loop_class(resolve("agent_loops", name), name), ""
+    except PluginError as error:
+        return None, str(error)
+
+
+def _no_loop(name: str, loops: Collection[str]) -> str:
+    if name in known("agent_loops"):
+        return f"the agent loop '{name}' cannot be loaded: {_registered_loop(name)[1]}"
+    return f"no agent loop is named '{name}'.{suggest(name, loops)}"
+
+
 def _check_use(sample: Sample, loop: LoopSpec, default_loop: str) -> None:
     origin = "names" if sample.agent_name else "has no `agent_name` and gets"
     for given, what, used in (
-        (sample.tools_kwargs or sample.tool_config.get("available_tools"), "tools", loop.cls.uses_tools),
+        (
+            sample.tools_kwargs or sample.tool_config.get("available_tools") or sample.tool_env_name,
+            "tools",
+            loop.cls.uses_tools,
+        ),
         (sample.interaction_kwargs, "an interaction", loop.cls.uses_interaction),
     ):
         if given and not used:
@@ -309,7 +370,7 @@ def _try_build(spec: ToolSpec | InteractionSpec, where: str) -> None:
     """Build one instance and drop it, so that a wrong `config` is an error at the start and not in every trajectory."""
     try:
         spec.build()
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise PluginError(f"{where}: {spec.cls!r} cannot be built: {type(error).__name__}: {error}") from error
     except PluginError as error:
         raise PluginError(f"{where}: {error}") from error
+    except IMPORT_ERRORS as error:
+        raise PluginError(f"{where}: {spec.cls!r} cannot be built: {type(error).__name__}: {error}") from error

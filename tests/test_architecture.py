@@ -17,7 +17,19 @@ MAX_FUNCTION_LINES = 60
 
 LAYERS = {
     **dict.fromkeys(("types", "errors"), 0),
-    **dict.fromkeys(("trajectory", "interfaces", "plugins", "plugin_config", "plugin_adapters", "data_proto", "clients"), 1),
+    **dict.fromkeys(
+        (
+            "trajectory",
+            "interfaces",
+            "plugins",
+            "plugin_config",
+            "plugin_adapters",
+            "data_proto",
+            "clients",
+            "plugin_mcp",
+        ),
+        1,
+    ),
     **dict.fromkeys(
         ("chat", "data", "inference", "rewards", "algorithms", "config", "single_controller", "observability"), 2
     ),

@@ -24,7 +24,7 @@ from agentrl.plugin_config import (
 from agentrl.rewards.dispatcher import find_score
 from agentrl.rewards.loading import load_reward_manager
 from agentrl.rollout.outage import ENGINE, interaction_service, tool_service
-from agentrl.rollout.tool_cache import check_recorded
+from agentrl.rollout.tool_cache import check_recorded, recorded_discovery
 from agentrl.rollout.tool_limits import check_limits
 from agentrl.rollout.trainable import Training
 from agentrl.types import JsonDict, LoopLimits, Sample
@@ -70,8 +70,9 @@ class RolloutSetup:
                 config.data.apply_chat_template_kwargs,
                 trust_remote_code=model.trust_remote_code,
             )
-        tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
-        tool_envs = {name: load_tools(path) for name, path in turns.tool_envs.items()}
+        discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)
+        tools = load_tools(turns.tool_config_path, discover=discover) if turns.tool_config_path else []
+        tool_envs = {name: load_tools(path, discover=discover) for name, path in turns.tool_envs.items()}
         _check_stop_tools(turns.stop_tools, [tools, *tool_envs.values()])
         for specs in (tools, *tool_envs.values()):
             check_limits(specs, num_workers(config))

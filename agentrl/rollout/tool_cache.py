@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
-from agentrl.errors import ConfigError, InfrastructureError, ToolServiceError
+from agentrl.errors import ConfigError, InfrastructureError, PluginError, ToolServiceError
+from agentrl.plugin_mcp import Discover, Found, ask_servers
 from agentrl.types import JsonDict, ToolResponse
 
 _KEY_CHARS = 32
@@ -45,6 +46,33 @@ class CallCache(Protocol):
 
     async def reward(self, tool: str, kwargs: JsonDict, ask: AskReward) -> float:
         """A tool's reward for the trajectory; `ask` asks it."""
+
+
+def recorded_discovery(mode: str, path: str | Path | None) -> Discover:
+    """How a run learns what MCP servers offer: `record` writes it down, `replay` reads that and starts no server.
+
+    Raises:
+        PluginError: from what is returned: these servers were not asked in the recorded run.
+    """
+    if mode == "off" or path is None:
+        return ask_servers
+    file = Path(path) / "mcp_tools.json"
+
+    def discover(cls: Any, servers: JsonDict, config: JsonDict) -> Found:
+        known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        key = _digest({"servers": servers, "config": config})
+        if mode == "replay":
+            if key not in known:
+                raise PluginError(f"tool_cache: {file} does not say what the MCP servers {', '.join(servers)} offer")
+            return [(own, schema) for own, schema in known[key]]
+        found = ask_servers(cls, servers, config)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f"{file.name}.{os.getpid()}")
+        draft.write_text(json.dumps({**known, key: found}), encoding="utf-8")
+        draft.replace(file)
+        return found
+
+    return discover
 
 
 class NoCache:
