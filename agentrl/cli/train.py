@@ -23,9 +23,11 @@ def dry_run(config: str, overrides: list[str]) -> None:
     from agentrl.config import dump_config, load_config
 
     resolved = load_config(*split_arguments(config, overrides))
+    from agentrl.cli.demo.warm_start import refuse_if_missing
     from agentrl.cli.plan import plan
     from agentrl.trainer.inputs import prepare
 
+    refuse_if_missing(resolved)
     lines = plan(resolved, prepare(resolved))
     typer.echo(dump_config(resolved))
     typer.echo("# What will run where")

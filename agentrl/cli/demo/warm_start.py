@@ -12,7 +12,7 @@ from agentrl.cli.demo.datasets import HELD_OUT_ROWS, TRAIN_ROWS, DemoData, finge
 from agentrl.cli.demo.model import build_model
 from agentrl.config import RunConfig, load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
-from agentrl.errors import CheckpointError
+from agentrl.errors import CheckpointError, ConfigError
 from agentrl.observability.trackers import Tracker, make_trackers
 from agentrl.plugin_config import load_tools
 
@@ -91,8 +91,7 @@ def prepare_if_missing(config: RunConfig) -> None:
 
     A run of any other model is left alone, and so is a model that is there, however it was made.
     """
-    model = Path(config.actor_rollout_ref.model.path)
-    if model != DEMO_FOLDER / "warm_start" / "huggingface" or model.exists():
+    if not _starts_from_a_missing_demo(config):
         return
     from rich.console import Console
 
@@ -101,6 +100,24 @@ def prepare_if_missing(config: RunConfig) -> None:
     console = Console()
     console.print(f"There is no warm start in {DEMO_FOLDER} yet: making it.", soft_wrap=True, highlight=False)
     prepare(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
+
+
+def refuse_if_missing(config: RunConfig) -> None:
+    """What `--dry-run` does in place of `prepare_if_missing`: it must not train anything.
+
+    Raises:
+        ConfigError: the run starts from a warm start that nobody has made yet.
+    """
+    if _starts_from_a_missing_demo(config):
+        raise ConfigError(
+            f"actor_rollout_ref.model.path: there is no warm start in {DEMO_FOLDER} yet. `agentrl demo --prepare` "
+            "makes it; so does this run without --dry-run"
+        )
+
+
+def _starts_from_a_missing_demo(config: RunConfig) -> bool:
+    model = Path(config.actor_rollout_ref.model.path)
+    return model == DEMO_FOLDER / "warm_start" / "huggingface" and not model.exists()
 
 
 def _recipe(out: Path, steps: int | None) -> SFTConfig:

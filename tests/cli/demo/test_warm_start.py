@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from agentrl.cli.demo import warm_start
-from agentrl.cli.demo.warm_start import KEY_FILE, prepare, prepare_if_missing
+from agentrl.cli.demo.warm_start import KEY_FILE, prepare, prepare_if_missing, refuse_if_missing
 from agentrl.config import load_config
-from agentrl.errors import CheckpointError, UserInputError
+from agentrl.errors import CheckpointError, ConfigError, UserInputError
 from agentrl.trainer import sft
 
 SMALL = {"steps": 2, "train_rows": 60, "held_out_rows": 10}
@@ -86,6 +86,15 @@ def test_training_the_recipe_alone_makes_the_warm_start_once(tmp_path, monkeypat
     Path(recipe.actor_rollout_ref.model.path).mkdir(parents=True)
     prepare_if_missing(recipe)
     assert len(made) == 1
+
+
+def test_a_dry_run_says_how_to_make_the_warm_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = load_config("demo")
+    with pytest.raises(ConfigError, match="agentrl demo --prepare"):
+        refuse_if_missing(recipe)
+    Path(recipe.actor_rollout_ref.model.path).mkdir(parents=True)
+    refuse_if_missing(recipe)
 
 
 def test_the_recipe_names_what_prepare_writes():
