@@ -18,7 +18,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
@@ -26,8 +27,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar, get_args
 
-from agentrl.errors import PluginError, suggest
+from agentrl.errors import AgentRLError, PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, RewardManager, ToolParser
+from agentrl.plugin_adapters import verl_imports
 
 Kind = Literal["agent_loops", "tools", "interactions", "rewards", "tool_parsers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -46,6 +48,22 @@ _LABELS: dict[Kind, str] = {
     "rewards": "reward manager or score function",
     "tool_parsers": "tool parser (`multi_turn.format`)",
 }
+IMPORT_ERRORS = (
+    ImportError,
+    SyntaxError,
+    AttributeError,
+    NameError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    OSError,
+    SystemExit,
+    AgentRLError,
+)
+"""What the code of a plug-in may raise while it is imported, or when one of its instances is built."""
 _registry: dict[Kind, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 T = TypeVar("T")
@@ -87,9 +105,12 @@ def resolve(kind: Kind, name: str) -> Any:
     """
     if name in _registry[kind]:
         return _registry[kind][name]
-    point = _entry_points(kind).get(name)
-    if point is not None:
-        return _attribute(_import(point.module, name), point.attr, name)
+    points = _entry_points(kind).get(name, [])
+    if len(points) > 1:
+        offers = "; ".join(f"{point.value} of {_origin(point)}" for point in points)
+        raise PluginError(f"several packages offer the {_LABELS[kind]} '{name}': {offers}. Name one by its path.")
+    if points:
+        return _attribute(_import(points[0].module, name), points[0].attr, name)
     file, colon, attribute = name.rpartition(":")
     if colon and file.endswith(".py"):
         return _attribute(load_file(Path(file).expanduser()), attribute, name)
@@ -121,17 +142,83 @@ def load_file(path: Path) -> ModuleType:
         raise PluginError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    verl_imports.install()
     try:
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError, AttributeError, NameError, TypeError, ValueError, OSError) as error:
+    except IMPORT_ERRORS as error:
         del sys.modules[name]
-        raise PluginError(f"plug-in file {path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise PluginError(f"plug-in file {path} cannot be imported: {_reason(error)}") from error
     return module
 
 
+def load_registrations(names: Iterable[str]) -> None:
+    """Import modules and files, so that what they `@register` is known (`plugins` in a run's YAML).
+
+    Args:
+        names: dotted modules, or paths of Python files.
+
+    Raises:
+        PluginError: one of them cannot be imported.
+    """
+    for name in names:
+        if name.endswith(".py"):
+            load_file(Path(name).expanduser())
+        else:
+            _import(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One plug-in that has a name."""
+
+    kind: Kind
+    name: str
+    origin: str
+    """The distribution that brings it, or the file that registered it."""
+    target: str
+    """`module:attribute`."""
+    problem: str | None
+    """Why it cannot be used; None: it can."""
+
+
+def catalogue() -> list[PluginInfo]:
+    """Every plug-in with a name. One that cannot be loaded is listed with the reason, and breaks no other."""
+    found = []
+    for kind in KINDS:
+        points = [(point.name, point) for point in _points(kind)]
+        for name, point in sorted(points, key=lambda pair: pair[0]):
+            found.append(PluginInfo(kind, name, _origin(point), point.value, _problem(kind, name)))
+        for name, plugin in sorted(_registry[kind].items()):
+            module = getattr(plugin, "__module__", "?")
+            file = getattr(sys.modules.get(module), "__file__", None) or module
+            target = f"{module}:{getattr(plugin, '__qualname__', plugin)}"
+            found.append(PluginInfo(kind, name, f"@register in {file}", target, None))
+    return found
+
+
+def _problem(kind: Kind, name: str) -> str | None:
+    try:
+        resolve(kind, name)
+    except PluginError as error:
+        return str(error)
+    return None
+
+
 @lru_cache(maxsize=len(KINDS))
-def _entry_points(kind: Kind) -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=f"agentrl.{kind}")}
+def _entry_points(kind: Kind) -> dict[str, list[EntryPoint]]:
+    """Entry points by name: more than one where packages offer different things under one name."""
+    by_name: dict[str, dict[str, EntryPoint]] = {}
+    for point in _points(kind):
+        by_name.setdefault(point.name, {})[point.value] = point
+    return {name: list(points.values()) for name, points in by_name.items()}
+
+
+def _points(kind: Kind) -> list[EntryPoint]:
+    return list(entry_points(group=f"agentrl.{kind}"))
+
+
+def _origin(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown package"
 
 
 def _kind_of(plugin: Any, name: str) -> Kind:
@@ -148,15 +235,22 @@ def _identity(plugin: Any) -> tuple[Any, Any]:
 
 
 def _import(module: str, name: str) -> ModuleType:
+    verl_imports.install()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
         if module == missing or module.startswith(f"{missing}."):
             raise PluginError(f"'{name}': there is no module '{missing}'") from error
-        raise PluginError(f"'{name}': module '{module}' needs '{missing}', which is not installed") from error
-    except (ImportError, SyntaxError, AttributeError, NameError, TypeError, ValueError) as error:
-        raise PluginError(f"'{name}': module '{module}' cannot be imported: {type(error).__name__}: {error}") from error
+        needs = f"'{name}': module '{module}' needs '{missing}', which is not installed"
+        raise PluginError(needs + verl_imports.hint(error)) from error
+    except IMPORT_ERRORS as error:
+        raise PluginError(f"'{name}': module '{module}' cannot be imported: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    hint = verl_imports.hint(error) if isinstance(error, ImportError) else ""
+    return f"{type(error).__name__}: {error}{hint}"
 
 
 def _attribute(module: ModuleType, attribute: str, name: str) -> Any:

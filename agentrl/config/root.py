@@ -69,9 +69,9 @@ class CustomRewardFunction(Section):
     """A score function of the user's own."""
 
     path: InputPath | None = None
-    """Python file."""
+    """Python file, dotted module, or the registered name of a score function."""
     name: str = "compute_score"
-    """Function in that file."""
+    """Function in that file or module."""
     reward_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to every call."""
 
@@ -208,6 +208,8 @@ class RunConfig(Section):
     """The run."""
     ray_init: RayInitConfig = Field(default_factory=RayInitConfig)
     """Ray."""
+    plugins: list[InputPath] = Field(default_factory=list)
+    """Python modules and files that every process imports first, so that what they `@register` has a name."""
 
     @property
     def needs_critic(self) -> bool:

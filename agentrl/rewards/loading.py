@@ -28,11 +28,13 @@ def load_score_function(config: RunConfig) -> ScoreFunction:
     """
     section = config.custom_reward_function
     function: ScoreFunction = default_compute_score
-    if section.path is not None:
+    if section.path is not None and section.path in plugins.known("rewards"):
+        function = cast(ScoreFunction, plugins.resolve("rewards", section.path))
+    elif section.path is not None:
         separator = ":" if section.path.endswith(".py") else "."
         function = cast(ScoreFunction, plugins.resolve("rewards", f"{section.path}{separator}{section.name}"))
-        if not callable(function):
-            raise PluginError(f"custom_reward_function: {section.name} in {section.path} is not a function")
+    if not callable(function) or isinstance(function, type):
+        raise PluginError(f"custom_reward_function: {section.name} in {section.path} is not a function")
     return functools.partial(function, **section.reward_kwargs) if section.reward_kwargs else function
 
 

@@ -60,6 +60,7 @@ class RolloutSetup:
         Raises:
             UserInputError: something of it cannot be used; the message names the file and entry.
         """
+        plugins.load_registrations(config.plugins)
         rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
         turns = rollout.multi_turn
         if renderer is None:

@@ -1,0 +1,77 @@
+"""`from verl.tools.base_tool import BaseTool` in a user's plug-in, on a machine without verl.
+
+Only the few modules of `MODULES` stand in, and only where verl itself is not installed: they hold what tools,
+interactions and score functions import. Whatever else a file wants from verl stays an `ImportError`, and `hint` says
+what to do about it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_BASE = "agentrl.plugin_adapters.verl_base"
+MODULES: dict[str, tuple[str, dict[str, str]]] = {
+    "verl": ("", {}),
+    "verl.tools": ("", {}),
+    "verl.tools.base_tool": (_BASE, {"BaseTool": "BaseTool"}),
+    "verl.tools.schemas": (
+        _BASE,
+        {
+            "ToolResponse": "ToolResponse",
+            "OpenAIFunctionToolSchema": "Schema",
+            "OpenAIFunctionSchema": "Schema",
+            "OpenAIFunctionParametersSchema": "Schema",
+            "OpenAIFunctionPropertySchema": "Schema",
+        },
+    ),
+    "verl.interactions": ("", {}),
+    "verl.interactions.base": (_BASE, {"BaseInteraction": "BaseInteraction"}),
+    "verl.utils": ("", {}),
+    "verl.utils.rollout_trace": (_BASE, {"rollout_trace_op": "rollout_trace_op"}),
+    "verl.utils.reward_score": ("agentrl.rewards.dispatcher", {"default_compute_score": "default_compute_score"}),
+    "verl.utils.reward_score.gsm8k": ("agentrl.rewards.scores.gsm8k", {"compute_score": "compute_score"}),
+    "verl.utils.reward_score.math": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
+}
+"""verl's module: where its names come from here, and which they are."""
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Makes the modules of `MODULES` when they are imported and nobody else has them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Asked last, so an installed verl comes first."""
+        parent = sys.modules.get("verl")
+        if fullname not in MODULES or (parent is not None and getattr(parent.__spec__, "loader", None) is not self):
+            return None
+        return ModuleSpec(fullname, self, origin="agentrl stands in for verl", is_package=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill a module."""
+        source, names = MODULES[module.__name__]
+        module.__doc__ = "Stands in for verl's module of this name; see agentrl.plugin_adapters.verl_imports."
+        for name, here in names.items():
+            setattr(module, name, getattr(importlib.import_module(source), here))
+
+
+def install() -> None:
+    """Let plug-ins import verl's names from now on. Doing it again changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
+
+
+def hint(error: ImportError) -> str:
+    """What to do when a plug-in imports something else of verl's; empty for other imports."""
+    if (error.name or "").split(".")[0] != "verl":
+        return ""
+    offered = ", ".join(name for name, (source, _) in MODULES.items() if source)
+    return (
+        f". verl is not installed; for plug-ins agentrl stands in for {offered} and nothing else: take the import out, "
+        "import the same from agentrl (docs/port_from_verl.md), or install verl"
+    )
