@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,6 +14,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 import pytest
 import torch
 from hypothesis import settings
+from sandbox_server import Sandbox, serve_sandbox
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
@@ -44,3 +46,18 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tokenizer() -> PreTrainedTokenizerFast:
     """One id per byte, ChatML with tools."""
     return byte_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def sandbox_server() -> Iterator[Sandbox]:
+    with serve_sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def sandbox(sandbox_server: Sandbox) -> Sandbox:
+    """A sandbox service that runs Python, with nothing open and nothing ordered."""
+    sandbox_server.sessions.clear()
+    sandbox_server.requests.clear()
+    sandbox_server.orders.clear()
+    return sandbox_server
