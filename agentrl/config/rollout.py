@@ -92,6 +92,11 @@ class ToolAgentLimits(Section):
     mask_tool_call_args: bool = False
     """Leave the arguments of tool calls out of training; with `trainable_turns` this only ever narrows the mask."""
 
+    @property
+    def narrows_mask(self) -> bool:
+        """Whether some sampled tokens are left out of training on purpose."""
+        return self.trainable_turns != "all_assistant" or self.mask_tool_call_args
+
 
 class AgentConfig(Section):
     """Agent loops and the workers that run them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,17 @@ from agentrl.data_proto import DataProto
 Decode = Callable[[list[int]], str]
 
 
-def rows(batch: DataProto, step: int, decode: Decode) -> Iterator[dict[str, Any]]:
+def rows(
+    batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = None, narrowed: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yield one record per trajectory.
 
     Args:
         batch: what `AgentLoopManager.generate_sequences` returned.
         step: the training step.
-        decode: ids to text, special tokens kept.
+        decode: ids to text, special tokens kept, but for a stop id at the end.
+        exact: ids to text without any loss, for `segments`; None: `decode`.
+        narrowed: the mask leaves sampled tokens out on purpose (`trainable_turns`, `mask_tool_call_args`).
 
     Yields:
         `input`, `output`, `gts`, `score`, `step` (as verl dumps them), then the token-level fields.
@@ -31,6 +36,8 @@ def rows(batch: DataProto, step: int, decode: Decode) -> Iterator[dict[str, Any]
         real_prompt, real_response = attention[i, :prompt_width], attention[i, prompt_width:]
         prompt_ids = batch.batch["prompts"][i][real_prompt].tolist()
         response_ids = batch.batch["responses"][i][real_response].tolist()
+        mask = batch.batch["response_mask"][i][real_response].long().tolist()
+        versions = batch.batch["weight_versions"][i][real_response].tolist()
         fields = {name: values[i] for name, values in batch.non_tensor_batch.items()}
         yield {
             "input": decode(prompt_ids),
@@ -45,20 +52,43 @@ def rows(batch: DataProto, step: int, decode: Decode) -> Iterator[dict[str, Any]
             "num_tool_calls": int(fields["num_tool_calls"]),
             "prompt_ids": prompt_ids,
             "response_ids": response_ids,
-            "response_mask": batch.batch["response_mask"][i][real_response].long().tolist(),
+            "response_mask": mask,
             "rollout_log_probs": batch.batch["rollout_log_probs"][i][real_response].tolist(),
-            "weight_versions": batch.batch["weight_versions"][i][real_response].tolist(),
+            "weight_versions": versions,
+            "narrowed": narrowed,
+            "segments": _segments(response_ids, mask, versions, exact or decode),
             "messages": fields["messages"],
             "reward_extra_info": fields["reward_extra_info"],
         }
 
 
-def write_rollouts(folder: Path, step: int, batches: Sequence[DataProto], decode: Decode) -> Path:
-    """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears whole or not at all."""
+def _segments(ids: list[int], mask: list[int], versions: list[int], decode: Decode) -> list[tuple[int, str]]:
+    """Number of tokens and text of each run that is trained, sampled but not trained, or not sampled."""
+    kinds = [(mark, version >= 0) for mark, version in zip(mask, versions, strict=True)]
+    runs = groupby(zip(kinds, ids, strict=True), key=lambda pair: pair[0])
+    pieces = [[token for _, token in run] for _, run in runs]
+    return [(len(piece), decode(piece)) for piece in pieces]
+
+
+def write_rollouts(
+    folder: Path,
+    step: int,
+    batches: Sequence[DataProto],
+    decode: Decode,
+    *,
+    exact: Decode | None = None,
+    narrowed: bool = False,
+) -> Path:
+    """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears whole or not at all.
+
+    `decode`, `exact` and `narrowed` are as in `rows`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / f"{step}.jsonl", folder / f".{step}.jsonl.part"
     with part.open("wb") as file:
-        for record in (record for batch in batches for record in rows(batch, step, decode)):
-            file.write(orjson.dumps(record, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
+        for batch in batches:
+            for record in rows(batch, step, decode, exact=exact, narrowed=narrowed):
+                options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+                file.write(orjson.dumps(record, default=str, option=options))
     os.replace(part, path)
     return path

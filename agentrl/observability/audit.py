@@ -1,0 +1,149 @@
+"""Proof, from a rollout dump alone, that every trained token was sampled (R1, R2, R5), and by which weight version."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from agentrl.errors import UserInputError
+
+FIELDS = ("prompt_ids", "response_ids", "response_mask", "rollout_log_probs", "weight_versions")
+TRAINED, SAMPLED, OBSERVED = "trained", "sampled", "observed"
+"""Kinds of tokens: with mask 1; sampled but left out of training (`trainable_turns`); not sampled."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One token, or one trajectory, that breaks a rule."""
+
+    file: Path
+    line: int
+    token: int | None
+    """Index in the response; None: the trajectory as a whole."""
+    what: str
+
+    def __str__(self) -> str:
+        where = "" if self.token is None else f", token {self.token}"
+        return f"{self.file}:{self.line}{where}: {self.what}"
+
+
+@dataclass(slots=True)
+class Audit:
+    """What one dumped trajectory proves."""
+
+    file: Path
+    line: int
+    record: Record
+    violations: list[Violation] = field(default_factory=list)
+    trained_by: Counter[int] = field(default_factory=Counter)
+    """Trained tokens by weight version."""
+    segments: list[tuple[str, int, str]] = field(default_factory=list)
+    """Kind, number of tokens and text of each run of tokens of one kind."""
+
+
+def find_dumps(place: Path, step: int | None = None) -> list[Path]:
+    """The dump files of a folder in the order of their steps, or the one file that was named.
+
+    Raises:
+        UserInputError: there is none, or none of that step.
+    """
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise UserInputError(f"{place} does not exist: give a dump, or the folder of `trainer.rollout_data_dir`")
+    found = sorted((int(file.stem), file) for file in place.glob("*.jsonl") if file.stem.isdecimal())
+    if not found:
+        raise UserInputError(f"{place} holds no rollout dump (STEP.jsonl): set `trainer.rollout_data_dir` for a run")
+    files = [file for number, file in found if step is None or number == step]
+    if not files:
+        raise UserInputError(f"{place} holds no dump of step {step}: it has {', '.join(str(n) for n, _ in found)}")
+    return files
+
+
+def audit(files: Sequence[Path]) -> Iterator[Audit]:
+    """Check every trajectory of the dumps.
+
+    Raises:
+        UserInputError: a file that is no rollout dump.
+    """
+    for file in files:
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):
+            yield _audit_record(file, number, _parse(file, number, line))
+
+
+def _parse(file: Path, number: int, line: bytes) -> Record:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise UserInputError(f"{file}:{number} is not JSON: {error}") from error
+    missing = [name for name in FIELDS if not isinstance(record, dict) or not isinstance(record.get(name), list)]
+    if missing:
+        raise UserInputError(f"{file}:{number} has no {', '.join(missing)}: it is no rollout dump of agentrl")
+    return dict(record)
+
+
+def _audit_record(file: Path, line: int, record: Record) -> Audit:
+    result = Audit(file, line, record)
+    ids, mask, log_probs, versions = (record[name] for name in FIELDS[1:])
+    if not len(ids) == len(mask) == len(log_probs) == len(versions):
+        lengths = ", ".join(f"{name} {len(record[name])}" for name in FIELDS[1:])
+        result.violations.append(Violation(file, line, None, f"unequal lengths: {lengths} (R2)"))
+        return result
+    newest = -1
+    for token, (mark, log_prob, version) in enumerate(zip(mask, log_probs, versions, strict=True)):
+        problem = _token_problem(mark, log_prob, version, newest, narrowed=bool(record.get("narrowed")))
+        if problem:
+            result.violations.append(Violation(file, line, token, problem))
+        newest = max(newest, version)
+        if mark == 1:
+            result.trained_by[version] += 1
+    if versions and versions[-1] < 0:
+        last = max((token for token, version in enumerate(versions) if version >= 0), default=-1)
+        dangling = f"{len(versions) - 1 - last} tokens follow the last sampled one (R5)"
+        result.violations.append(Violation(file, line, last + 1, dangling))
+    kinds = [
+        TRAINED if mark else SAMPLED if version >= 0 else OBSERVED for mark, version in zip(mask, versions, strict=True)
+    ]
+    result.segments = _segments(kinds, record)
+    return result
+
+
+def _token_problem(mark: Any, log_prob: Any, version: int, newest: int, *, narrowed: bool) -> str | None:
+    """What is wrong with one token, or None."""
+    if mark not in (0, 1):
+        return f"the mask holds {mark!r}, wanted 0 or 1 (R1)"
+    if not isinstance(log_prob, int | float) or not math.isfinite(log_prob):
+        return f"its log-prob is {log_prob!r}, wanted a finite number"
+    if mark == 1 and version < 0:
+        return "it is trained (mask 1), but no weight version sampled it (R1)"
+    if mark == 0 and version >= 0 and not narrowed:
+        return f"weight version {version} sampled it, but its mask is 0, and the run trains every turn (R1)"
+    if version < 0 and log_prob != 0:
+        return f"it was not sampled, but has the log-prob {log_prob:g} (R1)"
+    if log_prob > 1e-3:
+        return f"its log-prob {log_prob:g} is above 0"
+    if 0 <= version < newest:
+        return f"weight version {version} sampled it after version {newest}: an engine served old weights"
+    return None
+
+
+def _segments(kinds: Sequence[str], record: Record) -> list[tuple[str, int, str]]:
+    """Runs of tokens of one kind, with the text that the dump keeps for each, or else their ids."""
+    runs = [(kind, len(list(group))) for kind, group in groupby(kinds)]
+    kept = record.get("segments") or []
+    if [count for count, _ in kept] == [count for _, count in runs]:
+        return [(kind, count, text) for (kind, count), (_, text) in zip(runs, kept, strict=True)]
+    segments, start = [], 0
+    for kind, count in runs:
+        segments.append((kind, count, " ".join(map(str, record["response_ids"][start : start + count])) + " "))
+        start += count
+    return segments
