@@ -1,7 +1,8 @@
 """Text to ids without injection: what looks like a special token inside a message stays ordinary text.
 
 A chat template writes special tokens as text (`<|im_end|>`), and so may a user or a tool. `TextEncoder.protect` hides
-the look-alikes of messages behind markers before the template runs; whatever special token the rendered text still
+the look-alikes of messages behind markers before the template runs, and the beginnings of one at the end of a text,
+which the next text could complete; whatever special token the rendered text still
 shows is the template's own. `TextEncoder.encode` cuts the text there, puts the hidden text back and encodes it as
 plain text.
 """
@@ -24,6 +25,9 @@ _CACHED_PIECE = 8192
 _CACHED_PIECES = 1024
 """The ids of so many pieces, each up to so many characters, are kept: a template's scaffold repeats in every turn, a
 system message with its tools in every row, a prompt in every rollout of its group."""
+
+_TURN_TAGS = re.compile(r"(</?(?:think|tool_call)>)")
+"""Tags that a model writes inside its turn; some vocabularies hold them as special tokens."""
 
 
 class TextEncoder:
@@ -51,6 +55,9 @@ class TextEncoder:
         self.special_id_set = frozenset(self.special_ids.values())
         names = sorted(self.special_ids, key=len, reverse=True)
         self._special = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)()")
+        self._beginnings = {name[:size] for name in names if not name[0].isalnum() for size in range(1, len(name))}
+        self._beginning_ends = {beginning[-1] for beginning in self._beginnings}
+        self._longest = max(map(len, names), default=0)
         nonce = secrets.token_hex(8)
         self._marker = f"Hidden{nonce}N%dE"
         self._hidden = re.compile(f"Hidden{nonce}N([0-9]+)E")
@@ -60,6 +67,11 @@ class TextEncoder:
         )
         self._by_piece = plain_flags and self._pieces_are_exact()
 
+    def protect_turn(self, text: str, vault: list[str]) -> str:
+        """`protect` for what an assistant said: thinking and call tags stay, since templates look for them there."""
+        pieces = _TURN_TAGS.split(text)
+        return "".join(self.protect(piece, vault) if index % 2 == 0 else piece for index, piece in enumerate(pieces))
+
     def protect(self, value: Any, vault: list[str]) -> Any:
         """Copy messages or schemas with every look-alike of a special token replaced by a marker.
 
@@ -68,7 +80,9 @@ class TextEncoder:
             vault: receives what the markers stand for; `encode` needs it.
         """
         if isinstance(value, str):
-            return self._special.sub(lambda match: self._hide(match[0], vault), value)
+            hidden = self._special.sub(lambda match: self._hide(match[0], vault), value)
+            begun = self._begun(hidden)
+            return hidden[: len(hidden) - begun] + self._hide(hidden[-begun:], vault) if begun else hidden
         if isinstance(value, Mapping):
             return {self.protect(key, vault): self.protect(item, vault) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -122,6 +136,13 @@ class TextEncoder:
 
     def _encode_whole(self, text: str) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=False).ids) if text else []
+
+    def _begun(self, text: str) -> int:
+        """Length of a special token's beginning at the end of a text: what the template puts next may complete it."""
+        if not self._by_piece or text[-1:] not in self._beginning_ends:
+            return 0
+        sizes = range(min(self._longest, len(text)), 0, -1)
+        return next((size for size in sizes if text[-size:] in self._beginnings), 0)
 
     def _hide(self, text: str, vault: list[str]) -> str:
         vault.append(text)

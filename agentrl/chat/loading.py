@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.errors import TemplateError
 from agentrl.types import JsonDict
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LOG = logging.getLogger(__name__)
+
+_PROBE_TEXTS = (
+    "The cat sat on the mat.",
+    "  two  spaces, three   and a tab\t\tat last ",
+    "line one\n\nline two\r\n   indented\n",
+    "price: 1,234,567.89 or 1234567890 in 2024",
+    "I'll say it's what they'd DON'T",
+    "def f(x):\n    return x[0] + 1  # ok\n",
+    '{"name": "f", "arguments": {"x": [1, -2.5e3, null]}}',
+    "naïve café e\u0301 Ａ ﬁ",
+    "你好，世界 привет мир ☃ 👩‍🔬",
+    "snake_case camelCase HTTPServer x**2/(y-1)!=0",
+)
+"""Texts that tokenizers with other rules for spaces, digits, contractions or letters cut otherwise."""
 
 
 def load_renderer(
@@ -31,8 +51,6 @@ def load_renderer(
     Raises:
         TemplateError: no tokenizer, no chat template, or ids that the model does not know.
     """
-    from transformers import AutoTokenizer
-
     source = tokenizer_path or model_path
     if not source:
         raise TemplateError("no model given: set `actor_rollout_ref.model.path` to a Hugging Face folder")
@@ -40,7 +58,7 @@ def load_renderer(
     if not Path(source).expanduser().is_dir() and not looks_like_hub_name:
         raise TemplateError(f"cannot load a tokenizer from {source}: there is no such folder")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TemplateError(f"cannot load a tokenizer from {source}: {first_line}") from error
@@ -52,6 +70,52 @@ def load_renderer(
         stop_token_ids=_stop_ids(Path(model_path)),
         vocab_size=vocab_size,
     )
+
+
+def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder, with the ids that its `tokenizer.json` gives.
+
+    transformers chooses a class by the model's type, and some classes bring rules of their own for cutting text into
+    pieces, whatever `tokenizer.json` says (a Qwen2 model with another tokenizer). The model was trained with the file.
+
+    Raises:
+        OSError: no tokenizer is there.
+        ValueError: it cannot be read.
+    """
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    file = Path(source).expanduser() / "tokenizer.json"
+    if not file.is_file() or getattr(tokenizer, "backend_tokenizer", None) is None:
+        return tokenizer
+    original = Tokenizer.from_file(str(file))
+    text = _first_other(tokenizer, original)
+    if text is None:
+        return tokenizer
+    plain: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(source)
+    if _first_other(plain, original) is not None:
+        LOG.warning(
+            "the tokenizer of %s gives other ids than its tokenizer.json, for example for %r: were the model's own "
+            "settings changed?",
+            *(source, text),
+        )
+        return tokenizer
+    LOG.info(
+        "%s: the class %s would cut text (such as %r) otherwise than tokenizer.json does; agentrl goes by "
+        "tokenizer.json, which the model was trained with",
+        *(source, type(tokenizer).__name__, text),
+    )
+    return plain
+
+
+def _first_other(tokenizer: Any, original: Any) -> str | None:
+    """The first of the probe texts whose ids differ."""
+    for text in _PROBE_TEXTS:
+        ids = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        if ids != original.encode(text, add_special_tokens=False).ids:
+            return text
+    return None
 
 
 def _read_template(chat_template: str | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError as JinjaError
 
@@ -105,9 +105,10 @@ class ChatRenderer:
         tail = self.encoder.encode(text, vault)
         return tail[self._already_sampled(tail, sampled_ids, follows.end_ids) :]
 
-    def encode_text(self, text: str) -> list[int]:
-        """Ids of plain text; look-alikes of special tokens stay plain text."""
-        return self.encoder.encode_plain(text)
+    def encode_text(self, text: str, *, starts: bool = False) -> list[int]:
+        """Ids of plain text, special look-alikes too; with `starts` behind the token that the tokenizer begins with."""
+        ids, bos = self.encoder.encode_plain(text), self.tokenizer.bos_token_id
+        return [bos, *ids] if starts and bos is not None and self.tokenizer("").input_ids[:1] == [bos] else ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without the stop id at its end; other special tokens are kept."""
@@ -124,9 +125,16 @@ class ChatRenderer:
 
     def _protect(self, messages: Sequence[Message], vault: list[str]) -> list[Message]:
         return [
-            {key: value if key == "role" else self.encoder.protect(value, vault) for key, value in message.items()}
+            {key: self._protect_field(message, key, value, vault) for key, value in message.items()}
             for message in messages
         ]
+
+    def _protect_field(self, message: Message, key: str, value: Any, vault: list[str]) -> Any:
+        if key == "role":
+            return value
+        if key == "content" and message["role"] == "assistant" and isinstance(value, str):
+            return self.encoder.protect_turn(value, vault)
+        return self.encoder.protect(value, vault)
 
     def _apply(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None, generation_prompt: bool) -> str:
         try:

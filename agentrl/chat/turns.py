@@ -112,7 +112,8 @@ class TurnTails:
         self._stop_ids = stop_ids
         self._name = name
         self._found: dict[tuple[str, bool], Following] = {}
-        self._own_ids = False
+        self.separator = ""
+        """What stands between the end of a turn and whatever follows it."""
         self.turn_end_ids, self._turn_end = self._find_turn_end()
 
     def render(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> tuple[str, Following]:
@@ -125,15 +126,12 @@ class TurnTails:
             return self._plain_tail([], True), Following(_PLAIN, end_ids=tuple(self.turn_end_ids))
         follows = self.following(str(messages[0]["role"]), bool(tools))
         offered = tools if follows.tools_matter else None
-        if not self._own_ids:
-            try:
-                return self._render(follows, messages, offered), follows
-            except TemplateError:
-                if messages[0]["role"] != "tool":
-                    raise
-        text = self._render(follows, _with_call_ids(messages), offered)
-        self._own_ids = True  # it wants call ids of a form that these messages do not have (Mistral)
-        return text, follows
+        try:
+            return self._render(follows, messages, offered), follows
+        except TemplateError:
+            if messages[0]["role"] != "tool":
+                raise
+            return self._render(follows, self._with_call_ids(follows, messages, offered), offered), follows
 
     def following(self, role: str, with_tools: bool = False) -> Following:
         """How messages of this role follow a turn.
@@ -148,6 +146,21 @@ class TurnTails:
 
     def _render(self, follows: Following, messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> str:
         return follows.tail_of(self._apply([USER, follows.form.turn(messages), *messages], tools, True))
+
+    def _with_call_ids(
+        self, follows: Following, messages: Sequence[Message], tools: Sequence[JsonDict] | None
+    ) -> list[Message]:
+        """The same messages; those that the template refuses alone get a name and a call id of its kind (Mistral)."""
+        named = []
+        for index, message in enumerate(messages):
+            extra = {"name": message.get("name") or "neutral_tool", "tool_call_id": _call_id(index)}
+            if message["role"] == "tool":
+                try:
+                    self._render(follows, [message], tools)
+                except TemplateError:
+                    message = {**message, **extra}
+            named.append(message)
+        return named
 
     def _find(self, role: str, tools: Sequence[JsonDict] | None) -> Following:
         answers = [_answer(role, SHOWN, 0)]
@@ -256,6 +269,8 @@ class TurnTails:
                 if token in ends:
                     name = self._encoder.token_text(token)
                     before, found, _ = tail.partition(name)
+                    rest = itertools.takewhile(lambda i: i not in self._encoder.special_id_set, shared[place + 1 :])
+                    self.separator = self._encoder.decode(list(rest))
                     return shared[: place + 1], before + found
         return [], ""
 
@@ -283,13 +298,3 @@ def _answer(role: str, content: str, index: int) -> Message:
 def _call_id(index: int) -> str:
     """Nine letters and digits: the form that the strictest templates want."""
     return f"call{index:05d}"
-
-
-def _with_call_ids(messages: Sequence[Message]) -> list[Message]:
-    """The same messages, each tool message with a name and a call id of its own."""
-    return [
-        {**message, "name": message.get("name") or "neutral_tool", "tool_call_id": _call_id(index)}
-        if message["role"] == "tool"
-        else message
-        for index, message in enumerate(messages)
-    ]

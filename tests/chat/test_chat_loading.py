@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
 
-from agentrl.chat.loading import load_renderer
+from agentrl.chat.loading import load_renderer, load_tokenizer
 from agentrl.errors import TemplateError
 from agentrl.testing.models import byte_tokenizer
 
@@ -73,3 +75,34 @@ def test_a_broken_configuration(model: Path) -> None:
     (model / "generation_config.json").write_text("{")
     with pytest.raises(TemplateError, match=r"generation_config\.json is not JSON"):
         load_renderer(str(model))
+
+
+def test_ids_are_those_of_tokenizer_json(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """transformers gives every Qwen2 model its own rules for digits, whatever its tokenizer.json says."""
+    trained = Tokenizer.from_file(str(model / "tokenizer.json"))
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = trainers.BpeTrainer(vocab_size=280, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = trained.pre_tokenizer, trained.decoder
+    backend.train_from_iterator(["1234567890"] * 5, digits)
+    backend.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    backend.save(str(model / "tokenizer.json"))
+    edit_json(model / "config.json", vocab_size=300)
+    text = "1234567890"
+    assert AutoTokenizer.from_pretrained(model)(text).input_ids != backend.encode(text).ids
+    with caplog.at_level("INFO", "agentrl"):
+        renderer = load_renderer(str(model))
+    assert renderer.encode_text(text) == backend.encode(text).ids
+    assert "the class Qwen2Tokenizer would cut text (such as" in caplog.text
+    assert renderer.tokenizer.eos_token == "<|im_end|>"
+    assert renderer.encoder.decode(renderer.render_prompt([{"role": "user", "content": "x"}])).endswith("assistant\n")
+
+
+@pytest.mark.parametrize("folder", ["qwen_folder", "smollm2_folder"])
+def test_ids_of_real_folders(folder: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
+    path = request.getfixturevalue(folder)
+    with caplog.at_level("INFO", "agentrl"):
+        tokenizer = load_tokenizer(str(path))
+    text = "It's 12345  spaces\n\n你好"
+    assert tokenizer(text).input_ids == Tokenizer.from_file(str(path / "tokenizer.json")).encode(text).ids
+    assert caplog.text == ""
