@@ -16,7 +16,6 @@ V3.1::
 from __future__ import annotations
 
 import re
-from functools import partial
 
 from agentrl.chat.tool_parsers.json_calls import Closing, named_call
 from agentrl.chat.tool_parsers.scan import Block, ScanningParser, Source
@@ -49,4 +48,4 @@ class DeepSeekToolParser(ScanningParser):
         fence = _FENCE.match(source.text, head.end())
         name = fence["name"] if fence is not None and fence["name"] else head["head"]
         start = fence.end() if fence is not None else head.end()
-        return _CLOSING.read(source, start, _COMPLAINT, partial(named_call, name.strip()))
+        return _CLOSING.read(source, start, _COMPLAINT, named_call(name.strip()))

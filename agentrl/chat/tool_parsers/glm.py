@@ -15,14 +15,16 @@ from agentrl.chat.tool_parsers.tagged_pairs import PairSyntax
 from agentrl.chat.tool_parsers.typed_text import typed_arguments
 from agentrl.types import ToolCall
 
+_CLOSE = "</tool_call>"
 _NAME = re.compile(r"\s*+([^\s<{\[][^<\n]{0,200}+)")
 _PAIRS = PairSyntax(
     key=re.compile(r"<arg_key>([^<]{1,200}+)</arg_key>\s*+<arg_value>"),
     value_end=re.compile(r"</arg_value>\s*+(?=<arg_key>|</tool_call>)"),
-    end=re.compile("</tool_call>"),
+    end=re.compile(_CLOSE),
+    next_call=re.compile(rf"{_CLOSE}\s*+<tool_call>"),
     wanted="<tool_call>NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> </tool_call>",
 )
-_BOUNDARY = re.compile("(?P<close></tool_call>)|<tool_call>")
+_BOUNDARY = re.compile(f"(?P<close>{_CLOSE})|<tool_call>")
 
 
 class GlmToolParser(ScanningParser):
@@ -40,4 +42,6 @@ class GlmToolParser(ScanningParser):
             texts, end = _PAIRS.read(source, name.end())
         except CallError as error:
             return Block(source.end_of_broken(_BOUNDARY, error.position), [str(error)])
-        return Block(end, [ToolCall(name[1].strip(), typed_arguments(name[1].strip(), texts, source.tools))])
+        called = name[1].strip()
+        arguments = typed_arguments(called, texts, source.tools)
+        return Block(end, [ToolCall(called, arguments, arguments_span=(name.end(), end - len(_CLOSE)))])

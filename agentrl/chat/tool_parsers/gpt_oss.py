@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentrl.chat.tool_parsers.json_calls import decode, named_call, skip_space
 from agentrl.chat.tool_parsers.scan import CallError, Source, parsed_turn, shown
@@ -44,8 +45,8 @@ class GptOssToolParser(ToolParser):
             recipient = _RECIPIENT.search(header[0])
             thought = channel is not None and channel[1] == "analysis"
             if recipient is not None and recipient[1] not in _PEOPLE and not (thought and _is_thought(source, header)):
-                call, position = _read_call(source, recipient[1].removeprefix("functions."), header.end())
-                found.append(call)
+                calls, position = _read_call(source, recipient[1].removeprefix("functions."), header.end())
+                found += calls
             elif thought:
                 end = source.text.find("<|end|>", header.end())
                 position = end + len("<|end|>") if end >= 0 else len(source.text)
@@ -59,7 +60,8 @@ class GptOssToolParser(ToolParser):
             found.append(
                 "its message is not finished: expected <|channel|>commentary to=functions.NAME<|message|>{...}"
             )
-        return parsed_turn("".join(_MARK.sub("", piece) for piece in said), found)
+        added = len(source.text) - len(text)
+        return parsed_turn("".join(_MARK.sub("", piece) for piece in said), [_moved(item, -added) for item in found])
 
 
 def _is_thought(source: Source, header: re.Match[str]) -> bool:
@@ -68,19 +70,25 @@ def _is_thought(source: Source, header: re.Match[str]) -> bool:
     return end is not None and end[0] == "<|end|>"
 
 
-def _read_call(source: Source, name: str, start: int) -> tuple[ToolCall | str, int]:
-    """The call of a message to a function, and where the message ends."""
+def _read_call(source: Source, name: str, start: int) -> tuple[list[ToolCall | str], int]:
+    """The call of a message to a function, or why there is none, and where the message ends."""
     start = skip_space(source.text, start)
-    if start == len(source.text) or _END.match(source.text, start):
-        return ToolCall(name, {}), start
     try:
         value, end = decode(source.text, start, _COMPLAINT)
-        end = skip_space(source.text, end)
-        if end < len(source.text) and not _NEXT.match(source.text, end):
-            stop = source.search(_NEXT, end)
-            extra = source.text[end : stop.start() if stop is not None else len(source.text)]
-            raise CallError(f"{_COMPLAINT} (extra text after it: {shown(extra.strip())})", end)
-        return named_call(name, value), end
     except CallError as error:
         stop = source.search(_NEXT, max(error.position, start))
-        return str(error), stop.start() if stop is not None else len(source.text)
+        return [str(error)], stop.start() if stop is not None else len(source.text)
+    stop = source.search(_NEXT, end)
+    after = stop.start() if stop is not None else len(source.text)
+    extra = source.text[end:after].strip()
+    if extra:
+        return [f"{_COMPLAINT} (extra text after it: {shown(extra)})"], after
+    return named_call(name)(value, source.text, start, end), after
+
+
+def _moved(item: ToolCall | str, by: int) -> ToolCall | str:
+    """Undo the shift that the added beginning of the turn causes."""
+    if isinstance(item, str) or item.arguments_span is None:
+        return item
+    start, end = item.arguments_span
+    return replace(item, arguments_span=(start + by, end + by))

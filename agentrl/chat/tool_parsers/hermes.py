@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.chat.tool_parsers.json_calls import EXAMPLE, Closing, call_of
+from agentrl.chat.tool_parsers.json_calls import EXAMPLE, Closing, single_call
 from agentrl.chat.tool_parsers.scan import Block, ScanningParser, Source
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -24,4 +24,4 @@ class HermesToolParser(ScanningParser):
 
     def read(self, source: Source, opener: re.Match[str]) -> Block:
         """One block."""
-        return _CLOSING.read(source, opener.end(), _COMPLAINT, call_of)
+        return _CLOSING.read(source, opener.end(), _COMPLAINT, single_call)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from agentrl.chat.tool_parsers.scan import Block, CallError, Source, shown
@@ -14,6 +15,10 @@ from agentrl.types import JsonDict, ToolCall
 
 EXAMPLE = '{"name": "...", "arguments": {...}}'
 SPACE = re.compile(r"\s*+")
+
+_OBJECT = f"an object of the form {EXAMPLE}"
+_ARGUMENTS_KEY = re.compile(r'"(?:arguments|parameters)"\s*+:\s*+')
+_MOST_KEYS = 8
 
 _FIRST_WINDOW = 2048
 _CUT_TOKEN = 16
@@ -55,6 +60,10 @@ def decode(text: str, start: int, complaint: str) -> tuple[Any, int]:
         size *= 2
 
 
+Make = Callable[[Any, str, int, int], list[ToolCall | str]]
+"""Calls, or why there is none, from a JSON value, the text, and where in it the value begins and ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Closing:
     """What ends a JSON value that stands between tags."""
@@ -66,27 +75,56 @@ class Closing:
     boundary: re.Pattern[str]
     """Where a broken call ends: a closing tag (group `close`), or the next opener."""
 
-    def read(self, source: Source, start: int, complaint: str, make: Callable[[Any], ToolCall]) -> Block:
-        """The block whose JSON value begins at `start`; `make` turns the value into a call."""
+    def read(self, source: Source, start: int, complaint: str, make: Make) -> Block:
+        """The block whose JSON value begins at `start`."""
+        start = skip_space(source.text, start)
         try:
             value, end = decode(source.text, start, complaint)
         except CallError as error:
             return Block(source.end_of_broken(self.boundary, max(error.position, start)), [str(error)])
         closed = self.closed.match(source.text, end)
         if closed is not None:
-            return Block(closed.end(), [call_or_reason(make, value)])
+            return Block(closed.end(), make(value, source.text, start, end))
         stop = source.search(self.boundary, end)
         extra = source.text[end : stop.start()].strip() if stop is not None and stop["close"] else ""
         reason = f"{complaint} (extra text after it: {shown(extra)})" if extra else f"it has no closing {self.tag}"
         return Block(source.end_of_broken(self.boundary, end), [reason])
 
 
-def call_or_reason(make: Callable[[Any], ToolCall], value: Any) -> ToolCall | str:
-    """The call that `make` finds in a value, or why there is none."""
-    try:
-        return make(value)
-    except CallError as error:
-        return str(error)
+def listed_calls(value: Any, text: str, start: int, end: int) -> list[ToolCall | str]:
+    """The calls in JSON that is one call or a list of them, or why there is none; `text[start:end]` holds it."""
+    found: list[ToolCall | str] = []
+    for item in value if isinstance(value, list) else [value]:
+        try:
+            call = call_of(item)
+        except CallError as error:
+            found.append(str(error))
+            continue
+        span = _arguments_span(call, text, start, end)
+        found.append(replace(call, arguments_span=span))
+        start = span[1]
+    return found
+
+
+def single_call(value: Any, text: str, start: int, end: int) -> list[ToolCall | str]:
+    """As `listed_calls`, where a list is a mistake."""
+    return (
+        [f"it is a JSON array, expected {_OBJECT}"]
+        if isinstance(value, list)
+        else listed_calls(value, text, start, end)
+    )
+
+
+def named_call(name: str, identifier: str = "") -> Make:
+    """What makes the call whose name stands before its arguments."""
+
+    def make(value: Any, text: str, start: int, end: int) -> list[ToolCall | str]:
+        try:
+            return [ToolCall(name, arguments_of(value), identifier, (start, end))]
+        except CallError as error:
+            return [str(error)]
+
+    return make
 
 
 def call_of(value: Any) -> ToolCall:
@@ -96,26 +134,17 @@ def call_of(value: Any) -> ToolCall:
         CallError: with what is wrong and what was expected.
     """
     if not isinstance(value, dict):
-        raise CallError(f"it is a JSON {kind_of(value)}, expected an object of the form {EXAMPLE}")
+        raise CallError(f"it is a JSON {kind_of(value)}, expected {_OBJECT}")
     identifier = value.get("id")
     if isinstance(value.get("function"), dict):
         value = value["function"]
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        raise CallError(f'it has no "name", expected {EXAMPLE}')
+        raise CallError(f'it has no "name", expected {_OBJECT}')
     given = value["arguments"] if "arguments" in value else value.get("parameters", {})
     if not {"arguments", "parameters"} & {*value} and {*value} - {"name", "type", "id"}:
-        raise CallError(f'it has no "arguments", expected {EXAMPLE}')
+        raise CallError(f'it has no "arguments", expected {_OBJECT}')
     return ToolCall(name, arguments_of(given), id=identifier if isinstance(identifier, str) else "")
-
-
-def named_call(name: str, value: Any, identifier: str = "") -> ToolCall:
-    """A call whose name stands before its arguments.
-
-    Raises:
-        CallError: the arguments are not an object.
-    """
-    return ToolCall(name, arguments_of(value), identifier)
 
 
 def arguments_of(value: Any) -> JsonDict:
@@ -162,6 +191,18 @@ def broken_end(source: Source, start: int, understood: int, opener: re.Pattern[s
             if depth <= 0:
                 return token.end()
     return stop
+
+
+def _arguments_span(call: ToolCall, text: str, start: int, end: int) -> tuple[int, int]:
+    """Where the arguments of a call stand in the JSON that describes it; empty where it has none."""
+    for key in itertools.islice(_ARGUMENTS_KEY.finditer(text, start, end), _MOST_KEYS):
+        try:
+            value, stop = decode(text, key.end(), "")
+            if arguments_of(value) == call.arguments:
+                return key.end(), stop
+        except CallError:
+            continue
+    return end, end
 
 
 def _check_characters(value: Any, window: str, end: int, complaint: str, start: int) -> None:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
 from agentrl.chat.tool_parsers.json_calls import Closing, named_call
 from agentrl.chat.tool_parsers.scan import Block, ScanningParser, Source
@@ -37,5 +36,4 @@ class KimiK2ToolParser(ScanningParser):
         if head is None or name is None:
             end = source.end_of_broken(_CLOSING.boundary, opener.end())
             return Block(end, [f"it has no {_ARGUMENTS} after functions.NAME:INDEX"])
-        make = partial(named_call, name["name"], identifier=name[0])
-        return _CLOSING.read(source, head.end(), _COMPLAINT, make)
+        return _CLOSING.read(source, head.end(), _COMPLAINT, named_call(name["name"], name[0]))

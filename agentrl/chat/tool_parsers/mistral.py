@@ -8,17 +8,8 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
-from agentrl.chat.tool_parsers.json_calls import (
-    EXAMPLE,
-    broken_end,
-    call_of,
-    call_or_reason,
-    decode,
-    named_call,
-    skip_space,
-)
+from agentrl.chat.tool_parsers.json_calls import EXAMPLE, broken_end, decode, listed_calls, named_call, skip_space
 from agentrl.chat.tool_parsers.scan import Block, CallError, ScanningParser, Source
 
 _OPEN = r"\[TOOL_CALLS\]"
@@ -44,8 +35,5 @@ class MistralToolParser(ScanningParser):
             value, end = decode(source.text, start, _COMPLAINT)
         except CallError as error:
             return Block(broken_end(source, start, error.position, _NEXT), [str(error)])
-        if named is not None:
-            make = partial(named_call, named["name"].strip(), identifier=named["id"] or "")
-            return Block(end, [call_or_reason(make, value)])
-        items = value if isinstance(value, list) else [value]
-        return Block(end, [call_or_reason(call_of, item) for item in items] or ["the list after [TOOL_CALLS] is empty"])
+        make = named_call(named["name"].strip(), named["id"] or "") if named is not None else listed_calls
+        return Block(end, make(value, source.text, start, end) or ["the list after [TOOL_CALLS] is empty"])

@@ -12,10 +12,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from agentrl.chat.tool_parsers.json_calls import EXAMPLE, broken_end, call_of, call_or_reason, decode, skip_space
+from agentrl.chat.tool_parsers.json_calls import EXAMPLE, broken_end, decode, listed_calls, skip_space
 from agentrl.chat.tool_parsers.scan import Block, CallError, ScanningParser, Source, tool_named
 
 _OBJECT = r'\{\s*+"(?:(?:name|arguments|parameters|function|tool_calls)"\s*+:|type"\s*+:\s*+"function"\s*+[,}])'
@@ -40,10 +39,11 @@ class JsonToolParser(ScanningParser):
         except CallError as error:
             end = broken_end(source, start, error.position, _NEXT)
             return Block(_after(source.text, end, opener), [str(error)])
-        items = _items(value)
-        if not any(_is_call(item, source) for item in items):
+        if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
+            value = value["tool_calls"]
+        if not any(_is_call(item, source) for item in (value if isinstance(value, list) else [value])):
             return Block(end, cut=False)
-        return Block(_after(source.text, end, opener), [call_or_reason(call_of, item) for item in items])
+        return Block(_after(source.text, end, opener), listed_calls(value, source.text, start, end))
 
 
 class Llama3JsonToolParser(JsonToolParser):
@@ -62,12 +62,6 @@ class Llama3JsonToolParser(JsonToolParser):
         following = source.search(self._tag, start)
         end = following.start() if following is not None else len(source.text)
         return Block(end, [f"<|python_tag|> is not followed by JSON of the form {EXAMPLE}"])
-
-
-def _items(value: Any) -> Sequence[Any]:
-    if isinstance(value, dict) and isinstance(value.get("tool_calls"), list):
-        value = value["tool_calls"]
-    return value if isinstance(value, list) else [value]
 
 
 def _is_call(item: Any, source: Source) -> bool:

@@ -57,12 +57,13 @@ class CallListReader:
             raise self._unexpected("the name of a tool")
         self.position = name.end()
         self._space()
+        start = self.position + 1
         arguments: JsonDict = {}
         for key, value in self._sequence("(", ")", lambda: self._argument(name[0])):
             if key in arguments:
                 raise CallError(f"{name[0]} gets the argument {shown(key)} twice", self.position)
             arguments[key] = value
-        return ToolCall(name[0], arguments)
+        return ToolCall(name[0], arguments, arguments_span=(start, self.position - 1))
 
     def _argument(self, name: str) -> tuple[str, Any]:
         key = _KEY.match(self._text, self.position)

@@ -25,19 +25,20 @@ _END = r"</function>\s*+</tool_call>"
 _WANTED = "<function=NAME> <parameter=KEY> VALUE </parameter> </function>"
 
 
-def _pairs(end: str, wanted: str) -> PairSyntax:
+def _pairs(end: str, another: str, wanted: str) -> PairSyntax:
     value_end = rf"</parameter>\s*+(?={_NEXT_KEY}|{end})"
     return PairSyntax(
         key=re.compile(_KEY),
         value_end=re.compile(value_end),
         end=re.compile(end),
+        next_call=re.compile(another),
         wanted=wanted,
         line_end=re.compile(rf"\n{value_end}"),
     )
 
 
-_WRAPPED = _pairs(_END, f"<tool_call> {_WANTED} </tool_call>")
-_BARE = _pairs("</function>", _WANTED)
+_WRAPPED = _pairs(_END, r"</tool_call>\s*+<tool_call>", f"<tool_call> {_WANTED} </tool_call>")
+_BARE = _pairs("</function>", r"</function>\s*+<function=", _WANTED)
 _WRAPPED_BOUNDARY = re.compile("(?P<close></tool_call>)|<tool_call>")
 _BARE_BOUNDARY = re.compile("(?P<close></function>)|<tool_call>|<function=")
 
@@ -60,5 +61,5 @@ class Qwen3CoderToolParser(ScanningParser):
             texts, end = pairs.read(source, function.end())
         except CallError as error:
             return Block(source.end_of_broken(boundary, error.position), [str(error)])
-        name = function[1].strip()
-        return Block(end, [ToolCall(name, typed_arguments(name, texts, source.tools))])
+        name, span = function[1].strip(), (function.end(), source.text.rindex("</function>", function.end(), end))
+        return Block(end, [ToolCall(name, typed_arguments(name, texts, source.tools), arguments_span=span)])

@@ -38,14 +38,14 @@ class ReactToolParser(ScanningParser):
         following = source.search(_SECTIONS, given.end())
         end = following.start() if following is not None else len(source.text)
         try:
-            arguments, end = _arguments(source, given, name, end)
+            arguments, given_to, end = _arguments(source, given, name, end)
         except CallError as error:
             return Block(end, [str(error)])
-        return Block(end, [ToolCall(name, arguments)])
+        return Block(end, [ToolCall(name, arguments, arguments_span=(given.end(), given_to))])
 
 
-def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tuple[JsonDict, int]:
-    """Arguments as a JSON object, or as bare text up to `end` where the tool takes a single one."""
+def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tuple[JsonDict, int, int]:
+    """Arguments as a JSON object, or as bare text up to `end` where the tool takes one; their end, and the action's."""
     text, start = source.text, given.end()
     properties = parameters_of(name, source.tools).get("properties") or {}
     single = next(iter(properties)) if len(properties) == 1 else None
@@ -55,16 +55,16 @@ def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tup
         if after is None:
             raise CallError(f"{_COMPLAINT} (extra text after it: {shown(text[json_end:end].strip())})")
         if single is None or isinstance(value, dict):
-            return arguments_of(value), after.end()
+            return arguments_of(value), json_end, after.end()
         if isinstance(value, str):
-            return _of_single(single, value), after.end()
+            return _of_single(single, value), json_end, after.end()
     except CallError:
         if single is None or text.startswith("{", start):
             raise
     bare = text[start:end].strip()
     if given["fence"]:
         bare = bare.removesuffix("```").rstrip()
-    return typed_arguments(name, {single: bare}, source.tools), end
+    return typed_arguments(name, {single: bare}, source.tools), start + len(bare), end
 
 
 def _of_single(argument: str, value: str) -> JsonDict:

@@ -11,7 +11,7 @@ import re
 
 from agentrl.chat.tool_parsers.scan import Block, ScanningParser, Source
 from agentrl.chat.tool_parsers.typed_text import accepted_types, parameters_of, typed
-from agentrl.types import ToolCall
+from agentrl.types import JsonDict, ToolCall
 
 _TOOL = "search"
 _BOUNDARY = re.compile("(?P<close></search>)|<search>|<answer>")
@@ -30,18 +30,19 @@ class SearchR1ToolParser(ScanningParser):
         end = source.end_of_broken(_BOUNDARY, opener.end())
         if boundary is None or not boundary["close"]:
             return Block(end, ["it has no closing </search>: expected <search>QUERY</search>"])
-        query = source.text[opener.end() : boundary.start()].strip()
+        span = (opener.end(), boundary.start())
+        query = source.text[slice(*span)].strip()
         if not query:
             return Block(end, ["its query is empty: expected <search>QUERY</search>"])
-        return Block(end, [_call(query, source)])
+        return Block(end, [ToolCall(_TOOL, _arguments(query, source), arguments_span=span)])
 
 
-def _call(query: str, source: Source) -> ToolCall:
-    """The query as the tool's `query`, or as its only argument, or as its list of queries."""
+def _arguments(query: str, source: Source) -> JsonDict:
+    """The query as the tool's `query`, or as its first argument, in a list where it takes one."""
     schema = parameters_of(_TOOL, source.tools)
-    properties = schema.get("properties") or {"query": {}}
+    properties = schema.get("properties") or {"query": {"type": "string"}}
     key = "query" if "query" in properties else next(iter(properties))
     types = accepted_types(properties[key], schema)
     if "array" in types and "string" not in types:
-        return ToolCall(_TOOL, {key: [query]})
-    return ToolCall(_TOOL, {key: typed(query, types or frozenset(["string"]))})
+        return {key: [query]}
+    return {key: typed(query, types or frozenset(["string"]))}

@@ -21,6 +21,8 @@ class PairSyntax:
     value_end: re.Pattern[str]
     end: re.Pattern[str]
     """What comes after the last pair."""
+    next_call: re.Pattern[str]
+    """The end of one call and the beginning of another: no value holds that, a value without an end reaches it."""
     wanted: str
     """The syntax, for messages."""
     line_end: re.Pattern[str] | None = None
@@ -46,11 +48,10 @@ class PairSyntax:
 
     def _value(self, source: Source, key: re.Match[str]) -> tuple[str, int]:
         start = key.end()
-        on_lines = self.line_end is not None and source.text.startswith("\n", start)
-        end = source.search(self.line_end, start) if on_lines and self.line_end is not None else None
-        if end is not None:
-            return source.text[start + 1 : end.start()], end.end()
-        end = source.search(self.value_end, start)
-        if end is None:
+        lines = self.line_end if source.text.startswith("\n", start) else None
+        end = (source.search(lines, start) if lines is not None else None) or source.search(self.value_end, start)
+        another = source.search(self.next_call, start)
+        if end is None or (another is not None and another.start() < end.start()):
             raise CallError(f"argument {shown(key[1])} has no end: expected {self.wanted}", start)
-        return source.text[start + on_lines : end.start()], end.end()
+        first = start if lines is None else start + 1
+        return source.text[first : max(first, end.start())], end.end()

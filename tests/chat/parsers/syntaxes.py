@@ -86,9 +86,7 @@ def deepseek_v3_calls(calls: Sequence[Call]) -> str:
 
 
 def deepseek_v31_calls(calls: Sequence[Call]) -> str:
-    written = (
-        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumps(given)}<｜tool▁call▁end｜>" for name, given in calls
-    )
+    written = (f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumps(given)}<｜tool▁call▁end｜>" for name, given in calls)
     return f"<｜tool▁calls▁begin｜>{''.join(written)}<｜tool▁calls▁end｜>"
 
 
@@ -134,9 +132,7 @@ def each(write: Callable[[Call], str], between: str = "\n") -> Callable[[Sequenc
 
 
 def harmony_call(call: Call) -> str:
-    return (
-        f"<|channel|>commentary to=functions.{call[0]} <|constrain|>json<|message|>{dumps(call[1])}<|call|>"
-    )
+    return f"<|channel|>commentary to=functions.{call[0]} <|constrain|>json<|message|>{dumps(call[1])}<|call|>"
 
 
 def harmony_call_by_role(call: Call) -> str:

@@ -104,7 +104,7 @@ def test_a_cut_call_after_a_whole_one(syntax: Syntax) -> None:
 @ALL
 def test_nested_values_and_quotes(syntax: Syntax) -> None:
     arguments = {
-        "text": 'She said "}]" and \'{[\' \\ \t é 漢 \U0001f600',
+        "text": "She said \"}]\" and '{[' \\ \t é 漢 \U0001f600",
         "deep": {"a": [1, {"b": None, "c": [True, False, -1.5e-3]}], "": ""},
         "list": [[], {}, "", '"'],
     }
@@ -118,9 +118,19 @@ def test_look_alikes_in_a_text(syntax: Syntax) -> None:
     if syntax.arguments == "query":
         return  # the tags are all the structure there is
     mine = [mark for mark in ("<tool_call>", "</tool_call>", "</parameter>", "</arg_value>", *syntax.marks)]
-    marks = [*mine, "<think>", "</think>", "[TOOL_CALLS]", "<|call|>", "<|end|>", "```", "\nAction: x\n", "\nObservation: "]
+    marks = [
+        *mine,
+        "<think>",
+        "</think>",
+        "[TOOL_CALLS]",
+        "<|call|>",
+        "<|end|>",
+        "```",
+        "\nAction: x\n",
+        "\nObservation: ",
+    ]
     for mark in marks:
-        call = ("calc", {"text": f'a {mark} b {mark}', "a": 1})
+        call = ("calc", {"text": f"a {mark} b {mark}", "a": 1})
         turn = syntax.parser.parse(syntax.calls([call]), TOOLS)
         assert (found(turn), turn.errors) == ([call], []), mark
         assert_clean(syntax, turn)
@@ -137,9 +147,7 @@ def test_an_unknown_tool_is_a_call(syntax: Syntax) -> None:
         assert (found(turn), turn.errors) == ([call], [])
 
 
-JSON = pytest.mark.parametrize(
-    "syntax", [s for s in SYNTAXES if s.arguments == "json"], ids=lambda syntax: syntax.name
-)
+JSON = pytest.mark.parametrize("syntax", [s for s in SYNTAXES if s.arguments == "json"], ids=lambda syntax: syntax.name)
 
 
 @JSON

@@ -18,14 +18,49 @@ TAGS = [
     *("<tool_call>", "</tool_call>", "<function=calc>", "</function>", "<parameter=a>", "</parameter>"),
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|python_tag|>", "<|python_start|>", "<|python_end|>"),
     *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<think>", "</think>", "[THINK]", "[/THINK]", "<search>", "</search>"),
-    *("<answer>", "</answer>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    *(
+        "<answer>",
+        "</answer>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+    ),
     *("<｜tool▁calls▁end｜>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
     *("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|start|>", "<|channel|>", "<|message|>", "<|call|>"),
     *("<|end|>", "<|constrain|>", "<|return|>", "\nAction: ", "\nAction Input: ", "\nThought: ", "\nObservation:"),
     *("\nFinal Answer: ", "```json\n", "```", "calc", "functions.calc:0", "commentary to=functions.calc", "analysis"),
 ]
-JSON_BITS = ['{"name": "calc", "arguments": {"a": 1}}', '{"name": ', '{"type": "function", ', '"', "'", "{", "}", "[", "]"]
-JSON_BITS += ["(", ")", ",", ":", "=", "\\", "\\u", "\n", " ", "1", "-", "null", "[calc(", "[calc(a=1)]", '"""', "é", "\0"]
+JSON_BITS = [
+    '{"name": "calc", "arguments": {"a": 1}}',
+    '{"name": ',
+    '{"type": "function", ',
+    '"',
+    "'",
+    "{",
+    "}",
+    "[",
+    "]",
+]
+JSON_BITS += [
+    "(",
+    ")",
+    ",",
+    ":",
+    "=",
+    "\\",
+    "\\u",
+    "\n",
+    " ",
+    "1",
+    "-",
+    "null",
+    "[calc(",
+    "[calc(a=1)]",
+    '"""',
+    "é",
+    "\0",
+]
 PIECES = st.lists(st.sampled_from([*TAGS, *JSON_BITS]) | st.text(max_size=5), max_size=24).map("".join)
 
 TEXT = st.lists(st.text(max_size=8) | st.sampled_from([*TAGS, '"', "\\", "'", "\n"]), max_size=5).map("".join)
@@ -43,8 +78,8 @@ ENDS_A_VALUE = re.compile(
 
 
 def typed_text() -> st.SearchStrategy[str]:
-    """Texts that a format of tags can hold: none that ends with what follows a value."""
-    return TEXT.filter(lambda text: not ENDS_A_VALUE.search(f"{text}</parameter>\n</function>"[: len(text) + 1]))
+    """Texts that a format of tags can hold: none that looks like the end of a value and what follows it."""
+    return TEXT.filter(lambda text: not ENDS_A_VALUE.search(text))
 
 
 def calls_of(syntax: Syntax) -> st.SearchStrategy[list[Call]]:
@@ -101,11 +136,32 @@ def hostile_texts(size: int) -> dict[str, str]:
     """Texts that make careless patterns quadratic."""
     units = [*TAGS, *JSON_BITS, *(tag + bit for tag in TAGS for bit in ("{", '{"name": "', " ", "x\n", '["'))]
     units += [tag + other for tag in TAGS[:24] for other in TAGS[:24]]
-    units += ['<tool_call>{"name": "calc", "arguments": {"a": "', '{"name":{"arguments":', '\\"', '[calc(a=[', '[calc(a="']
+    units += [
+        '<tool_call>{"name": "calc", "arguments": {"a": "',
+        '{"name":{"arguments":',
+        '\\"',
+        "[calc(a=[",
+        '[calc(a="',
+    ]
     units += ["[calc(a='\\", '[calc(a=""" ', "<function=calc><parameter=a>\n", "<|channel|>commentary to=functions.f"]
-    units += ["<tool_call>calc<arg_key>a</arg_key><arg_value>", "Action: calc\nAction Input: ", '"name": "', "``` ", "[ "]
+    units += [
+        "<tool_call>calc<arg_key>a</arg_key><arg_value>",
+        "Action: calc\nAction Input: ",
+        '"name": "',
+        "``` ",
+        "[ ",
+    ]
     texts = {unit: (unit * (size // len(unit) + 1))[:size] for unit in units}
-    for start in ("<tool_call>", "[TOOL_CALLS]", "```", "[", '{"name": "', "Action: c\nAction Input: ", "[calc(", "<think>"):
+    for start in (
+        "<tool_call>",
+        "[TOOL_CALLS]",
+        "```",
+        "[",
+        '{"name": "',
+        "Action: c\nAction Input: ",
+        "[calc(",
+        "<think>",
+    ):
         texts[f"{start} spaces"] = start + " " * size
         texts[f"{start} newlines"] = start + "\n" * size
         texts[f"{start} quotes"] = start + '\\"' * (size // 2)
