@@ -47,6 +47,8 @@ class ToolCall:
     name: str
     arguments: JsonDict
     id: str = ""
+    arguments_span: tuple[int, int] | None = field(default=None, compare=False)
+    """Where the arguments stand in the parsed text, as characters `[start, end)`; None: the parser does not say."""
 
 
 @dataclass(frozen=True, slots=True)
