@@ -174,9 +174,11 @@ class PluginInfo:
     kind: Kind
     name: str
     origin: str
-    """The distribution that brings it, or the file that registered it."""
+    """The distribution that brings it, or `@register`."""
     target: str
     """`module:attribute`."""
+    file: str | None
+    """Where its code is; None where it cannot be loaded."""
     problem: str | None
     """Why it cannot be used; None: it can."""
 
@@ -187,13 +189,17 @@ def catalogue() -> list[PluginInfo]:
     for kind in KINDS:
         points = [(point.name, point) for point in _points(kind)]
         for name, point in sorted(points, key=lambda pair: pair[0]):
-            found.append(PluginInfo(kind, name, _origin(point), point.value, _problem(kind, name)))
+            problem = _problem(kind, name)
+            found.append(PluginInfo(kind, name, _origin(point), point.value, _file(point.module), problem))
         for name, plugin in sorted(_registry[kind].items()):
             module = getattr(plugin, "__module__", "?")
-            file = getattr(sys.modules.get(module), "__file__", None) or module
             target = f"{module}:{getattr(plugin, '__qualname__', plugin)}"
-            found.append(PluginInfo(kind, name, f"@register in {file}", target, None))
+            found.append(PluginInfo(kind, name, "@register", target, _file(module), None))
     return found
+
+
+def _file(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
 
 
 def _problem(kind: Kind, name: str) -> str | None:
@@ -221,11 +227,18 @@ def _origin(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown package"
 
 
+def kind_of(plugin: Any) -> Kind | None:
+    """What a class is by its base class; None where that does not tell."""
+    for base, kind in _BASES if isinstance(plugin, type) else ():
+        if issubclass(plugin, base):
+            return kind
+    return None
+
+
 def _kind_of(plugin: Any, name: str) -> Kind:
-    if isinstance(plugin, type):
-        for base, kind in _BASES:
-            if issubclass(plugin, base):
-                return kind
+    found = kind_of(plugin)
+    if found is not None:
+        return found
     raise PluginError(f'@register({name!r}): say what it is, for example @register({name!r}, kind="tools")')
 
 

@@ -1,4 +1,4 @@
-"""The command line: `agentrl train | sft | data | serve | export | docs | demo`.
+"""The command line: `agentrl train | sft | data | serve | plugins | check | export | docs | demo`.
 
 Commands import what they run when they run, so `agentrl --help` answers at once.
 """
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from agentrl.cli import data as data_commands
+from agentrl.cli import plugins as plugin_commands
 from agentrl.cli.errors import ErrorGroup, set_debug
 
 FORWARD: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -26,6 +27,7 @@ app = typer.Typer(
 serve = typer.Typer(help="Run one service alone.", no_args_is_help=True)
 docs = typer.Typer(help="Write generated documentation.", no_args_is_help=True)
 app.add_typer(data_commands.app, name="data")
+app.add_typer(plugin_commands.app, name="plugins")
 app.add_typer(serve, name="serve")
 app.add_typer(docs, name="docs")
 
@@ -89,6 +91,36 @@ def export(
     from agentrl.cli.export import export as run
 
     run(checkpoint, out)
+
+
+@app.command()
+def check(
+    template: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Try out the chat template of a model folder, or a .jinja file.")
+    ] = None,
+    tools: Annotated[str | None, typer.Option(help="With --template: tool YAML that the run offers.")] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(help="With --template: another .jinja file.")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="With --template FILE.jinja: folder of the tokenizer.")] = None,
+    kwargs: Annotated[
+        list[str] | None, typer.Option(help="With --template: key=value for the template; may be repeated.")
+    ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(metavar="ROLLOUTS", help="Prove that the trained tokens of these dumps were sampled.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="With --audit: only this step.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="With --audit: how many trajectories to print.")] = 3,
+) -> None:
+    """Check a chat template, or the rollouts that a run dumped."""
+    from agentrl.cli.check import check_rollouts, check_template
+
+    if (template is None) == (audit is None):
+        raise typer.BadParameter("give either --template MODEL or --audit ROLLOUTS")
+    if template is not None:
+        check_template(template, tools=tools, chat_template=chat_template, tokenizer=tokenizer, kwargs=kwargs or [])
+    elif audit is not None:
+        check_rollouts(audit, step, limit)
 
 
 @serve.command("engine", context_settings=FORWARD)

@@ -40,11 +40,13 @@ class VerlTool(BaseTool):
         super().__init__(config, tool_schema)
         self._tool = cls(config, SchemaView(tool_schema))
         self._id: Any = None
+        self._made = False
 
     async def create(self, **create_kwargs: Any) -> None:
         """Create the instance; verl passes the row's mapping as one keyword."""
         whole = {"create_kwargs": create_kwargs} if _accepts(self._tool.create, "create_kwargs") else create_kwargs
         made = await call(self._tool.create, **whole)
+        self._made = True
         self._id = made[0] if isinstance(made, tuple) else made
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
@@ -71,8 +73,8 @@ class VerlTool(BaseTool):
         return float(await call(self._tool.calc_reward, self._id, **kwargs) or 0.0)
 
     async def release(self, **kwargs: Any) -> None:
-        """Release the instance."""
-        if hasattr(self._tool, "release"):
+        """Release the instance, if there is one: it may be that `create` never succeeded."""
+        if self._made and hasattr(self._tool, "release"):
             await call(self._tool.release, self._id, **kwargs)
 
 
@@ -88,12 +90,14 @@ class VerlInteraction(BaseInteraction):
         super().__init__(config)
         self._interaction: Any = cls(config)
         self._id: Any = None
+        self._started = False
         self._kwargs: JsonDict = {}
 
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
         """Start the instance; verl passes the row's mapping again with every turn."""
         self._kwargs = interaction_kwargs
         self._id = await call(self._interaction.start_interaction, None, **interaction_kwargs)
+        self._started = True
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:
         """Ask for the next user message."""
@@ -108,8 +112,9 @@ class VerlInteraction(BaseInteraction):
         return float(await self._ask("calculate_score") or 0.0)
 
     async def finalize_interaction(self) -> None:
-        """Finalize the instance."""
-        await self._ask("finalize_interaction")
+        """Finalize the instance, if there is one."""
+        if self._started:
+            await self._ask("finalize_interaction")
 
     async def _ask(self, method: str) -> Any:
         """Call an optional method; verl's base class leaves the instance id out of some signatures."""

@@ -5,13 +5,17 @@
     async def test_my_tool():
         (spec,) = load_tools("my_tools.yaml")
         await check_tool(spec, arguments={"text": "hello"}, create_kwargs={})
+
+`TOOL_CONTRACTS`, `INTERACTION_CONTRACTS` and `LOOP_CONTRACTS` are the clauses, each with what it demands; `agentrl
+plugins check NAME` runs them one by one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
@@ -20,10 +24,73 @@ from agentrl.plugin_config import InteractionSpec, LoopSpec, ToolSpec
 from agentrl.rollout.toolset import ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.testing.models import byte_tokenizer
-from agentrl.types import AgentLoopOutput, InteractionResponse, JsonDict, Message, StopReason, ToolCall
+from agentrl.types import AgentLoopOutput, InteractionResponse, JsonDict, Message, StopReason, ToolCall, ToolResponse
 
 NEEDED_FIELDS = ("messages", "turn_scores", "tool_rewards", "num_tool_calls")
 NEEDED_METRICS = ("generate_sequences", "tool_calls", "num_tool_calls", "num_tool_errors")
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Contract(Generic[C]):
+    """One clause: what it demands, and a check that raises `AssertionError` where it is broken."""
+
+    demand: str
+    check: Callable[[C], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCase:
+    """A tool and a call that works."""
+
+    spec: ToolSpec
+    arguments: JsonDict
+    row_kwargs: dict[str, JsonDict] = field(default_factory=dict)
+
+    def toolset(self) -> ToolSet:
+        """The tool as one trajectory has it."""
+        kwargs = {self.spec.name: dict(self.row_kwargs)}
+        return ToolSet([self.spec], limits=WIDE, renderer=ChatRenderer(byte_tokenizer()), tools_kwargs=kwargs)
+
+    async def call(self, tools: ToolSet) -> ToolResponse:
+        """Make the call once."""
+        (response,) = await tools.execute([ToolCall(self.spec.name, self.arguments)])
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionCase:
+    """An interaction and a conversation that ends with an assistant message."""
+
+    spec: InteractionSpec
+    interaction_kwargs: JsonDict
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCase:
+    """An agent loop and a turn that ends its conversation."""
+
+    spec: LoopSpec
+    final_answer: str = "42"
+    row_fields: JsonDict = field(default_factory=dict)
+
+    @property
+    def turn(self) -> list[int]:
+        """Ids of the final answer."""
+        renderer = ChatRenderer(byte_tokenizer())
+        return [*renderer.encode_text(self.final_answer), *renderer.turn_end_ids[-1:]]
+
+    async def play(self, *replies: Any) -> AgentLoopOutput:
+        """Run the loop over scripted replies."""
+        engine = ScriptedReplies(list(replies))
+        context = make_context(ChatRenderer(byte_tokenizer()), engine, tool_parser=HermesToolParser())
+        messages = [{"role": "user", "content": "What is 6 * 7?"}]
+        output = await self.spec.build(context).run({"temperature": 1.0}, messages=messages, **self.row_fields)
+        assert output.prompt_ids == engine.requests[0][0], "`prompt_ids` must be what the engine was asked first"
+        check_output(output)
+        return output
 
 
 async def check_tool(spec: ToolSpec, arguments: JsonDict, **row_kwargs: JsonDict) -> None:
@@ -37,32 +104,9 @@ async def check_tool(spec: ToolSpec, arguments: JsonDict, **row_kwargs: JsonDict
     Raises:
         AssertionError: with the clause that is broken.
     """
-    assert json.loads(json.dumps(spec.schema)) == spec.schema, "the schema must be plain JSON"
-    assert spec.schema["function"].get("description"), "a model cannot choose a tool without a description"
-    problem = spec.check_arguments(arguments)
-    assert problem is None, f"the example call does not fit the schema: {problem}"
-    assert spec.build() is not spec.build(), "one instance per trajectory"
-    renderer = ChatRenderer(byte_tokenizer())
-
-    def toolset() -> ToolSet:
-        return ToolSet([spec], limits=WIDE, renderer=renderer, tools_kwargs={spec.name: dict(row_kwargs)})
-
-    first, second, unused = toolset(), toolset(), toolset()
-    call = ToolCall(spec.name, arguments)
-    await first.start()
-    (response,) = await first.execute([call])
-    assert not response.is_error, f"the example call is answered with a mistake: {response.text}"
-    assert isinstance(response.text, str), f"`text` is {type(response.text).__name__}, wanted str"
-    assert isinstance(response.reward, float | int | None), f"`reward` is {response.reward!r}, wanted a number or None"
-    await first.execute([call])
-    await second.start()
-    (again,) = await second.execute([call])
-    assert again.reward == response.reward, "another trajectory's calls changed the reward: state leaks"
-    rewards = await second.calc_rewards()
-    assert isinstance(rewards[spec.name], float)
-    for used in (first, second):
-        await used.release()
-    await unused.release()
+    case = ToolCase(spec, arguments, row_kwargs)
+    for contract in TOOL_CONTRACTS:
+        await contract.check(case)
 
 
 async def check_interaction(
@@ -81,21 +125,10 @@ async def check_interaction(
     Raises:
         AssertionError: with the clause that is broken.
     """
-    assert spec.build() is not spec.build(), "one instance per trajectory"
-    interaction = spec.build()
-    await interaction.start_interaction(**interaction_kwargs)
-    before = json.dumps(list(messages))
-    response = await interaction.generate_response([dict(message) for message in messages])
-    assert isinstance(response, InteractionResponse), f"got {type(response).__name__}, wanted InteractionResponse"
-    assert isinstance(response.should_terminate, bool)
-    assert isinstance(response.content, str)
-    assert response.score is None or isinstance(response.score, float | int)
-    assert json.dumps(list(messages)) == before, "the conversation must not be changed"
-    assert isinstance(await interaction.calculate_score(), float | int)
-    await interaction.finalize_interaction()
-    unused = spec.build()
-    await unused.finalize_interaction()
-    return response
+    case = InteractionCase(spec, interaction_kwargs, messages)
+    for contract in INTERACTION_CONTRACTS:
+        await contract.check(case)
+    return await _answer(case)
 
 
 async def check_agent_loop(spec: LoopSpec, final_answer: str = "42", **row_fields: Any) -> AgentLoopOutput:
@@ -112,30 +145,10 @@ async def check_agent_loop(spec: LoopSpec, final_answer: str = "42", **row_field
     Raises:
         AssertionError: with the clause that is broken.
     """
-    renderer = ChatRenderer(byte_tokenizer())
-    turn = [*renderer.encode_text(final_answer), *renderer.turn_end_ids[-1:]]
-
-    async def play(*replies: Any) -> AgentLoopOutput:
-        engine = ScriptedReplies(list(replies))
-        context = make_context(renderer, engine, tool_parser=HermesToolParser())
-        messages = [{"role": "user", "content": "What is 6 * 7?"}]
-        output = await spec.build(context).run({"temperature": 1.0}, messages=messages, **row_fields)
-        assert output.prompt_ids == engine.requests[0][0], "`prompt_ids` must be what the engine was asked first"
-        check_output(output)
-        return output
-
-    cut = await play(sampled(turn[:2], "length"))
-    assert cut.stop_reason is StopReason.LENGTH, "a turn that was cut ends the trajectory (R7)"
-    empty = await play([])
-    assert (empty.response_ids, empty.stop_reason) == ([], StopReason.EMPTY), "nothing sampled, nothing to train on"
-    aborted = await play(sampled(turn[:2], "abort"))
-    assert aborted.stop_reason is StopReason.ABORTED
-    await _check_engine_failure(spec, renderer, row_fields)
-    output = await play(turn)
-    assert output.response_ids == turn, "the response must be what was sampled, id for id"
-    assert output.response_mask == [1] * len(turn)
-    assert output.num_turns == 2
-    return output
+    case = LoopCase(spec, final_answer, row_fields)
+    for contract in LOOP_CONTRACTS:
+        await contract.check(case)
+    return await case.play(case.turn)
 
 
 def check_output(output: AgentLoopOutput) -> None:
@@ -160,13 +173,167 @@ def check_output(output: AgentLoopOutput) -> None:
     assert not missing, f"missing in `extra_fields` or `metrics`: {missing}"
 
 
-async def _check_engine_failure(spec: LoopSpec, renderer: ChatRenderer, row_fields: JsonDict) -> None:
+async def _schema_is_json(case: ToolCase) -> None:
+    assert json.loads(json.dumps(case.spec.schema)) == case.spec.schema, "the schema must be plain JSON"
+    described = case.spec.schema["function"].get("description")
+    assert described, "a model cannot choose a tool without a description"
+
+
+async def _call_fits(case: ToolCase) -> None:
+    problem = case.spec.check_arguments(case.arguments)
+    assert problem is None, f"the example call does not fit the schema: {problem}"
+
+
+async def _fresh_tools(case: ToolCase) -> None:
+    assert case.spec.build() is not case.spec.build(), "one instance per trajectory"
+
+
+async def _call_works(case: ToolCase) -> None:
+    tools = case.toolset()
+    try:
+        await tools.start()
+        response = await case.call(tools)
+    finally:
+        await tools.release()
+    assert not response.is_error, f"the example call is answered with a mistake: {response.text}"
+    assert isinstance(response.text, str), f"`text` is {type(response.text).__name__}, wanted str"
+    assert isinstance(response.reward, float | int | None), f"`reward` is {response.reward!r}, wanted a number or None"
+
+
+async def _no_leaks(case: ToolCase) -> None:
+    first, second = case.toolset(), case.toolset()
+    try:
+        await first.start()
+        response = await case.call(first)
+        await case.call(first)
+        await second.start()
+        again = await case.call(second)
+    finally:
+        await first.release()
+        await second.release()
+    assert again.reward == response.reward, "another trajectory's calls changed the reward: state leaks"
+
+
+async def _tool_reward(case: ToolCase) -> None:
+    tools = case.toolset()
+    try:
+        await tools.start()
+        await case.call(tools)
+        rewards = await tools.calc_rewards()
+    finally:
+        await tools.release()
+    assert isinstance(rewards[case.spec.name], float)
+
+
+async def _release_unused(case: ToolCase) -> None:
+    """The tool itself: a `ToolSet` logs what goes wrong here and carries on."""
+    kwargs = case.row_kwargs.get("release_kwargs", {})
+    await case.spec.build().release(**kwargs)
+    tool = case.spec.build()
+    await tool.create(**case.row_kwargs.get("create_kwargs", {}))
+    await tool.release(**kwargs)
+
+
+async def _fresh_interactions(case: InteractionCase) -> None:
+    assert case.spec.build() is not case.spec.build(), "one instance per trajectory"
+
+
+async def _answer(case: InteractionCase) -> InteractionResponse:
+    interaction = case.spec.build()
+    try:
+        await interaction.start_interaction(**case.interaction_kwargs)
+        return await interaction.generate_response([dict(message) for message in case.messages])
+    finally:
+        await interaction.finalize_interaction()
+
+
+async def _answers(case: InteractionCase) -> None:
+    response = await _answer(case)
+    assert isinstance(response, InteractionResponse), f"got {type(response).__name__}, wanted InteractionResponse"
+    assert isinstance(response.should_terminate, bool)
+    assert isinstance(response.content, str)
+    assert response.score is None or isinstance(response.score, float | int)
+
+
+async def _only_reads(case: InteractionCase) -> None:
+    interaction, messages = case.spec.build(), [dict(message) for message in case.messages]
+    before = json.dumps(messages)
+    try:
+        await interaction.start_interaction(**case.interaction_kwargs)
+        await interaction.generate_response(messages)
+    finally:
+        await interaction.finalize_interaction()
+    assert json.dumps(messages) == before, "the conversation must not be changed"
+
+
+async def _interaction_score(case: InteractionCase) -> None:
+    interaction = case.spec.build()
+    try:
+        await interaction.start_interaction(**case.interaction_kwargs)
+        await interaction.generate_response([dict(message) for message in case.messages])
+        assert isinstance(await interaction.calculate_score(), float | int)
+    finally:
+        await interaction.finalize_interaction()
+
+
+async def _finalize_unused(case: InteractionCase) -> None:
+    await case.spec.build().finalize_interaction()
+
+
+async def _exact_tokens(case: LoopCase) -> None:
+    output = await case.play(case.turn)
+    assert output.response_ids == case.turn, "the response must be what was sampled, id for id"
+    assert output.response_mask == [1] * len(case.turn)
+    assert output.num_turns == 2
+
+
+async def _cut_turn(case: LoopCase) -> None:
+    cut = await case.play(sampled(case.turn[:2], "length"))
+    assert cut.stop_reason is StopReason.LENGTH, "a turn that was cut ends the trajectory (R7)"
+
+
+async def _empty_turn(case: LoopCase) -> None:
+    empty = await case.play([])
+    assert (empty.response_ids, empty.stop_reason) == ([], StopReason.EMPTY), "nothing sampled, nothing to train on"
+
+
+async def _aborted_turn(case: LoopCase) -> None:
+    aborted = await case.play(sampled(case.turn[:2], "abort"))
+    assert aborted.stop_reason is StopReason.ABORTED
+
+
+async def _engine_failure(case: LoopCase) -> None:
     async def down(prompt_ids: list[int], sampling_params: JsonDict) -> Any:
         raise EngineUnavailable("down")
 
-    context = make_context(renderer, down, tool_parser=HermesToolParser())
+    context = make_context(ChatRenderer(byte_tokenizer()), down, tool_parser=HermesToolParser())
     try:
-        await spec.build(context).run({}, messages=[{"role": "user", "content": "?"}], **row_fields)
+        await case.spec.build(context).run({}, messages=[{"role": "user", "content": "?"}], **case.row_fields)
     except EngineUnavailable:
         return
     raise AssertionError("the loop hid a failure of the engine: it must not catch EngineError (R9)")
+
+
+TOOL_CONTRACTS: list[Contract[ToolCase]] = [
+    Contract("the schema is plain JSON and has a description", _schema_is_json),
+    Contract("the example call fits the schema", _call_fits),
+    Contract("every trajectory gets an instance of its own", _fresh_tools),
+    Contract("the example call gives text and perhaps a reward", _call_works),
+    Contract("calls of one trajectory change nothing in another", _no_leaks),
+    Contract("calc_reward gives a number", _tool_reward),
+    Contract("release works for a tool that was never called or created", _release_unused),
+]
+INTERACTION_CONTRACTS: list[Contract[InteractionCase]] = [
+    Contract("every trajectory gets an instance of its own", _fresh_interactions),
+    Contract("generate_response gives an InteractionResponse", _answers),
+    Contract("the conversation is read, never changed", _only_reads),
+    Contract("calculate_score gives a number", _interaction_score),
+    Contract("finalize_interaction works for one that never started", _finalize_unused),
+]
+LOOP_CONTRACTS: list[Contract[LoopCase]] = [
+    Contract("a turn that was cut ends the trajectory as LENGTH (R7)", _cut_turn),
+    Contract("an engine that samples nothing ends it as EMPTY", _empty_turn),
+    Contract("an aborted turn ends it as ABORTED", _aborted_turn),
+    Contract("failures of the engine are not caught (R9)", _engine_failure),
+    Contract("the response is what was sampled, id for id, with mask and fields (R1, R2, R5)", _exact_tokens),
+]

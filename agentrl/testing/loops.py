@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agentrl.interfaces import BaseInteraction, GenerateFn, LoopContext, Renderer, ToolParser, ToolRunner
 from agentrl.trajectory import Trajectory
-from agentrl.types import GenerationOutput, JsonDict, LoopLimits, ToolCall, ToolResponse
+from agentrl.types import GenerationOutput, JsonDict, LoopLimits, Message, ToolCall, ToolResponse
 
 WIDE = LoopLimits(prompt_length=4096, response_length=4096)
 """Limits that a short test never reaches."""
@@ -40,7 +40,9 @@ class NoTools:
 
     schemas: list[JsonDict] = []  # noqa: RUF012 - never written
 
-    async def execute(self, calls: Sequence[ToolCall]) -> list[ToolResponse]:
+    async def execute(
+        self, calls: Sequence[ToolCall], *, messages: Sequence[Message] = (), turn: int = 0
+    ) -> list[ToolResponse]:
         """No call can be made."""
         assert not calls, f"no tools are offered, got {calls}"
         return []

@@ -188,7 +188,7 @@ def test_registered_plugins_are_listed_with_their_file(tmp_path: Path) -> None:
     )
     load_registrations([str(file)])
     (info,) = [info for info in catalogue() if info.name == "score7"]
-    assert str(file) in info.origin
+    assert (info.origin, info.file) == ("@register", str(file))
     config = RunConfig.model_validate({"custom_reward_function": {"path": "score7"}})
     assert load_score_function(config)() == 7.0
     with pytest.raises(PluginError, match="there is no module 'no_such_module'"):

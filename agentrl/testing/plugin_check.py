@@ -1,0 +1,201 @@
+"""Runs the contract tests on one plug-in and says of each clause whether it holds (`agentrl plugins check`)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from agentrl.errors import PluginError, suggest
+from agentrl.interfaces import AgentLoopBase, RewardManager, ToolParser
+from agentrl.plugin_adapters import schema_of
+from agentrl.plugin_adapters.functions import call
+from agentrl.plugin_adapters.verl import has_parameter
+from agentrl.plugin_config import InteractionSpec, LoopSpec, ToolSpec, load_agent_loops, load_interactions, load_tools
+from agentrl.plugins import KINDS, Kind, kind_of, known, resolve
+from agentrl.testing.contracts import (
+    INTERACTION_CONTRACTS,
+    LOOP_CONTRACTS,
+    TOOL_CONTRACTS,
+    Contract,
+    InteractionCase,
+    LoopCase,
+    ToolCase,
+)
+from agentrl.testing.examples import example_arguments
+from agentrl.types import JsonDict, ParsedTurn
+
+C = TypeVar("C")
+CLAUSE_TIMEOUT_S = 60.0
+_ROW_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
+_TALK = [{"role": "user", "content": "What is 6 * 7?"}, {"role": "assistant", "content": "#### 42"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One clause of the contract, and what breaks it; None: it holds."""
+
+    demand: str
+    problem: str | None
+
+
+def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDict) -> tuple[Kind, list[Verdict]]:
+    """Run the contract tests of a plug-in.
+
+    Args:
+        name: registered name, entry point, dotted path or `file.py:Name`; with `file` a name in it.
+        kind: what it is; None: it is seen.
+        file: tool, interaction or agent-loop YAML that configures it.
+        example: what to try it with: `arguments` and `create_kwargs` of a tool, `interaction_kwargs` and `messages` of
+            an interaction, `final_answer` of a loop, `solution_str` and `ground_truth` of a score function.
+
+    Returns:
+        Its kind and a verdict per clause.
+
+    Raises:
+        PluginError: there is no such plug-in, or its kind cannot be told.
+    """
+    if kind is not None and kind not in KINDS:
+        raise PluginError(f"--kind: got '{kind}'.{suggest(kind, KINDS)}")
+    found = next((each for each in KINDS if each == kind), None) or _guess(name, file)
+    checks: dict[Kind, Callable[[str, Path | None, JsonDict], Awaitable[list[Verdict]]]] = {
+        "tools": _check_tool,
+        "interactions": _check_interaction,
+        "agent_loops": _check_loop,
+        "rewards": _check_reward,
+        "tool_parsers": _check_parser,
+    }
+    return found, asyncio.run(checks[found](name, file, example))
+
+
+def _guess(name: str, file: Path | None) -> Kind:
+    """The kind of a plug-in that the user did not tell."""
+    if file is not None:
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        sections: dict[str, Kind] = {"tools:": "tools", "interaction": "interactions", "- ": "agent_loops"}
+        starts = [line for line in text.splitlines() if not line.startswith(("#", " ")) and line.strip()]
+        for start, kind in sections.items():
+            if starts and starts[0].startswith(start):
+                return kind
+        raise PluginError(f"{file}: cannot tell what it configures: give --kind. Known: {', '.join(KINDS)}")
+    named = [kind for kind in KINDS if name in known(kind)]
+    if len(named) > 1:
+        raise PluginError(f"'{name}' is the name of several plug-ins ({', '.join(named)}): give --kind")
+    if named:
+        return named[0]
+    if not any(mark in name for mark in ".:"):
+        raise PluginError(f"no plug-in is named '{name}'.{suggest(name, [n for kind in KINDS for n in known(kind)])}")
+    plugin = resolve("tools", name)
+    kind = kind_of(plugin)
+    if kind is None and has_parameter(plugin, "execute", "instance_id"):
+        return "tools"
+    if kind is None and has_parameter(plugin, "generate_response", "instance_id"):
+        return "interactions"
+    if kind is None:
+        raise PluginError(f"'{name}': cannot tell what it is: give --kind. Known: {', '.join(KINDS)}")
+    return kind
+
+
+async def _check_tool(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+    spec = _pick(name, {tool.name: tool for tool in load_tools(file)}) if file else _tool_spec(name)
+    arguments = example.get("arguments")
+    if arguments is None:
+        arguments = example_arguments(spec.schema["function"].get("parameters", {}))
+    kwargs = {key: example[key] for key in _ROW_KWARGS if key in example}
+    return await _run(TOOL_CONTRACTS, ToolCase(spec, arguments, kwargs))
+
+
+def _tool_spec(name: str) -> ToolSpec:
+    plugin = resolve("tools", name)
+    schema = schema_of(plugin, {})
+    return ToolSpec(schema["function"]["name"], plugin, {}, schema)
+
+
+async def _check_interaction(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+    spec = _pick(name, load_interactions(file)) if file else InteractionSpec(name, resolve("interactions", name))
+    kwargs = example.get("interaction_kwargs", {"query": "What is 6 * 7?", "ground_truth": "42"})
+    return await _run(INTERACTION_CONTRACTS, InteractionCase(spec, kwargs, example.get("messages", _TALK)))
+
+
+async def _check_loop(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+    cls = None if file else resolve("agent_loops", name)
+    if cls is not None and not (isinstance(cls, type) and issubclass(cls, AgentLoopBase)):
+        raise PluginError(f"{cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
+    spec = LoopSpec(name, cls) if cls is not None else _pick(name, load_agent_loops(file))
+    fields = {key: value for key, value in example.items() if key != "final_answer"}
+    return await _run(LOOP_CONTRACTS, LoopCase(spec, example.get("final_answer", "Final Answer: 42"), fields))
+
+
+async def _check_reward(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+    plugin = resolve("rewards", name)
+    if isinstance(plugin, type):
+        return [await _verdict("it derives from RewardManager", _is_manager(plugin))]
+    given = {"data_source": "", "solution_str": "#### 42", "ground_truth": "42", "extra_info": {}, **example}
+
+    async def takes() -> None:
+        inspect.signature(plugin).bind(**given)
+
+    async def scores() -> None:
+        value = await call(plugin, **given)
+        number = value.get("score") if isinstance(value, dict) else value
+        assert isinstance(number, int | float), f"got {value!r}, wanted a number or a mapping with a `score`"
+        assert math.isfinite(number), f"got {number!r}, wanted a finite number"
+
+    return [
+        await _verdict("it takes data_source, solution_str, ground_truth and extra_info", takes()),
+        await _verdict("it gives a finite number, or a mapping with one under `score`", scores()),
+    ]
+
+
+async def _is_manager(plugin: type) -> None:
+    assert issubclass(plugin, RewardManager), f"{plugin!r} is not a agentrl.interfaces.RewardManager"
+
+
+async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+    parser = resolve("tool_parsers", name)()
+
+    async def plain() -> None:
+        turn = parser.parse(example.get("text", "The answer is 42."))
+        assert isinstance(turn, ParsedTurn), f"got {type(turn).__name__}, wanted ParsedTurn"
+        assert not turn.wants_tools, f"found calls in plain text: {turn}"
+
+    async def garbage() -> None:
+        for text in ("", "<tool_call>", '{"name": ', "[" * 5000, "\x00\ud800", "```json\n{]\n```"):
+            assert isinstance(parser.parse(text), ParsedTurn)
+
+    async def is_parser() -> None:
+        assert isinstance(parser, ToolParser)
+
+    return [
+        await _verdict("it has the methods of a ToolParser", is_parser()),
+        await _verdict("plain text holds no call", plain()),
+        await _verdict("no text makes it raise (R10)", garbage()),
+    ]
+
+
+def _pick(name: str, specs: dict[str, C]) -> C:
+    if name not in specs:
+        raise PluginError(f"the file has no '{name}'.{suggest(name, specs)}")
+    return specs[name]
+
+
+async def _run(contracts: Sequence[Contract[C]], case: C) -> list[Verdict]:
+    return [await _verdict(contract.demand, contract.check(case)) for contract in contracts]
+
+
+async def _verdict(demand: str, check: Awaitable[None]) -> Verdict:
+    """Run one clause; whatever the plug-in raises is what breaks it."""
+    try:
+        async with asyncio.timeout(CLAUSE_TIMEOUT_S):
+            await check
+    except AssertionError as error:
+        return Verdict(demand, str(error) or "it does not hold")
+    except TimeoutError:
+        return Verdict(demand, f"no answer within {CLAUSE_TIMEOUT_S:g} s")
+    except Exception as error:
+        return Verdict(demand, f"{type(error).__name__}: {error}")
+    return Verdict(demand, None)
