@@ -1,1 +1,1 @@
-"""Built-in agent loops. Each is found by its entry-point name: `single_turn_agent`, `tool_agent`, `react_agent`."""
+"""Built-in agent loops, found by entry-point name: single_turn_, tool_, react_, search_r1_ and langgraph_agent."""

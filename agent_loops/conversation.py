@@ -74,11 +74,17 @@ class Conversation:
         self._generate_s = self._tools_s = 0.0
         self._extra: JsonDict = {}
 
-    async def generate(self) -> str:
-        """Sample one assistant turn and return its text; sets `stop_reason` when nothing may follow it."""
+    async def generate(self, stop: Sequence[str] = ()) -> str:
+        """Sample one assistant turn and return its text; sets `stop_reason` when nothing may follow it.
+
+        Args:
+            stop: strings that end this turn, besides those of the sampling parameters.
+        """
         limits = self._context.limits
         budget = min(self._trajectory.remaining, limits.max_tokens_per_turn or self._trajectory.remaining)
         params = {**self._sampling_params, "max_new_tokens": budget}
+        if stop:
+            params["stop"] = [*(params.get("stop") or ()), *stop]
         started = time.perf_counter()
         try:
             async with asyncio.timeout(limits.turn_timeout_s):
@@ -154,7 +160,7 @@ class Conversation:
         self._append(self._context.renderer.delta(messages, sampled_ids=self._sampled_ids, tools=self._tools), messages)
 
     def observe_text(self, text: str, message: Message) -> None:
-        """Append text within the model's own turn, as `observe` does its messages; `message` is its entry in the log."""
+        """Append text within the model's own turn, as `observe` does messages; `message` is its entry in the log."""
         self._append(self._context.renderer.encode_text(text), [message])
 
     @property

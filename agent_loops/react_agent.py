@@ -1,19 +1,29 @@
-"""ReAct in plain text (Yao et al., 2022, arXiv:2210.03629): Thought, Action, Action Input, Final Answer."""
+"""ReAct (Yao et al., 2022, arXiv:2210.03629): Thought, Action, Action Input, Observation, Final Answer, in plain text.
+
+Three ways to show an observation, chosen with `style` in the agent-loop YAML:
+
+* `chat`: as a user message of the chat template;
+* `scratchpad`: as text within the model's one turn, which goes on from there, after a prompt of the chat template;
+* `text`: the same without any chat template, for base models.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from agentrl.agent_loops.conversation import Conversation
-from agentrl.interfaces import AgentLoopBase
-from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, StopReason, ToolCall
+from agentrl.chat.tool_parsers.react import ReactToolParser
+from agentrl.errors import PluginError, suggest
+from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
+from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, StopReason
 
+STYLES = ("chat", "scratchpad", "text")
 _STOP = "Observation:"
 _FINAL = "Final Answer:"
-_ACTION = re.compile(r"^Action:[ \t]*(.*?)[ \t]*$\s*^Action Input:[ \t]*(.*)", re.MULTILINE | re.DOTALL)
+_THOUGHT = "Thought:"
+_QUESTION = "Question:"
 _INSTRUCTIONS = """\
 You can use these tools:
 {tools}
@@ -28,59 +38,84 @@ Thought: I know the answer
 
 
 class ReactAgent(AgentLoopBase):
-    """Tools are described in the system message and called in text; generation stops where an observation is due."""
+    """Tools are described in the prompt and called in text; generation stops where an observation is due.
+
+    Args:
+        context: the services of this trajectory.
+        style: how observations are shown: `chat`, `scratchpad` or `text`.
+    """
+
+    uses_interaction: ClassVar[bool] = False
+
+    def __init__(self, context: LoopContext, *, style: str = "chat") -> None:
+        super().__init__(context)
+        self._style = style
+
+    @classmethod
+    def render_prompt(
+        cls, renderer: Renderer, messages: Sequence[Message], tools: Sequence[JsonDict], **options: Any
+    ) -> list[int]:
+        """The row's prompt with a description of the tools.
+
+        Raises:
+            PluginError: an unknown `style`.
+        """
+        style = options.get("style", "chat")
+        if style not in STYLES:
+            raise PluginError(f"react_agent: `style` is {style!r}.{suggest(str(style), STYLES)}")
+        shown = _with_instructions(messages, tools)
+        return renderer.encode_text(_as_text(shown), starts=True) if style == "text" else renderer.render_prompt(shown)
+
+    @property
+    def parser(self) -> ToolParser:
+        """Reads actions."""
+        return ReactTurns()
 
     async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
         """Play the conversation to its final answer or a limit."""
-        tools = self.context.tools.schemas
-        stops = [*(sampling_params.get("stop") or ()), _STOP]
-        messages = _with_instructions(row_fields["messages"], tools)
-        talk = Conversation(self.context, messages, {**sampling_params, "stop": stops}, index=row_fields.get("index"))
+        tools, prompt = self.context.tools.schemas, row_fields["messages"]
+        stops = [*(sampling_params.get("stop") or ()), _STOP, *([f"\n{_QUESTION}"] if self._style == "text" else ())]
+        talk = Conversation(
+            self.context,
+            _with_instructions(prompt, tools),
+            {**sampling_params, "stop": stops},
+            index=row_fields.get("index"),
+            prompt_ids=self.render_prompt(self.context.renderer, prompt, tools, style=self._style),
+        )
+        parser = self.parser
         while talk.stop_reason is None:
             text = await talk.generate()
             if talk.stop_reason is not None:
                 break
-            turn = parse_react(text, tools)
+            turn = parser.parse(text, tools)
             if not turn.wants_tools:
                 talk.stop_reason = StopReason.COMPLETED
                 break
             answers = await talk.call_tools(turn)
             if answers:
-                talk.observe([{"role": "user", "content": f"{_STOP} {answer['content']}"} for answer in answers])
+                self._show(talk, text, answers)
         return await talk.finish()
 
-
-def parse_react(text: str, tools: Sequence[JsonDict]) -> ParsedTurn:
-    """The action of one turn. A turn that holds neither an action nor a final answer is a mistake (R10)."""
-    written = text.removesuffix(_STOP)
-    action = _ACTION.search(written)
-    final = written.find(_FINAL)
-    if final >= 0 and (action is None or final < action.start()):
-        return ParsedTurn(written[final + len(_FINAL) :].strip())
-    if action is None:
-        return ParsedTurn(written, errors=[f"write either 'Action:' and 'Action Input:', or '{_FINAL}'"])
-    name, given = action[1], action[2].strip()
-    try:
-        arguments, end = json.JSONDecoder(strict=False).raw_decode(given)
-    except (ValueError, RecursionError):
-        arguments, end = given, len(given)
-    if isinstance(arguments, dict) and not given[end:].strip():
-        return ParsedTurn(written, [ToolCall(name, arguments)])
-    single = _only_text_argument(name, tools)
-    if single is not None:
-        return ParsedTurn(written, [ToolCall(name, {single: given})])
-    return ParsedTurn(written, errors=[f"the action input of '{name}' is not one JSON object: {given[:100]}"])
+    def _show(self, talk: Conversation, text: str, answers: Sequence[Message]) -> None:
+        """Show observations: behind the action in the model's own turn, or as a user message."""
+        content = f"\n{_STOP} ".join(str(answer["content"]) for answer in answers)
+        if self._style == "chat" or (self._style == "scratchpad" and talk.ended_its_turn):
+            talk.observe([{"role": "user", "content": f"{_STOP} {content}"}])
+            return
+        _, stop, tail = text.rpartition(_STOP)  # a stop string may end within a token: `tail` is what that token adds
+        lead = ("" if tail else " ") if stop else f"\n{_STOP} "
+        talk.observe_text(f"{lead}{content}\n{_THOUGHT}", {**answers[0], "content": content})
 
 
-def _only_text_argument(name: str, tools: Sequence[JsonDict]) -> str | None:
-    """The argument of a tool that takes one text: its input may be written bare."""
-    for tool in tools:
-        function = tool["function"]
-        properties = function.get("parameters", {}).get("properties", {})
-        if function["name"] == name and len(properties) == 1:
-            key, schema = next(iter(properties.items()))
-            return str(key) if schema.get("type") == "string" else None
-    return None
+class ReactTurns(ReactToolParser):
+    """What a turn does: it acts, or gives the final answer."""
+
+    def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
+        """Calls and errors of the actions. A turn that holds neither an action nor a final answer is an error."""
+        turn = super().parse(text, tools)
+        if turn.wants_tools or _FINAL in text:
+            return turn
+        return ParsedTurn(text, errors=[f"write either 'Action:' and 'Action Input:', or '{_FINAL}'"])
 
 
 def _with_instructions(messages: Sequence[Message], tools: Sequence[JsonDict]) -> list[Message]:
@@ -91,3 +126,10 @@ def _with_instructions(messages: Sequence[Message], tools: Sequence[JsonDict]) -
     if messages and messages[0]["role"] == "system":
         return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
+
+
+def _as_text(messages: Sequence[Message]) -> str:
+    """A conversation as a text that a base model goes on with."""
+    heads = {"system": "", "developer": "", "user": f"{_QUESTION} "}
+    shown = [f"{heads.get(message['role'], '')}{message['content']}" for message in messages]
+    return "\n\n".join(shown) + f"\n{_THOUGHT}"

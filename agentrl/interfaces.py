@@ -12,7 +12,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from agentrl.clients import RunResult, SandboxClient, ServiceClient, WorkerScope
+from agentrl.clients import (
+    CodeTest,
+    RunResult,
+    SandboxClient,
+    ServiceClient,
+    TestOutcome,
+    WorkerScope,
+    last_code_block,
+    read_tests,
+    run_tests,
+)
 from agentrl.errors import suggest
 from agentrl.types import (
     AgentLoopOutput,
@@ -33,6 +43,7 @@ __all__ = [
     "AgentLoopBase",
     "BaseInteraction",
     "BaseTool",
+    "CodeTest",
     "GenerateFn",
     "LoopContext",
     "Renderer",
@@ -42,10 +53,14 @@ __all__ = [
     "RunResult",
     "SandboxClient",
     "ServiceClient",
+    "TestOutcome",
     "ToolParser",
     "ToolRunner",
     "WorkerScope",
     "check_config",
+    "last_code_block",
+    "read_tests",
+    "run_tests",
 ]
 
 GenerateFn = Callable[[list[int], JsonDict], Awaitable[GenerationOutput]]
@@ -171,8 +186,13 @@ class Renderer(Protocol):
     ) -> list[int]:
         """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4)."""
 
-    def encode_text(self, text: str) -> list[int]:
-        """Ids of plain text; look-alikes of special tokens stay plain text."""
+    def encode_text(self, text: str, *, starts: bool = False) -> list[int]:
+        """Ids of plain text; look-alikes of special tokens stay plain text.
+
+        Args:
+            text: any.
+            starts: begin with the token that the tokenizer puts at the start of every text, if it does.
+        """
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without the stop id at its end; other special tokens are kept."""

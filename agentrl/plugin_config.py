@@ -16,6 +16,7 @@ from agentrl import plugin_mcp
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopContext
 from agentrl.plugin_adapters import as_interaction, as_tool, schema_of, takes_context
+from agentrl.plugin_adapters.loops import check_options
 from agentrl.plugin_mcp import Discover, ask_servers
 from agentrl.plugins import IMPORT_ERRORS, Kind, known, resolve
 from agentrl.types import JsonDict, Sample
@@ -87,6 +88,14 @@ class LoopSpec:
             return self.cls(context, **self.kwargs)
         except TypeError as error:
             raise PluginError(f"agent loop '{self.name}': {error}") from error
+
+    def check_options(self, where: str) -> None:
+        """Refuse options that the loop does not take, and the lack of one that it needs.
+
+        Raises:
+            PluginError: with the nearest option.
+        """
+        check_options(self.cls, self.kwargs, where)
 
 
 def load_tools(path: str | Path, near: Path | None = None, discover: Discover = ask_servers) -> list[ToolSpec]:
@@ -198,7 +207,12 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
             raise ConfigError(f"{where}: two agent loops are named '{name}'")
         named.add(name)
         cls = _loop_class(_resolve("agent_loops", entry["_target_"], file, where), where)
-        specs[name] = LoopSpec(name, cls, {k: v for k, v in entry.items() if k not in ("name", "_target_")})
+        options = {key: value for key, value in entry.items() if key not in ("name", "_target_")}
+        for key in cls.object_options:
+            if isinstance(options.get(key), str):
+                options[key] = _resolve("agent_loops", options[key], file, f"{where}.{key}")
+        specs[name] = LoopSpec(name, cls, options)
+        specs[name].check_options(where)
     return specs
 
 

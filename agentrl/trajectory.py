@@ -17,14 +17,53 @@ Example, with one id per character: a turn of 67 ids, an observation of 90, a tu
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from agentrl.errors import EngineError, TokenStreamError
 from agentrl.types import GenerationOutput
 
 NO_VERSION = -1
 """Weight version of a token that no engine sampled."""
+
+
+class ContextIds(list[int]):
+    """What a trajectory hands out for the next request: a copy that knows whose it is for as long as nobody changes it.
+
+    A trajectory only ever grows at its end, so of two unchanged contexts of one trajectory the shorter is the beginning
+    of the longer one. That proves R3 without a look at all the ids again.
+    """
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, ids: Sequence[int], owner: Trajectory) -> None:
+        super().__init__(ids)
+        self._owner: Trajectory | None = owner
+
+    @property
+    def owner(self) -> Trajectory | None:
+        """Whose context this is; None once it was changed."""
+        return self._owner
+
+
+def _disowning(name: str) -> Callable[..., Any]:
+    change = getattr(list, name)
+
+    @functools.wraps(change)
+    def method(self: ContextIds, *args: Any, **kwargs: Any) -> Any:
+        self._owner = None
+        return change(self, *args, **kwargs)
+
+    return method
+
+
+for _name in (
+    *("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"),
+    *("__delitem__", "__iadd__", "__imul__", "__setitem__"),
+):
+    setattr(ContextIds, _name, _disowning(_name))
 
 
 class Trajectory:
@@ -75,9 +114,9 @@ class Trajectory:
         return list(self._versions)
 
     @property
-    def context_ids(self) -> list[int]:
+    def context_ids(self) -> ContextIds:
         """Everything the next generation conditions on: prompt, response and the pending observation (R3)."""
-        return self._prompt_ids + self._ids + self._pending
+        return ContextIds(self._prompt_ids + self._ids + self._pending, self)
 
     @property
     def remaining(self) -> int:

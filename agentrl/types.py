@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -19,8 +20,10 @@ class StopReason(StrEnum):
     """The model answered without a tool call and nothing asked it to go on."""
     INTERACTION_DONE = "interaction_done"
     """The interaction said that the conversation is over."""
+    STOP_TOOL = "stop_tool"
+    """A tool of `multi_turn.stop_tools` ran."""
     MAX_TURNS = "max_turns"
-    """`max_assistant_turns` or `max_user_turns` was reached."""
+    """`max_assistant_turns` or `max_user_turns` was reached, or a limit of the loop's own."""
     MAX_TOOL_CALLS = "max_tool_calls"
     """`max_tool_calls` was used up."""
     LENGTH = "length"
@@ -83,6 +86,24 @@ class ToolResponse:
     is_error: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of the conversation; one whose `execute` has a parameter `context` gets it with each call."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """The conversation up to the call, read-only; the last message holds the call."""
+    turn: int
+    """Which assistant turn makes the call; the first is 1."""
+    index: int | None
+    """Number of the row in the dataset."""
+    data_source: str
+    ground_truth: Any
+    extra_info: JsonDict
+    """The row's `extra_info`: a copy of this trajectory's own, as is `ground_truth`."""
+    scratch: JsonDict
+    """Lives as long as the trajectory; all its tools share it."""
+
+
 @dataclass(slots=True)
 class InteractionResponse:
     """One reply of an interaction. `score` is the turn's score; `content` is the next user message."""
@@ -112,6 +133,16 @@ class Sample:
     def ground_truth(self) -> Any:
         """`reward_model.ground_truth`, or None where the row has none."""
         return self.reward_model.get("ground_truth")
+
+    @property
+    def tool_env_name(self) -> str | None:
+        """Which set of `multi_turn.tool_envs` the row's tools come from; None: the run's `tool_config_path`."""
+        return self.extra_info.get("tool_env_name")
+
+    @property
+    def tool_format(self) -> str | None:
+        """The row's own tool parser; None: `multi_turn.format`."""
+        return self.tool_config.get("tool_format")
 
 
 @dataclass(slots=True)
@@ -163,6 +194,8 @@ class LoopLimits:
     max_tool_response_length: int | None = None
     tool_response_truncate_side: str = "middle"
     max_tokens_per_turn: int | None = None
+    stop_tools: tuple[str, ...] = ()
+    """The trajectory ends once one of these tools has run."""
     turn_timeout_s: float | None = None
     tool_timeout_s: float = 60.0
     trajectory_timeout_s: float | None = None

@@ -81,7 +81,7 @@ def _as_text(value: Any) -> str:
 
 
 def _find_paths(key: str, value: Any, recipe: Recipe, model: type[Section]) -> Any:
-    field = find_field(model, key)
+    field = find_field(model, key) or find_field(model, key.rpartition(".")[0])  # the latter: a mapping of paths
     kind = path_kind(field) if field is not None else None
     if kind is None:
         return value

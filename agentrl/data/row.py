@@ -55,7 +55,7 @@ class RowReader:
             agent_name=cells.text("agent_name"),
             tools_kwargs=cells.tools_kwargs(extra_info),
             interaction_kwargs=cells.interaction_kwargs(extra_info),
-            tool_config=cells.tool_config(),
+            tool_config=cells.tool_config(extra_info),
             extra_info=extra_info,
         )
         if extra_info.get("need_tools_kwargs") is True and not sample.tools_kwargs:
@@ -147,8 +147,8 @@ class _Cells:
             raise self.error("interaction_kwargs.name", value.get("name"), "the name of an interaction")
         return value
 
-    def tool_config(self) -> JsonDict:
-        value = self.mapping("tool_config")
+    def tool_config(self, extra_info: JsonDict) -> JsonDict:
+        value = self._here_or_in_extra_info("tool_config", extra_info)
         for key in value:
             if key not in ("available_tools", "tool_format"):
                 known = suggest(key, ("available_tools", "tool_format"))
@@ -158,6 +158,8 @@ class _Cells:
             raise self.error("tool_config.available_tools", tools, "a list of tool names")
         if not isinstance(value.get("tool_format", ""), str):
             raise self.error("tool_config.tool_format", value["tool_format"], "the name of a tool parser")
+        if not isinstance(extra_info.get("tool_env_name", ""), str):
+            raise self.error("extra_info.tool_env_name", extra_info["tool_env_name"], "a key of `tool_envs`")
         return value
 
     def _here_or_in_extra_info(self, column: str, extra_info: JsonDict) -> JsonDict:

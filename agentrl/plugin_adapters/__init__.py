@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from agentrl.errors import PluginError
@@ -13,7 +14,7 @@ from agentrl.plugin_adapters.functions import FunctionTool, function_schema
 from agentrl.plugin_adapters.verl import VerlInteraction, VerlTool, has_parameter, verl_schema
 from agentrl.types import JsonDict
 
-__all__ = ["as_interaction", "as_tool", "schema_of"]
+__all__ = ["as_interaction", "as_tool", "schema_of", "takes_context"]
 
 
 def schema_of(plugin: Any, config: JsonDict) -> JsonDict:
@@ -50,6 +51,13 @@ def as_tool(plugin: Any, config: JsonDict, schema: JsonDict) -> BaseTool:
     if callable(plugin):
         return FunctionTool(plugin, config, schema)
     raise PluginError(f"{plugin!r} is not a tool: a class or a function is wanted")
+
+
+def takes_context(plugin: Any, schema: JsonDict) -> bool:
+    """Whether a tool declares `context` (see `agentrl.types.ToolContext`), and not as an argument of the model's."""
+    function = plugin.execute if isinstance(plugin, type) else plugin
+    own = schema["function"].get("parameters", {}).get("properties", {})
+    return "context" in inspect.signature(function).parameters and (isinstance(plugin, type) or "context" not in own)
 
 
 def as_interaction(plugin: Any, config: JsonDict) -> BaseInteraction:

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseTool
-from agentrl.types import JsonDict, ToolResponse
+from agentrl.types import JsonDict, ToolContext, ToolResponse
 
 _SCALARS: dict[Any, JsonDict] = {
     str: {"type": "string"},
@@ -82,6 +82,8 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise PluginError(f"tool function {name}: parameter '{parameter.name}' cannot be given by name")
+        if parameter.name == "context" and _is_context(hints.get("context", Any)):
+            continue
         schema = _type_schema(hints.get(parameter.name, inspect.Parameter.empty), f"{name}({parameter.name})")
         if parameter.name in described:
             schema = {**schema, "description": described[parameter.name]}
@@ -92,6 +94,11 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
         properties[parameter.name] = schema
     parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return {"type": "function", "function": {"name": name, "description": summary, "parameters": parameters}}
+
+
+def _is_context(hint: Any) -> bool:
+    """Whether a parameter named `context` is agentrl's to fill; one of another type is the model's."""
+    return hint in (Any, ToolContext, ToolContext | None)
 
 
 def _type_schema(hint: Any, where: str) -> JsonDict:

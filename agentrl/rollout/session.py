@@ -39,8 +39,7 @@ class Session:
     trajectory: Trajectory | None = None
     turn: int = 0
     generate_s: float = 0.0
-    _last: tuple[list[int], list[int]] | None = None
-    """The last request's ids and what was sampled."""
+    _last: Request | None = None
 
     @classmethod
     def open(
@@ -95,6 +94,7 @@ class Session:
             EngineError: as `Router.generate`.
         """
         self._check_continues(prompt_ids)
+        owner = _owner(prompt_ids)
         config = self.setup.config
         if config.trainer.deterministic:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
@@ -116,21 +116,40 @@ class Session:
         finally:
             self.generate_s += time.perf_counter() - started
         self.gate.succeeded(ENGINE)
-        self._last = (prompt_ids, output.token_ids)
+        self._last = Request(owner, len(prompt_ids), [] if owner else list(prompt_ids), output.token_ids)
         return output
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
-        """R3: a request begins with the last one's ids and what was sampled then.
-
-        Contexts of this trajectory begin alike by construction: only the ids sampled since are compared.
-        """
-        if self._last is None:
-            return
-        before, sampled = self._last
-        start, end = len(before), len(before) + len(sampled)
-        own = isinstance(prompt_ids, ContextIds) and isinstance(before, ContextIds)
-        grown = own and prompt_ids.trajectory is before.trajectory
-        if prompt_ids[start:end] != sampled or not (grown or prompt_ids[:start] == before):
+        """R3: a request begins with the last one's ids and what was sampled then."""
+        if self._last is not None and not self._last.is_continued_by(prompt_ids):
+            end = self._last.length + len(self._last.sampled)
             raise TokenStreamError(
                 f"turn {self.turn + 1} does not begin with the {end} tokens up to the last turn's end (R3)"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a request asked, as far as the next one must continue it."""
+
+    owner: Trajectory | None
+    """Whose unchanged context it was."""
+    length: int
+    ids: list[int]
+    """A copy, where no trajectory vouches for them."""
+    sampled: list[int]
+
+    def is_continued_by(self, prompt_ids: list[int]) -> bool:
+        """Whether a later request begins with this one and what was sampled for it.
+
+        Contexts of one trajectory begin alike by construction: of those, only the sampled ids are compared.
+        """
+        if prompt_ids[self.length : self.length + len(self.sampled)] != self.sampled:
+            return False
+        if self.owner is None:
+            return prompt_ids[: self.length] == self.ids
+        return self.owner is _owner(prompt_ids) or prompt_ids[: self.length] == self.owner.context_ids[: self.length]
+
+
+def _owner(prompt_ids: list[int]) -> Trajectory | None:
+    return prompt_ids.owner if isinstance(prompt_ids, ContextIds) else None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from agentrl import plugins
 from agentrl.chat.loading import load_renderer
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.auto import load_tool_parser
@@ -177,9 +178,11 @@ class RolloutSetup:
             interactions=self.interactions,
         )
         self.parser_of(sample)
+        loop = self.loop_of(sample)
+        loop.check_options(f"agent loop '{loop.name}'")
         text = self.renderer.encoder.decode(self.prompt_ids(sample))
         hidden = [spec.name for spec in self.offered_tools(sample) if spec.name not in text]
-        if hidden and self.loop_of(sample).cls.shows_tools:
+        if hidden and loop.cls.shows_tools:
             raise PluginError(
                 f"the prompt does not name the tools {', '.join(hidden)}: the chat template of {self.renderer.name} "
                 "leaves them out, so the model could not know of them. Give a template that shows tools "

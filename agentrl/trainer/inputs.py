@@ -12,7 +12,7 @@ from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.steps import truncates_sampling
-from agentrl.types import JsonDict, Sample
+from agentrl.types import Sample
 
 LOG = logging.getLogger(__name__)
 
@@ -36,8 +36,9 @@ def prepare(config: RunConfig) -> RunInputs:
     check_config(config)
     _check_trainer(config)
     setup = RolloutSetup.load(config)
-    after = [*(["tool"] if setup.tools else []), *(["user"] if setup.interactions else [])]
-    report = setup.renderer.probe([tool.schema for tool in setup.tools] or None, after)
+    tools = setup.tools or next(iter(setup.tool_envs.values()), [])
+    after = [*(["tool"] if tools else []), *(["user"] if setup.interactions else [])]
+    report = setup.renderer.probe([tool.schema for tool in tools] or None, after)
     if report.message:
         LOG.warning("%s", report.message)
     train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)
@@ -69,18 +70,10 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup) ->
 
     def count_tokens(sample: Sample) -> int:
         setup.check_rows([sample])
-        return len(setup.renderer.render_prompt(sample.prompt, _offered_tools(sample, setup)))
+        return len(setup.prompt_ids(sample))
 
     dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)
     return dataset
-
-
-def _offered_tools(sample: Sample, setup: RolloutSetup) -> list[JsonDict] | None:
-    """Schemas that the row's prompt shows."""
-    if not getattr(setup.loop_of(sample).cls, "uses_tools", True):
-        return None
-    available = sample.tool_config.get("available_tools")
-    return [tool.schema for tool in setup.tools if available is None or tool.name in available] or None
 
 
 def _validation_samples(setup: RolloutSetup) -> list[Sample]:

