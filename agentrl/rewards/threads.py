@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
+
+Work = Callable[[], None]
+
+
+class SpareThreads:
+    """Daemon threads that wait for the next piece of work; one that hangs just never comes back."""
+
+    def __init__(self) -> None:
+        self._idle: deque[SimpleQueue[Work]] = deque()
+        os.register_at_fork(after_in_child=self._idle.clear)  # a child has none of its parent's threads
+
+    def run(self, work: Work) -> None:
+        """Run `work`, which must not raise, in a thread that waits, or else in a new one."""
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            inbox = SimpleQueue()
+            threading.Thread(target=self._serve, args=(inbox,), name="agentrl-score", daemon=True).start()
+        inbox.put(work)
+
+    def _serve(self, inbox: SimpleQueue[Work]) -> None:
+        while True:
+            inbox.get()()
+            self._idle.append(inbox)
+
+
+_THREADS = SpareThreads()
 
 
 async def call_in_thread(function: Callable[[], Any]) -> Any:
-    """Run `function` in a daemon thread of its own and wait for it.
+    """Run `function` in a daemon thread that nothing else uses meanwhile, and wait for it.
 
-    A thread of its own: one that hangs neither starves the others nor keeps the process from ending.
+    A function that hangs neither starves the others nor keeps the process from ending.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -33,5 +63,5 @@ async def call_in_thread(function: Callable[[], Any]) -> Any:
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *outcome)
 
-    threading.Thread(target=run, name="agentrl-score", daemon=True).start()
+    _THREADS.run(run)
     return await future
