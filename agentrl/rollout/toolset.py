@@ -37,7 +37,7 @@ class ToolSet:
         tools_kwargs: the row's `{tool: {create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}}`.
         available: names of the tools that this row offers; None: all.
         gate: is told which tools' services answer and which fail.
-        host: what the tools of this worker share; None: nothing.
+        host: what the tools of this worker share; None: they share it with nobody, and it ends with `release`.
         cache: recorded results; None: every call is made.
         contexts: what tools that take a `context` see; None: an empty row.
 
@@ -70,6 +70,7 @@ class ToolSet:
         self._called: set[str] = set()
         self._gate = gate
         self._host = host or ToolHost()
+        self._owns_host = host is None
         self._cache = cache or NoCache()
         self._contexts = contexts or ToolContexts(Sample(index=0, prompt=[], data_source=""))
 
@@ -130,6 +131,8 @@ class ToolSet:
                 await self._guard(name, tool.release, _RELEASE_TIMEOUT_S, **self._row(name, "release_kwargs"))
             except ToolServiceError as error:
                 logger.warning("%s", error)
+        if self._owns_host:
+            await self._host.close()
 
     async def _execute_one(self, call: ToolCall, context: Callable[[], ToolContext]) -> ToolResponse:
         spec = self._specs.get(call.name)
