@@ -1,0 +1,35 @@
+"""Engine servers as processes of their own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def command(folder: Path, port: int, *more: str) -> list[str]:
+    base = [sys.executable, "-m", "agentrl.inference.embedded", "--model", str(folder), "--port", str(port)]
+    return [*base, "--threads", "1", "--device", "cpu", *more]
+
+
+def wait_healthy(address: str, process: subprocess.Popen[Any]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server ended"
+        try:
+            if httpx.get(f"{address}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError("not healthy after a minute")
