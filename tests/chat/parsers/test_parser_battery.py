@@ -117,18 +117,8 @@ def test_nested_values_and_quotes(syntax: Syntax) -> None:
 def test_look_alikes_in_a_text(syntax: Syntax) -> None:
     if syntax.arguments == "query":
         return  # the tags are all the structure there is
-    mine = [mark for mark in ("<tool_call>", "</tool_call>", "</parameter>", "</arg_value>", *syntax.marks)]
-    marks = [
-        *mine,
-        "<think>",
-        "</think>",
-        "[TOOL_CALLS]",
-        "<|call|>",
-        "<|end|>",
-        "```",
-        "\nAction: x\n",
-        "\nObservation: ",
-    ]
+    marks = ["<tool_call>", "</tool_call>", "</parameter>", "</arg_value>", "<think>", "</think>", "[TOOL_CALLS]"]
+    marks += [*syntax.marks, "<|call|>", "<|end|>", "```", "\nAction: x\n", "\nObservation: "]
     for mark in marks:
         call = ("calc", {"text": f"a {mark} b {mark}", "a": 1})
         turn = syntax.parser.parse(syntax.calls([call]), TOOLS)

@@ -18,50 +18,18 @@ TAGS = [
     *("<tool_call>", "</tool_call>", "<function=calc>", "</function>", "<parameter=a>", "</parameter>"),
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|python_tag|>", "<|python_start|>", "<|python_end|>"),
     *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<think>", "</think>", "[THINK]", "[/THINK]", "<search>", "</search>"),
-    *(
-        "<answer>",
-        "</answer>",
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁sep｜>",
-        "<｜tool▁call▁end｜>",
-    ),
-    *("<｜tool▁calls▁end｜>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>"),
-    *("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|start|>", "<|channel|>", "<|message|>", "<|call|>"),
-    *("<|end|>", "<|constrain|>", "<|return|>", "\nAction: ", "\nAction Input: ", "\nThought: ", "\nObservation:"),
-    *("\nFinal Answer: ", "```json\n", "```", "calc", "functions.calc:0", "commentary to=functions.calc", "analysis"),
+    *("<answer>", "</answer>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"),
+    *("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
+    *("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|call|>", "<|end|>", "<|return|>"),
+    *("\nAction: ", "\nAction Input: ", "\nThought: ", "\nObservation:", "\nFinal Answer: ", "```json\n", "```"),
+    *("calc", "functions.calc:0", "commentary to=functions.calc", "analysis"),
 ]
-JSON_BITS = [
-    '{"name": "calc", "arguments": {"a": 1}}',
-    '{"name": ',
-    '{"type": "function", ',
-    '"',
-    "'",
-    "{",
-    "}",
-    "[",
-    "]",
+BITS = [
+    *('{"name": "calc", "arguments": {"a": 1}}', '{"name": ', '{"type": "function", ', "[calc(", "[calc(a=1)]", "null"),
+    *('"', "'", '"""', "{", "}", "[", "]", "(", ")", ",", ":", "=", "\\", "\\u", "\n", " ", "1", "-", "é", "\0"),
 ]
-JSON_BITS += [
-    "(",
-    ")",
-    ",",
-    ":",
-    "=",
-    "\\",
-    "\\u",
-    "\n",
-    " ",
-    "1",
-    "-",
-    "null",
-    "[calc(",
-    "[calc(a=1)]",
-    '"""',
-    "é",
-    "\0",
-]
-PIECES = st.lists(st.sampled_from([*TAGS, *JSON_BITS]) | st.text(max_size=5), max_size=24).map("".join)
+PIECES = st.lists(st.sampled_from([*TAGS, *BITS]) | st.text(max_size=5), max_size=24).map("".join)
 
 TEXT = st.lists(st.text(max_size=8) | st.sampled_from([*TAGS, '"', "\\", "'", "\n"]), max_size=5).map("".join)
 NUMBER = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
@@ -132,40 +100,23 @@ def test_no_text_raises(syntax: Syntax, text: str, offered: list[dict[str, Any]]
     json.dumps([call.arguments for call in turn.tool_calls], ensure_ascii=False).encode()
 
 
+UNITS = [
+    *(*TAGS, *BITS),
+    *(tag + bit for tag in TAGS for bit in ("{", '{"name": "', " ", "x\n", '["')),
+    *(tag + other for shift in (1, 5, 11) for tag, other in zip(TAGS, TAGS[shift:] + TAGS[:shift], strict=True)),
+    *('<tool_call>{"name": "calc", "arguments": {"a": "', '{"name":{"arguments":', '"name": "', '\\"', "``` ", "[ "),
+    *("[calc(a=[", '[calc(a="', "[calc(a='\\", '[calc(a=""" ', "<|channel|>commentary to=functions.f"),
+    *("<function=calc><parameter=a>\n", "<tool_call>calc<arg_key>a</arg_key><arg_value>", "Action: c\nAction Input: "),
+]
+STARTS = ["<tool_call>", "[TOOL_CALLS]", "```", "[", '{"name": "', "Action: c\nAction Input: ", "[calc(", "<think>"]
+
+
 def hostile_texts(size: int) -> dict[str, str]:
     """Texts that make careless patterns quadratic."""
-    units = [*TAGS, *JSON_BITS, *(tag + bit for tag in TAGS for bit in ("{", '{"name": "', " ", "x\n", '["'))]
-    units += [tag + other for tag in TAGS[:24] for other in TAGS[:24]]
-    units += [
-        '<tool_call>{"name": "calc", "arguments": {"a": "',
-        '{"name":{"arguments":',
-        '\\"',
-        "[calc(a=[",
-        '[calc(a="',
-    ]
-    units += ["[calc(a='\\", '[calc(a=""" ', "<function=calc><parameter=a>\n", "<|channel|>commentary to=functions.f"]
-    units += [
-        "<tool_call>calc<arg_key>a</arg_key><arg_value>",
-        "Action: calc\nAction Input: ",
-        '"name": "',
-        "``` ",
-        "[ ",
-    ]
-    texts = {unit: (unit * (size // len(unit) + 1))[:size] for unit in units}
-    for start in (
-        "<tool_call>",
-        "[TOOL_CALLS]",
-        "```",
-        "[",
-        '{"name": "',
-        "Action: c\nAction Input: ",
-        "[calc(",
-        "<think>",
-    ):
-        texts[f"{start} spaces"] = start + " " * size
-        texts[f"{start} newlines"] = start + "\n" * size
-        texts[f"{start} quotes"] = start + '\\"' * (size // 2)
-        texts[f"{start} digits"] = start + "9" * size
+    texts = {unit: (unit * (size // len(unit) + 1))[:size] for unit in UNITS}
+    for start in STARTS:
+        for filling in (" ", "\n", '\\"', "9", "x"):
+            texts[start + filling] = start + filling * (size // len(filling))
     return texts
 
 
@@ -177,8 +128,8 @@ def seconds(syntax: Syntax, text: str) -> float:
 
 @ALL
 def test_hostile_texts_cost_what_they_are_long(syntax: Syntax) -> None:
-    """Most texts are tried short; those that are slow for their length are the ones that may be quadratic."""
+    """All are tried short; what takes 10 ms there and grows with the square would take 1.5 s long."""
     for what, text in hostile_texts(8_000).items():
-        if seconds(syntax, text) > 0.02:
+        if seconds(syntax, text) > 0.01:
             long = hostile_texts(100_000)[what]
             assert min(seconds(syntax, long) for _ in range(2)) < 1.5, what
