@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from jinja2 import TemplateError as JinjaError
 
 from agentrl.chat.encoding import TextEncoder
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from agentrl.chat.probe import TemplateReport
 
+_KEPT_PROMPTS = 256
 _TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What Python raises inside a template that expects messages of another shape."""
 
@@ -56,6 +59,7 @@ class ChatRenderer:
         self._kwargs = dict(chat_template_kwargs or {})
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._stop_ids = frozenset([*stop_token_ids, *eos])
+        self._prompts: dict[bytes, array[int]] = {}
         self.tails = TurnTails(self._apply, self.encoder, self._stop_ids, self.name)
 
     @property
@@ -76,8 +80,18 @@ class ChatRenderer:
         return self._stop_ids
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None = None) -> list[int]:
-        """Ids of a conversation followed by the generation prompt."""
-        return self.render(messages, tools, add_generation_prompt=True)
+        """Ids of a conversation followed by the generation prompt. The rollouts of a group render theirs once."""
+        try:
+            key = orjson.dumps([messages, tools])
+        except TypeError:  # holds what is not JSON, such as an image
+            return self.render(messages, tools, add_generation_prompt=True)
+        ids = self._prompts.get(key)
+        if ids is None:
+            ids = array("I", self.render(messages, tools, add_generation_prompt=True))
+            if len(self._prompts) >= _KEPT_PROMPTS:
+                self._prompts.clear()
+            self._prompts[key] = ids
+        return ids.tolist()
 
     def render(
         self,

@@ -199,3 +199,21 @@ def test_a_role_marker_is_not_an_end_of_turn(tokenizer: PreTrainedTokenizerFast)
     sampled = [*renderer.encode_text("x"), special(renderer, "<|im_end|>")]
     text = renderer.encoder.decode(renderer.delta([NEXT], sampled_ids=sampled))
     assert text == "<|im_start|>user\nSure?<|im_start|>assistant\n"
+
+
+def test_a_prompt_rendered_again_is_a_list_of_its_own(renderer: ChatRenderer) -> None:
+    messages = [{"role": "user", "content": "What is 6 * 7?"}]
+    first = renderer.render_prompt(messages)
+    first.append(0)
+    messages[0]["content"] += "!"
+    changed = renderer.render_prompt(messages)
+    messages[0]["content"] = "What is 6 * 7?"
+    assert renderer.render_prompt(messages) == first[:-1] == renderer.render(messages, add_generation_prompt=True)
+    assert changed != first[:-1]
+
+
+def test_many_prompts_stay_right(renderer: ChatRenderer) -> None:
+    conversations = [[{"role": "user", "content": f"Question {number}"}] for number in range(300)]
+    for _ in range(2):
+        for messages in conversations:
+            assert renderer.render_prompt(messages) == renderer.render(messages, add_generation_prompt=True)
