@@ -104,6 +104,11 @@ class BaseTool(ABC):
         """The schema to use where the YAML gives none."""
         raise NotImplementedError(f"{cls.__name__} has no schema of its own: give `tool_schema` in the tool YAML")
 
+    @classmethod
+    def schema_from_config(cls, config: JsonDict) -> JsonDict:
+        """The same for a tool whose schema depends on its `config`."""
+        return cls.default_schema()
+
     async def create(self, **create_kwargs: Any) -> None:
         """Called once before the first turn with the row's `tools_kwargs[name].create_kwargs`."""
 

@@ -27,7 +27,7 @@ def schema_of(plugin: Any, config: JsonDict) -> JsonDict:
         if not isinstance(plugin, type):
             return function_schema(plugin)
         if issubclass(plugin, BaseTool):
-            return plugin.default_schema()
+            return plugin.schema_from_config(config)
         return verl_schema(plugin, config)
     except NotImplementedError as error:
         raise PluginError(str(error)) from error

@@ -21,18 +21,18 @@ class ScriptedReplies:
 
     def __init__(self, replies: Sequence[list[int] | GenerationOutput]) -> None:
         self.requests: list[tuple[list[int], JsonDict]] = []
-        self._replies = [reply if isinstance(reply, GenerationOutput) else sampled(reply) for reply in replies]
+        self.replies = [reply if isinstance(reply, GenerationOutput) else sampled(reply) for reply in replies]
 
     async def __call__(self, prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
         """Answer one request, which must go on from the last request and its reply, id for id (R3)."""
         turn = len(self.requests)
         if turn:
-            seen = self.requests[-1][0] + self._replies[turn - 1].token_ids
+            seen = self.requests[-1][0] + self.replies[turn - 1].token_ids
             assert prompt_ids[: len(seen)] == seen, f"request {turn} does not continue request {turn - 1} (R3)"
-        assert turn < len(self._replies), f"the loop asked for generation {turn + 1} of {len(self._replies)}"
+        assert turn < len(self.replies), f"the loop asked for generation {turn + 1} of {len(self.replies)}"
         assert sampling_params["max_new_tokens"] >= 1
         self.requests.append((prompt_ids, sampling_params))
-        return self._replies[turn]
+        return self.replies[turn]
 
 
 class NoTools:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, RewardManager, ToolParser
@@ -62,7 +62,7 @@ def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDi
     if kind is not None and kind not in KINDS:
         raise PluginError(f"--kind: got '{kind}'.{suggest(kind, KINDS)}")
     found = next((each for each in KINDS if each == kind), None) or _guess(name, file)
-    checks: dict[Kind, Callable[[str, Path | None, JsonDict], Awaitable[list[Verdict]]]] = {
+    checks: dict[Kind, Callable[[str, Path | None, JsonDict], Coroutine[Any, Any, list[Verdict]]]] = {
         "tools": _check_tool,
         "interactions": _check_interaction,
         "agent_loops": _check_loop,
@@ -90,14 +90,14 @@ def _guess(name: str, file: Path | None) -> Kind:
     if not any(mark in name for mark in ".:"):
         raise PluginError(f"no plug-in is named '{name}'.{suggest(name, [n for kind in KINDS for n in known(kind)])}")
     plugin = resolve("tools", name)
-    kind = kind_of(plugin)
-    if kind is None and has_parameter(plugin, "execute", "instance_id"):
+    seen = kind_of(plugin)
+    if seen is None and has_parameter(plugin, "execute", "instance_id"):
         return "tools"
-    if kind is None and has_parameter(plugin, "generate_response", "instance_id"):
+    if seen is None and has_parameter(plugin, "generate_response", "instance_id"):
         return "interactions"
-    if kind is None:
+    if seen is None:
         raise PluginError(f"'{name}': cannot tell what it is: give --kind. Known: {', '.join(KINDS)}")
-    return kind
+    return seen
 
 
 async def _check_tool(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
