@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import TemplateError
 from agentrl.types import JsonDict, Message
@@ -13,13 +15,12 @@ if TYPE_CHECKING:
     from agentrl.chat.renderer import ChatRenderer
 
 _THINK = "<think>\n"
+_EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*")
 _PLAIN = "Let me see: it is 41."
 _THOUGHT = f"{_THINK}I add one.\n</think>\n\nIt is 42."
 _QUESTION: Message = {"role": "user", "content": "What is 41 + 1?"}
-_NEXT: dict[str, Message] = {
-    "tool": {"role": "tool", "name": "calculator", "content": "42", "tool_call_id": "call00000"},
-    "user": {"role": "user", "content": "Are you sure?"},
-}
+_AROUND = 12
+"""So many tokens before a difference are shown, and half as many after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,26 @@ class Difference:
     """Index of the first differing token."""
     stream_token: str
     canonical_token: str
+    stream_text: str = ""
+    """Text around the token in the stream."""
+    canonical_text: str = ""
+    """Text around it in the rendering."""
+    calls: bool = False
+    """True when the turn holds tool calls, as a structure."""
+    in_prompt: bool = False
+    """True when the token stands before the turn: the template moves the tools, for example."""
+
+    @property
+    def turn(self) -> str:
+        """What the message follows."""
+        if self.in_prompt:
+            return "an assistant turn"
+        return "an assistant turn with " + ("thinking" if self.thinking else "a tool call" if self.calls else "text")
+
+    @property
+    def rewritten(self) -> str:
+        """What the template rewrites."""
+        return "the prompt" if self.in_prompt else self.turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +78,24 @@ class TemplateReport:
         """What a user should know; empty when all is well."""
         lines = [*self.warnings, *self.refused]
         for diff in self.differences:
-            turn = "an assistant turn with thinking" if diff.thinking else "an assistant turn"
             lines.append(
                 f"The chat template of {self.template} does not preserve prefixes: when a {diff.after} message follows "
-                f"{turn}, token {diff.position} is {diff.canonical_token!r} in its rendering, where the model had "
+                f"{diff.turn}, token {diff.position} is {diff.canonical_token!r} in its rendering, where the model had "
                 f"{diff.stream_token!r}. agentrl never rewrites what was sampled: each turn is generated after, and "
                 "trained on, exactly the tokens the model saw; a server that renders the conversation anew would show "
                 "it other tokens."
             )
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Play:
+    """An assistant turn, and the ids that a model samples to write it."""
+
+    turn: Message
+    sampled: list[int]
+    again: bool = True
+    """Whether it can be the next turn too, and be compared there."""
 
 
 def probe_template(
@@ -78,66 +108,139 @@ def probe_template(
         tools: schemas that the run offers; templates may move them as the conversation grows.
         after: which messages follow an assistant turn in this run: `tool`, `user` (an interaction), or both.
     """
-    answers = _natural_answers(renderer, tools)
+    plays = _natural_answers(renderer, tools)
+    name = str(tools[0]["function"]["name"]) if tools else "calculator"
     differences, refused = [], []
     for role in after:
-        for answer, sampled in answers.items():
-            try:
-                delta = renderer.delta([_NEXT[role]], sampled_ids=sampled, tools=tools)
-            except TemplateError as error:
-                refused.append(str(error))
-                break
-            if renderer.tails.following(role, bool(tools)).form.has_calls:
-                break  # it wants the calls of a turn as a structure: there is no canonical text to compare with
-            found = _compare(renderer, answer, sampled, delta, _NEXT[role], tools)
+        following = _following(role, name)
+        try:
+            renderer.delta(following[:1], sampled_ids=plays[0].sampled, tools=tools)
+        except TemplateError as error:
+            refused.append(str(error))
+            continue
+        # What wants the calls of a turn as a structure has no canonical text to compare a plain turn with.
+        plain = not renderer.tails.following(role, bool(tools)).form.has_calls
+        calls = [play for play in [_natural_call(renderer, tools, name)] if play and role == "tool"]
+        for play in [*(plays if plain else []), *calls]:
+            found = _compare(renderer, play, following[:1], role, tools)
             if found is not None:
-                position, stream, canonical = found
-                differences.append(Difference(role, answer == _THOUGHT, position, stream, canonical))
+                differences.append(found)
                 break
     return TemplateReport(renderer.name, tuple(differences), tuple(refused), tuple(_warnings(renderer)))
 
 
-def _natural_answers(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> dict[str, list[int]]:
+def shows_parallel_results(renderer: ChatRenderer, tools: Sequence[JsonDict] | None = None) -> bool:
+    """Whether several tool messages may follow one turn, and all of them are shown."""
+    following = _following("tool", str(tools[0]["function"]["name"]) if tools else "calculator")
+    try:
+        text = renderer.encoder.decode(renderer.delta(following, sampled_ids=[], tools=tools))
+    except TemplateError:
+        return False
+    return all(message["content"] in text for message in following)
+
+
+def _following(role: str, name: str) -> list[Message]:
+    if role != "tool":
+        return [{"role": role, "content": "Are you sure?"}]
+    return [
+        {"role": "tool", "name": name, "content": content, "tool_call_id": f"call0000{index}"}
+        for index, content in enumerate(("42", "The second result."))
+    ]
+
+
+def _natural_answers(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> list[_Play]:
     """Answers that a model would give after this generation prompt, each with the ids that it would sample.
 
     The template shows them: what it writes between the generation prompt and the end of the turn (a channel, an empty
     thought, the text). An answer that it opens otherwise than the generation prompt does is not one the model gives.
-    A template that drops thoughts even from the last turn cannot show them; then the text is taken as it is.
+    A template that drops thoughts even from the last turn cannot show them; then the text is taken as it is. Where the
+    template adds an empty thought, the model may also answer without one.
     """
     prompt = renderer.render_prompt([_QUESTION], tools)
     end = renderer.turn_end_ids[-1:]
-    answers: dict[str, list[int]] = {}
+    plays: list[_Play] = []
     for answer in (_THOUGHT, _PLAIN):
-        ids = renderer.render([_QUESTION, {"role": "assistant", "content": answer}], tools)
+        turn: Message = {"role": "assistant", "content": answer}
+        ids = renderer.render([_QUESTION, turn], tools)
         if ids[: len(prompt)] != prompt:
             continue
         ids = ids[len(prompt) :]
         while end and end[0] in ids and ids[-1] != end[0]:
             ids.pop()  # the separator after the end of turn
+        plain = [*renderer.encode_text(answer), *end]
         whole = all(line in renderer.encoder.decode(prompt + ids) for line in answer.splitlines())
-        answers[answer] = ids if whole else [*renderer.encode_text(answer), *end]
-    return answers or {_THOUGHT: [*renderer.encode_text(_THOUGHT.removeprefix(_THINK)), *end]}
+        plays.append(_Play(turn, ids if whole else plain))
+        if answer == _PLAIN and _EMPTY_THOUGHT.match(renderer.encoder.decode(ids)):
+            plays.append(_Play(turn, plain, again=False))
+    silent = [*renderer.encode_text(_THOUGHT.removeprefix(_THINK)), *end]
+    return plays or [_Play({"role": "assistant", "content": _THOUGHT}, silent)]
+
+
+def _natural_call(renderer: ChatRenderer, tools: Sequence[JsonDict] | None, name: str) -> _Play | None:
+    """A call as the template writes it; None where it does not write calls, or opens them as no model would."""
+    try:
+        follows = renderer.tails.following("tool", bool(tools))
+        arguments: Any = {"x": "41 + 1"}
+        function = {"name": name, "arguments": json.dumps(arguments) if follows.form.as_text else arguments}
+        call = {"id": "call00000", "type": "function", "function": function}
+        turn: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        ids = renderer.render([_QUESTION, turn], tools)
+    except TemplateError:
+        return None
+    prompt = renderer.render_prompt([_QUESTION], tools)
+    if ids[: len(prompt)] != prompt or "41 + 1" not in renderer.encoder.decode(ids[len(prompt) :]):
+        return None
+    ends = {*renderer.stop_token_ids, *renderer.turn_end_ids[-1:], *follows.end_ids[-1:]}
+    sampled = ids[len(prompt) :]
+    if ends & set(sampled):
+        while sampled[-1] not in ends:
+            sampled.pop()
+    return _Play(turn, sampled, again=False)
 
 
 def _compare(
     renderer: ChatRenderer,
-    answer: str,
-    sampled: list[int],
-    delta: list[int],
-    following: Message,
+    play: _Play,
+    following: Sequence[Message],
+    role: str,
     tools: Sequence[JsonDict] | None,
-) -> tuple[int, str, str] | None:
-    """First difference between stream and canonical rendering of question, answer, `following`, answer."""
-    stream = [*renderer.render_prompt([_QUESTION], tools), *sampled, *delta, *sampled]
-    turn: Message = {"role": "assistant", "content": answer}
-    canonical = renderer.render([_QUESTION, turn, following, turn], tools)
+) -> Difference | None:
+    """First difference between stream and canonical rendering of question, turn, `following` and the turn again."""
+    delta = renderer.delta(following, sampled_ids=play.sampled, tools=tools)
+    stream = [*renderer.render_prompt([_QUESTION], tools), *play.sampled, *delta]
+    canonical = _canonical(renderer, play, following, tools)
+    if play.again:
+        stream += play.sampled
     ends = {*renderer.stop_token_ids, *renderer.turn_end_ids[-1:]} if renderer.turn_end_ids else set()
-    for position, left in enumerate(stream):
-        right = canonical[position] if position < len(canonical) else None
+    for place, left in enumerate(stream if canonical else []):
+        right = canonical[place] if place < len(canonical) else None
         if left != right and not (left in ends and right in ends):
-            decoded = "" if right is None else renderer.encoder.decode([right])
-            return position, renderer.encoder.decode([left]), decoded
+            decode, around = renderer.encoder.decode, slice(max(place - _AROUND, 0), place + _AROUND // 2)
+            return Difference(
+                after=role,
+                thinking=play.turn["content"] == _THOUGHT,
+                position=place,
+                stream_token=decode([left]),
+                canonical_token="" if right is None else decode([right]),
+                stream_text=decode(stream[around]),
+                canonical_text=decode(canonical[around]),
+                calls="tool_calls" in play.turn,
+                in_prompt=place < len(renderer.render([_QUESTION], tools)),
+            )
     return None
+
+
+def _canonical(
+    renderer: ChatRenderer, play: _Play, following: Sequence[Message], tools: Sequence[JsonDict] | None
+) -> list[int]:
+    """Canonical ids; none where the template refuses the conversation (a result after a turn without calls)."""
+    conversation = [_QUESTION, play.turn, *following]
+    try:
+        if play.again:
+            return renderer.render([*conversation, play.turn], tools)
+        return renderer.render_prompt(conversation, tools)
+    except TemplateError:
+        return []
 
 
 def _warnings(renderer: ChatRenderer) -> list[str]:
