@@ -66,7 +66,7 @@ class ToolAgentLimits(Section):
     tool_cache: ToolCacheConfig = Field(default_factory=ToolCacheConfig)
     """Record the results of tool calls, or replay them."""
     format: str = "hermes"
-    """Name of the tool-call parser."""
+    """Tool-call format: a name of docs/tool_formats.md, `auto` (by the chat template), or a parser of your own."""
     max_assistant_turns: int | None = Field(default=None, ge=1)
     """Most generations; null: no limit."""
     max_user_turns: int | None = Field(default=None, ge=0)
