@@ -50,7 +50,7 @@ class CodeFeedbackInteraction(BaseInteraction):
                 headers=config.get("headers"),
             )
         except ValueError as error:
-            raise ValueError(f"`config.sandbox_url`: {error}") from error
+            raise ValueError(f"`config.sandbox_url` {error}") from error
         self._sandbox = SandboxClient(
             service,
             language=str(config.get("language", "python")),

@@ -150,7 +150,7 @@ def _service(config: JsonDict) -> ServiceClient:
             headers=headers,
         )
     except ValueError as error:
-        raise ValueError(f"`config.base_url`: {error}") from error
+        raise ValueError(f"`config.base_url` {error}") from error
 
 
 def _fields_of(template: str) -> list[str]:

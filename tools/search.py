@@ -51,7 +51,7 @@ class Search(BaseTool):
                 headers=config.get("headers"),
             )
         except ValueError as error:
-            raise ValueError(f"`config.retrieval_service_url`: {error}") from error
+            raise ValueError(f"`config.retrieval_service_url` {error}") from error
         self._service.url = self._service.url.removesuffix("/retrieve")
         self._topk = config.get("topk", 3)
         self._with_scores = bool(config.get("return_scores", True))

@@ -52,7 +52,7 @@ class ServiceClient:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ValueError(f"wanted an http(s) address, got {url!r}")
+            raise ValueError(f"must be an http(s) address, got {url!r}")
         self.url = url.rstrip("/")
         self.scope: WorkerScope | None = None
         """Where connections are kept; None: in a scope of this client's own, which `aclose` closes."""

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import enum
 import functools
 import inspect
 import re
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Callable
+from typing import Any
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseTool
+from agentrl.plugin_adapters.arguments import arguments_of, hints_of, type_schema
+from agentrl.plugin_adapters.threads import call_in_thread
 from agentrl.types import JsonDict, ToolContext, ToolResponse
 
-_SCALARS: dict[Any, JsonDict] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    Any: {},
-    inspect.Parameter.empty: {},
-}
 _ARGUMENT = re.compile(r"^(\w+)(?: *\([^)]*\))?: *(.*)$")
 
 
@@ -45,23 +34,23 @@ class FunctionTool(BaseTool):
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
         """Run the function; what it returns becomes the response's text unless it is a `ToolResponse`."""
-        result = await call(self._function, **{**arguments, **execute_kwargs})
+        try:
+            converted = arguments_of(self._function).convert(arguments)
+        except ValueError as error:
+            return ToolResponse(text=f"{self.name} was not run: {error}", is_error=True)
+        result = await call(self._function, **{**converted, **execute_kwargs})
         return result if isinstance(result, ToolResponse) else ToolResponse(text=str(result))
 
 
 async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Await an async function; run any other in a thread, so that it cannot freeze the event loop."""
+    """Await an async function; run any other in a thread, so that it cannot freeze the event loop.
+
+    A function that hangs keeps its thread, and neither starves the others nor keeps the process from ending.
+    """
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
-    run = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
-    result = await asyncio.get_running_loop().run_in_executor(_threads(), run)
+    result = await call_in_thread(functools.partial(contextvars.copy_context().run, function, *args, **kwargs))
     return await result if inspect.isawaitable(result) else result
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    """Threads for blocking plug-ins; asyncio's own pool is too small for hundreds of trajectories that wait."""
-    return ThreadPoolExecutor(max_workers=128, thread_name_prefix="agentrl-plugin")
 
 
 def function_schema(function: Callable[..., Any]) -> JsonDict:
@@ -73,7 +62,7 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
     name = getattr(function, "__name__", type(function).__name__)
     summary, described = _read_docstring(inspect.getdoc(function) or "")
     try:
-        hints = typing.get_type_hints(function)
+        hints = hints_of(function)
     except NameError as error:
         raise PluginError(f"tool function {name}: an annotation cannot be resolved: {error}") from error
     properties, required = {}, []
@@ -84,11 +73,13 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
             raise PluginError(f"tool function {name}: parameter '{parameter.name}' cannot be given by name")
         if parameter.name == "context" and _is_context(hints.get("context", Any)):
             continue
-        schema = _type_schema(hints.get(parameter.name, inspect.Parameter.empty), f"{name}({parameter.name})")
+        schema = type_schema(hints.get(parameter.name, inspect.Parameter.empty), f"{name}({parameter.name})")
         if parameter.name in described:
             schema = {**schema, "description": described[parameter.name]}
         if parameter.default is parameter.empty:
             required.append(parameter.name)
+        elif isinstance(parameter.default, enum.Enum):
+            schema = {**schema, "default": parameter.default.value}
         elif isinstance(parameter.default, str | int | float | bool | list | dict):
             schema = {**schema, "default": parameter.default}
         properties[parameter.name] = schema
@@ -99,25 +90,6 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
 def _is_context(hint: Any) -> bool:
     """Whether a parameter named `context` is agentrl's to fill; one of another type is the model's."""
     return hint in (Any, ToolContext, ToolContext | None)
-
-
-def _type_schema(hint: Any, where: str) -> JsonDict:
-    """JSON Schema of one annotation."""
-    if hint in _SCALARS:
-        return dict(_SCALARS[hint])
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return {"enum": [member.value for member in hint]}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_type_schema(option, where) for option in arguments]}
-    if hint in (list, Sequence) or origin in (list, Sequence):
-        return {"type": "array", "items": _type_schema(arguments[0], where)} if arguments else {"type": "array"}
-    if hint in (dict, Mapping) or origin in (dict, Mapping):
-        values = _type_schema(arguments[1], where) if arguments else {}
-        return {"type": "object", "additionalProperties": values} if values else {"type": "object"}
-    raise PluginError(f"tool function {where}: JSON has no type for {hint!r}; give a `tool_schema` in the tool YAML")
 
 
 def _read_docstring(doc: str) -> tuple[str, dict[str, str]]:

@@ -12,7 +12,7 @@ from agentrl.errors import RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.naive import to_result
-from agentrl.rewards.threads import call_in_thread
+from agentrl.plugin_adapters.threads import call_in_thread
 
 GATHER_S = 0.05
 """How long a first trajectory waits for others before it is scored."""

@@ -12,7 +12,7 @@ from typing import Any
 from agentrl.errors import RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.rewards.dispatcher import ScoreFunction
-from agentrl.rewards.threads import call_in_thread
+from agentrl.plugin_adapters.threads import call_in_thread
 
 MAX_THREADS = 32
 

@@ -36,7 +36,7 @@ def test_schema_of_a_function() -> None:
         "type": "object",
         "properties": {
             "value": {"type": "number", "description": "the length, as a number."},
-            "unit": {"enum": ["ft", "m"], "description": "its unit."},
+            "unit": {"type": "string", "enum": ["ft", "m"], "description": "its unit."},
             "digits": {"type": "integer", "default": 2},
             "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
         },

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
+import time
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from agentrl.errors import ToolServiceError
+from agentrl.clients import ServiceClient, WorkerScope
+from agentrl.errors import ConfigError, ToolServiceError
+from agentrl.plugin_config import load_tools
 from agentrl.tools.search import Search
 
-Answer = Callable[[int, dict[str, Any]], web.Response]
+Answer = Callable[[int, dict[str, Any]], Any]
 DOCUMENT = {"id": "1", "contents": '"Title"\nBody text'}
 
 
@@ -23,10 +31,14 @@ class Service:
         self.answer: Answer = lambda count, body: web.json_response({"result": [[] for _ in body["queries"]]})
         self.bodies: list[dict[str, Any]] = []
         self.url = ""
+        self.peers: set[Any] = set()
 
     async def handle(self, request: web.Request) -> web.Response:
+        assert request.transport is not None
+        self.peers.add(request.transport.get_extra_info("peername"))
         self.bodies.append(await request.json())
-        return self.answer(len(self.bodies), self.bodies[-1])
+        answer = self.answer(len(self.bodies), self.bodies[-1])
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 @pytest.fixture
@@ -118,3 +130,143 @@ def test_the_path_is_added_once() -> None:
     for url in ("http://x:1", "http://x:1/", "http://x:1/retrieve"):
         assert Search({"retrieval_service_url": url})._service.url == "http://x:1"
     assert json.dumps(Search.default_schema())
+
+
+HITS = [
+    {"document": {"id": "a", "contents": '"First"\nBody one'}, "score": 1.5},
+    {"document": {"id": "b", "title": "Second", "text": "Body two"}, "score": 0.25},
+    {"document": {"contents": "no body"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (
+            {},
+            'Results for: q\nDoc 1 (Title: "First") Body one\nDoc 2 (Title: Second) Body two\nDoc 3 (Title: no body) ',
+        ),
+        ({"document_template": "[{id}|{score}] {contents}", "query_template": "{documents}", "max_documents": 2,
+          "max_document_chars": 10}, '[a|1.5] "First"\nBo\n[b|0.25] Second\nBod'),
+        ({"document_template": "{number}. {title}", "query_template": "<information>\n{documents}\n</information>",
+          "order": "best_last"}, '<information>\n3. no body\n2. Second\n1. "First"\n</information>'),
+        ({"max_documents": 0, "empty_text": "-", "query_template": "{query}: {documents}"}, "q: -"),
+    ],
+)  # fmt: skip
+async def test_documents_are_shown_as_configured(service: Service, config: dict[str, Any], text: str) -> None:
+    service.answer = lambda count, body: web.json_response({"result": [HITS]})
+    assert (await search(service, "q", **config)).text == text
+
+
+@pytest.mark.parametrize("config", [{"return_scores": False, "topk": None}, {"topk": 0}])
+async def test_bare_documents(service: Service, config: dict[str, Any]) -> None:
+    service.answer = lambda count, body: web.json_response({"result": [[DOCUMENT, "plain"], []]})
+    response = await search(service, "q1", "q2", **config, document_template="{title}|{score}|{body}")
+    assert response.text == 'Results for: q1\n"Title"||Body text\nplain||\n\nResults for: q2\nNo documents found.'
+    assert service.bodies[0]["topk"] == config["topk"]
+    assert service.bodies[0]["return_scores"] is config.get("return_scores", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queries"),
+    [({"query": "one"}, ["one"]), ({"query_list": "one"}, ["one"]), ({"query_list": ["a", " ", "b"]}, ["a", "b"])],
+)
+async def test_a_single_query(service: Service, arguments: dict[str, Any], queries: list[str]) -> None:
+    tool = Search({"retrieval_service_url": service.url})
+    assert not (await tool.execute(arguments)).is_error
+    assert service.bodies[0]["queries"] == queries
+    await tool.release()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"query_list": []}, {"query": " "}])
+async def test_no_query_is_the_models_mistake(service: Service, arguments: dict[str, Any]) -> None:
+    response = await Search({"retrieval_service_url": service.url}).execute(arguments)
+    assert response.is_error
+    assert "query_list" in response.text
+    assert service.bodies == []
+
+
+async def test_a_service_that_hangs_or_hangs_up(service: Service) -> None:
+    async def hang(count: int) -> web.Response:
+        await asyncio.sleep(0.5)
+        raise AssertionError
+
+    def answer(count: int, body: dict[str, Any]) -> Any:
+        return hang(count) if count == 1 else web.json_response({"result": [[DOCUMENT]]})
+
+    service.answer = answer
+    assert "Body text" in (await search(service, "q", request_timeout_s=0.05)).text
+    service.bodies.clear()
+    with pytest.raises(ToolServiceError, match=r"after 1 attempt: no answer within 0\.05 s"):
+        await search(service, "q", request_timeout_s=0.05, retries=0)
+
+
+@pytest.mark.parametrize(
+    ("header", "waits"), [("0.3", True), (lambda: format_datetime(datetime.now(UTC) + timedelta(seconds=2)), True),
+                          ("soon", False), ("-5", False)]
+)  # fmt: skip
+async def test_retry_after_is_honoured(service: Service, header: Any, waits: bool) -> None:
+    value = header() if callable(header) else header
+
+    def answer(count: int, body: dict[str, Any]) -> web.Response:
+        if count == 1:
+            return web.Response(status=429, headers={"retry-after": value})
+        return web.json_response({"result": [[DOCUMENT]]})
+
+    service.answer = answer
+    started = time.monotonic()
+    await search(service, "q")
+    assert (time.monotonic() - started > 0.25) is waits
+
+
+async def test_a_wait_has_an_end(service: Service) -> None:
+    service.answer = lambda count, body: web.Response(status=503, headers={"retry-after": "3600"})
+    client = ServiceClient(service.url, retries=1, max_backoff_s=0.01)
+    started = time.monotonic()
+    with pytest.raises(ToolServiceError, match="after 2 attempts"):
+        await client.post("/retrieve", {"queries": []})
+    assert time.monotonic() - started < 5
+    await client.aclose()
+
+
+async def test_connections_are_shared_by_a_workers_trajectories(service: Service) -> None:
+    scope = WorkerScope()
+    for _ in range(3):
+        tool = Search({"retrieval_service_url": service.url})
+        tool.scope = scope
+        await tool.execute({"query": "q"})
+        await tool.release()
+    assert len(service.peers) == 1
+    await scope.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"document_template": "{tile}"}, r"config\.document_template.*\{tile\}\. Did you mean 'title'"),
+        ({"query_template": "{documents"}, r"config\.query_template"),
+        ({"order": "best_frist"}, r"config\.order.*Did you mean 'best_first'"),
+    ],
+)
+def test_a_rendering_that_cannot_work(config: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Search({"retrieval_service_url": "http://x", **config})
+
+
+def test_verls_keys_are_understood(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text(
+        "tools: [{class_name: search, config: {retrieval_service_url: 'http://x', num_workers: 120, rate_limit: 60, "
+        "timeout: 30, type: native}}]"
+    )
+    (spec,) = load_tools(tmp_path / "tools.yaml")
+    assert spec.config == {
+        "retrieval_service_url": "http://x",
+        "type": "native",
+        "max_concurrency": 60,
+        "request_timeout_s": 30,
+    }
+    (tmp_path / "both.yaml").write_text(
+        "tools: [{class_name: search, config: {retrieval_service_url: 'http://x', timeout: 3, request_timeout_s: 4}}]"
+    )
+    with pytest.raises(ConfigError, match="`timeout` is another name for `request_timeout_s`"):
+        load_tools(tmp_path / "both.yaml")

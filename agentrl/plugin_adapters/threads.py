@@ -26,7 +26,7 @@ class SpareThreads:
             inbox = self._idle.pop()
         except IndexError:
             inbox = SimpleQueue()
-            threading.Thread(target=self._serve, args=(inbox,), name="agentrl-score", daemon=True).start()
+            threading.Thread(target=self._serve, args=(inbox,), name="agentrl-plugin", daemon=True).start()
         inbox.put(work)
 
     def _serve(self, inbox: SimpleQueue[Work]) -> None:
