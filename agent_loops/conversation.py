@@ -163,6 +163,10 @@ class Conversation:
         """Append text within the model's own turn, as `observe` does messages; `message` is its entry in the log."""
         self._append(self._context.renderer.encode_text(text), [message])
 
+    def count_mistakes(self, number: int) -> None:
+        """Note calls that could not be read and that the loop answers itself."""
+        self._num_tool_errors += number
+
     @property
     def ended_its_turn(self) -> bool:
         """True when the last sampled token ends a turn of the chat template: text can only follow in a new message."""

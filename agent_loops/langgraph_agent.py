@@ -86,8 +86,8 @@ class LangGraphAgent(AgentLoopBase):
         return await talk.finish()
 
 
-class ConversationOver(BaseException):
-    """Unwinds a graph whose conversation has ended. No `Exception`, so that no node takes it for an error to handle."""
+class ConversationOver(Exception):
+    """Unwinds a graph whose conversation has ended; one that takes it for an error gets it again at its next turn."""
 
 
 class GraphTalk:
@@ -150,11 +150,11 @@ class GraphTalk:
         async with self._turn_of_its_own():
             asked, written = ToolCall(name, arguments), self._calls.get(call_id)
             if written is None or (written.name, written.arguments) != (name, arguments):  # the graph's own idea
-                return (await self._run({call_id: asked}))[call_id]
+                return (await self._run({call_id: asked})).get(call_id, "")
             if self._answers is None:
                 known = {tool["function"]["name"] for tool in self._context.tools.schemas}
                 self._answers = await self._run({i: call for i, call in self._calls.items() if call.name in known})
-            return self._answers[call_id]
+            return self._answers.get(call_id, "")
 
     def end(self, reason: StopReason) -> None:
         """End the conversation, unless it has ended already."""
@@ -208,6 +208,7 @@ class GraphTalk:
         if not new or any(message["role"] not in ("tool", "user") for message in new):
             roles = ", ".join(message["role"] for message in new) or "nothing"
             raise PluginError(f"langgraph_agent: the graph added ({roles}) to the conversation, wanted tool or user")
+        talk.count_mistakes(len(self._errors))
         errors = [{"role": "tool", "name": "error", "content": error} for error in self._errors]
         talk.observe([*map(self._with_its_own_id, new), *errors])
         return talk

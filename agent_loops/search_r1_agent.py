@@ -51,9 +51,7 @@ class SearchR1Agent(AgentLoopBase):
         """
         names = [tool["function"]["name"] for tool in tools]
         if "search" not in names:
-            raise PluginError(
-                f"search_r1_agent needs the tool 'search', which the row does not offer.{suggest('', names)}"
-            )
+            raise PluginError(f"search_r1_agent needs a tool named 'search'.{suggest('', names)}")
         turns = options.get("max_turns", 4)
         if not isinstance(turns, int) or turns < 0:
             raise PluginError(f"search_r1_agent: `max_turns` must be a whole number from 0 up, got {turns!r}")
@@ -77,7 +75,7 @@ class SearchR1Agent(AgentLoopBase):
             if not turn.wants_tools:
                 talk.stop_reason = StopReason.COMPLETED
                 break
-            if self._max_turns in (searches, corrections):
+            if searches >= self._max_turns or (turn.errors and corrections >= self._max_turns):
                 talk.stop_reason = StopReason.MAX_TURNS
                 break
             searches += bool(turn.tool_calls)

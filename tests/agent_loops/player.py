@@ -56,7 +56,9 @@ class Player:
             limits=limits,
         )
         try:
-            return await resolve("agent_loops", agent)(context, **(options or {})).run(sampling_params, messages=list(messages))
+            return await resolve("agent_loops", agent)(context, **(options or {})).run(
+                sampling_params, messages=list(messages)
+            )
         finally:
             await toolset.release()
 

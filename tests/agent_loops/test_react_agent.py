@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.agent_loops.react_agent import ReactTurns
+from agentrl.agent_loops.react_agent import ReactAgent, ReactTurns
+from agentrl.errors import PluginError
 from agentrl.plugin_adapters import schema_of
 from agentrl.tools.calculator import Calculator
 from agentrl.types import LoopLimits, StopReason
+from tests.agent_loops.exactness import check_exact
 from tests.agent_loops.player import Player
 
 ACTION = 'Thought: multiply.\nAction: calculator\nAction Input: {"expression": "6 * 7"}\nObservation:'
@@ -66,3 +68,60 @@ def test_the_final_answer() -> None:
 
 def test_an_input_that_fits_no_tool() -> None:
     assert ReactTurns().parse("Action: other\nAction Input: {oops", TOOLS).errors
+
+
+@pytest.mark.parametrize(
+    ("tail", "shown"),
+    [
+        ("\nObservation:", "\nObservation: 42\nThought:"),
+        ("\nObservation: ", "\nObservation: 42\nThought:"),
+        ("", "\nObservation: 42\nThought:"),
+    ],
+)
+@pytest.mark.parametrize("style", ["scratchpad", "text"])
+async def test_observations_within_the_models_turn(player: Player, style: str, tail: str, shown: str) -> None:
+    """The ids of a stop string run through its end, and may bring more text along."""
+    action = ACTION.removesuffix("\nObservation:")
+    output = await player.play(
+        [player.reply(action + tail, end=False), FINAL],
+        agent="react_agent",
+        tools=[Calculator],
+        options={"style": style},
+    )
+    check_exact(player.engine, output)
+    assert player.renderer.decode(output.response_ids) == action + shown + FINAL
+    assert output.stop_reason is StopReason.COMPLETED
+    assert output.num_turns == 4
+
+
+async def test_a_text_has_no_chat_template(player: Player) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 * 7?"}]
+    output = await player.play([FINAL], agent="react_agent", messages=messages, options={"style": "text"})
+    assert player.renderer.decode(output.prompt_ids) == "Be brief.\n\nQuestion: 6 * 7?\nThought:"
+    assert player.engine.requests[0][1]["stop"] == ["Observation:", "\nQuestion:"]
+
+
+@pytest.mark.parametrize(("style", "opens"), [("scratchpad", "<|im_end|>\n<|im_start|>user\n"), ("text", "\n")])
+async def test_an_action_with_an_end_of_turn(player: Player, style: str, opens: str) -> None:
+    action = ACTION.removesuffix("\nObservation:")
+    output = await player.play([action, FINAL], agent="react_agent", tools=[Calculator], options={"style": style})
+    check_exact(player.engine, output)
+    assert f"{opens}Observation: 42" in player.renderer.encoder.decode(output.response_ids)
+
+
+async def test_several_actions_are_answered_in_one_message(player: Player) -> None:
+    both = 'Action: calculator\nAction Input: {"expression": "1+1"}\n' * 2
+    output = await player.play([both, FINAL], agent="react_agent", tools=[Calculator])
+    assert output.extra_fields["messages"][-2]["content"] == "Observation: 2\nObservation: 2"
+    assert output.extra_fields["num_tool_calls"] == 2
+
+
+def test_an_unknown_style_is_refused_at_the_start(player: Player) -> None:
+    with pytest.raises(PluginError, match=r"`style` is 'chatt'\. Did you mean 'chat'"):
+        ReactAgent.render_prompt(player.renderer, [{"role": "user", "content": "?"}], [], style="chatt")
+
+
+async def test_a_system_message_keeps_its_text(player: Player) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 * 7?"}]
+    output = await player.play([FINAL], agent="react_agent", tools=[Calculator], messages=messages)
+    assert output.extra_fields["messages"][0]["content"].startswith("Be brief.\n\nYou can use these tools:")
