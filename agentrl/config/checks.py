@@ -34,8 +34,8 @@ def check_files(config: RunConfig) -> Problems:
         "actor_rollout_ref.rollout.multi_turn.interaction_config_path": rollout.multi_turn.interaction_config_path,
         "actor_rollout_ref.rollout.agent.agent_loop_config_path": rollout.agent.agent_loop_config_path,
     }
-    for name, path in rollout.multi_turn.tool_envs.items():
-        named[f"actor_rollout_ref.rollout.multi_turn.tool_envs.{name}"] = path
+    for name, tools in rollout.multi_turn.tool_envs.items():
+        named[f"actor_rollout_ref.rollout.multi_turn.tool_envs.{name}"] = tools
     score = config.custom_reward_function.path
     if score is not None and score.endswith(".py"):  # else a dotted module
         named["custom_reward_function.path"] = score

@@ -55,7 +55,7 @@ def as_tool(plugin: Any, config: JsonDict, schema: JsonDict) -> BaseTool:
 
 def takes_context(plugin: Any, schema: JsonDict) -> bool:
     """Whether a tool declares `context` (see `agentrl.types.ToolContext`), and not as an argument of the model's."""
-    function = plugin.execute if isinstance(plugin, type) else plugin
+    function = getattr(plugin, "execute", plugin) if isinstance(plugin, type) else plugin
     own = schema["function"].get("parameters", {}).get("properties", {})
     return "context" in inspect.signature(function).parameters and (isinstance(plugin, type) or "context" not in own)
 
