@@ -49,7 +49,7 @@ class ToolFormat:
 
 
 FORMATS: tuple[ToolFormat, ...] = (
-    ToolFormat("gpt_oss", GptOssToolParser, (r"<\|channel\|>", r"to=functions"), ("gpt-oss", "openai")),
+    ToolFormat("gpt_oss", GptOssToolParser, (r"<\|channel\|>", r"functions\."), ("gpt-oss", "openai")),
     ToolFormat("kimi_k2", KimiK2ToolParser, (r"<\|tool_call_argument_begin\|>",)),
     ToolFormat(
         "deepseek",
@@ -64,7 +64,7 @@ FORMATS: tuple[ToolFormat, ...] = (
     ToolFormat(
         "pythonic",
         PythonicToolParser,
-        (r"\[\w*func\w*\([^)]*=|<\|python_start\|>|<\|tool_call_start\|>",),
+        (r"\[\w*func\w*\([^)]*=|<\|tool_call_start\|>",),
         ("llama4_pythonic",),
     ),
     ToolFormat(

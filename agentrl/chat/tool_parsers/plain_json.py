@@ -47,13 +47,18 @@ class JsonToolParser(ScanningParser):
 
 
 class Llama3JsonToolParser(JsonToolParser):
-    """Reads what follows `<|python_tag|>`, and bare objects that are shaped like calls."""
+    """Reads what follows `<|python_tag|>`, and bare objects that are shaped like calls.
 
-    opener = f"(?P<tag>{_TAG})|{_OPEN}"
+    Llama 4 puts `<|python_start|>` and `<|python_end|>` around text or calls; they say nothing more.
+    """
+
+    opener = rf"(?P<tag>{_TAG})|(?P<around><\|python_(?:start|end)\|>)|{_OPEN}"
     _tag = re.compile(_TAG)
 
     def read(self, source: Source, opener: re.Match[str]) -> Block:
         """One object or array, or the tag before them."""
+        if opener["around"]:
+            return Block(opener.end())
         if not opener["tag"]:
             return super().read(source, opener)
         start = skip_space(source.text, opener.end())

@@ -30,7 +30,7 @@ TEMPLATES = {
     "kimi_k2": "<|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>{{ arguments }}<|tool_call_end|>",
     "deepseek": "{{'<｜tool▁call▁begin｜>function<｜tool▁sep｜>' + name + '\\n```json'}}",
     "mistral": "{{- '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}",
-    "gpt_oss": "{{- '<|start|>assistant to=functions.' + name + '<|channel|>commentary json<|message|>' }}",
+    "gpt_oss": "{{- '<|start|>assistant to=' }}{{- 'functions.' + name + '<|channel|>commentary json<|message|>' }}",
     "llama3_json": """{{- '<|start_header_id|>ipython' }}Respond as {"name": function name, "parameters": {...}}.""",
     "pythonic": "Write [func_name1(params_name1=params_value1, params_name2=...), func_name2(params)].",
     "react": "Action: the tool\\nAction Input: its input",
@@ -74,6 +74,13 @@ def test_auto_knows_the_template_of_the_built_in_tokenizer() -> None:
     found = detect(ChatRenderer(byte_tokenizer()).template)
     assert found is not None
     assert found[0].name == "hermes"
+
+
+def test_auto_takes_llama_4_for_json() -> None:
+    """Its template writes the text of a turn between tags that Python lists of calls may have as well."""
+    found = detect(f"{{{{- '<|header_start|>assistant<|python_start|>' + content }}}}{TEMPLATES['llama3_json']}")
+    assert found is not None
+    assert found[0].name == "llama3_json"
 
 
 def test_auto_refuses_a_template_without_tools() -> None:
@@ -185,8 +192,8 @@ def test_calls_survive_the_way_through_the_tokenizer(syntax: Syntax, renderer: C
 
 
 def test_llama_calls_after_its_tag() -> None:
-    turn = Llama3JsonToolParser().parse(
-        '<|python_tag|>{"name": "a", "parameters": {}}\n{"name": "b", "parameters": {}}'
-    )
-    assert [call.name for call in turn.tool_calls] == ["a", "b"]
-    assert turn.content == ""
+    first, second = '{"name": "a", "parameters": {}}', '{"name": "b", "parameters": {}}'
+    for text in (f"<|python_tag|>{first}\n{second}", f"<|python_start|>Hm.<|python_end|>{first}{second}"):
+        turn = Llama3JsonToolParser().parse(text)
+        assert [call.name for call in turn.tool_calls] == ["a", "b"]
+        assert turn.content == ("Hm." if "Hm." in text else "")
