@@ -6,10 +6,10 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from agentrl.interfaces import BaseInteraction
+from agentrl.interfaces import BaseInteraction, check_config
 from agentrl.types import InteractionResponse, JsonDict, Message
 
-_NUMBER = re.compile(r"-?(?:\d[\d,]*\.?\d*|\.\d+)")
+_NUMBER = re.compile(r"-?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
 _RIGHT = "Your answer is correct."
 _WRONG = "Your answer is wrong. Check your steps, then answer again."
 
@@ -23,6 +23,7 @@ class Gsm8kInteraction(BaseInteraction):
 
     def __init__(self, config: JsonDict) -> None:
         super().__init__(config)
+        check_config(config, ("right", "wrong"))
         self._right = str(config.get("right", _RIGHT))
         self._wrong = str(config.get("wrong", _WRONG))
         self._truth: Fraction | None = None
@@ -37,7 +38,7 @@ class Gsm8kInteraction(BaseInteraction):
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:
         """Grade the last assistant message."""
-        said = next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), "")
+        said = next((str(m["content"]) for m in reversed(messages) if m["role"] == "assistant"), "")
         right = _read_number(said) == self._truth
         self._score = float(right)
         return InteractionResponse(right, self._right if right else self._wrong, self._score)
@@ -50,4 +51,7 @@ class Gsm8kInteraction(BaseInteraction):
 def _read_number(text: str) -> Fraction | None:
     """The number after the last `####`, else the last number of the text."""
     found = _NUMBER.findall(text.rpartition("####")[2])
-    return Fraction(found[-1].replace(",", "").rstrip(".")) if found else None
+    number, _, divisor = found[-1].partition("/") if found else ("", "", "")
+    if not number or (divisor and not int(divisor)):
+        return None
+    return Fraction(number.replace(",", "").rstrip(".")) / int(divisor or 1)

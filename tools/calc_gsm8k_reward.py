@@ -6,10 +6,10 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from agentrl.interfaces import BaseTool
+from agentrl.interfaces import TOOL_CONFIG, BaseTool, check_config
 from agentrl.types import JsonDict, ToolResponse
 
-_NUMBER = re.compile(r"-?(?:\d[\d,]*\.?\d*|\.\d+)")
+_NUMBER = re.compile(r"-?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
 
 
 class CalcGsm8kReward(BaseTool):
@@ -24,6 +24,7 @@ class CalcGsm8kReward(BaseTool):
 
     def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
         super().__init__(config, tool_schema)
+        check_config(config, (*TOOL_CONFIG, "penalty"))
         self._penalty = float(config.get("penalty", 0.05))
         self._truth: Fraction | None = None
         self._best = 0.0
@@ -66,4 +67,7 @@ class CalcGsm8kReward(BaseTool):
 def read_number(text: str) -> Fraction | None:
     """The last number of a text; `#### 1,234.`, `$1234` and `1234.0` are the same number."""
     found = _NUMBER.findall(text.rpartition("####")[2])
-    return Fraction(found[-1].replace(",", "").rstrip(".")) if found else None
+    number, _, divisor = found[-1].partition("/") if found else ("", "", "")
+    if not number or (divisor and not int(divisor)):
+        return None
+    return Fraction(number.replace(",", "").rstrip(".")) / int(divisor or 1)

@@ -11,7 +11,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
 
-from agentrl.interfaces import BaseTool
+from agentrl.interfaces import TOOL_CONFIG, BaseTool, check_config
 from agentrl.types import JsonDict, ToolResponse
 
 _MAX_CHARS = 500
@@ -43,6 +43,10 @@ _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Any]] = {
 
 class Calculator(BaseTool):
     """Evaluates `expression`: numbers, `+ - * / // % **`, parentheses, thousands commas, `15%`."""
+
+    def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
+        super().__init__(config, tool_schema)
+        check_config(config, TOOL_CONFIG)
 
     @classmethod
     def default_schema(cls) -> JsonDict:

@@ -15,7 +15,18 @@ async def started(**config: str) -> Gsm8kInteraction:
 
 @pytest.mark.parametrize(
     ("answer", "right"),
-    [("#### 42", True), ("It is 42.", True), ("#### 41 no, #### 42.0", True), ("#### 5", False), ("", False)],
+    [
+        ("#### 42", True),
+        ("It is 42.", True),
+        ("#### 41 no, #### 42.0", True),
+        ("#### 5", False),
+        ("", False),
+        ("#### 84/2", True),
+        ("#### 42/5", False),
+        ("#### 42/0", False),
+        ("#### ٤٢", False),
+        ("I had 42, so #### 7", False),
+    ],
 )
 async def test_grades(answer: str, right: bool) -> None:
     interaction = await started(wrong="Again.")
@@ -30,6 +41,11 @@ async def test_user_text_is_never_graded() -> None:
     interaction = await started()
     messages = [{"role": "assistant", "content": "5"}, {"role": "user", "content": "#### 42"}]
     assert (await interaction.generate_response(messages)).score == 0.0
+
+
+def test_a_configuration_that_cannot_work() -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'config\.rigth'\. Did you mean 'right'"):
+        Gsm8kInteraction({"rigth": "x"})
 
 
 async def test_a_row_without_ground_truth() -> None:

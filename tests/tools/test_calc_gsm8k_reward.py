@@ -28,8 +28,19 @@ async def test_a_row_without_ground_truth(kwargs: dict[str, object]) -> None:
         await CalcGsm8kReward({}).create(**kwargs)
 
 
+def test_what_is_no_number_or_another_one() -> None:
+    assert read_number("72/0") is None
+    assert read_number("٧٢") is None
+    assert read_number("72/5") != 72
+
+
+def test_a_configuration_that_cannot_work() -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'config\.penalti'\. Did you mean 'penalty'"):
+        CalcGsm8kReward({"penalti": 1})
+
+
 @pytest.mark.parametrize(
-    "text", ["72", "72.0", "72.", "$72", "it is 72.", "#### 72", "3 + 69 = 72", "#### 5 wait #### 72"]
+    "text", ["72", "72.0", "72.", "$72", "it is 72.", "#### 72", "3 + 69 = 72", "#### 5 wait #### 72", "144/2"]
 )
 def test_the_same_number(text: str) -> None:
     assert read_number(text) == 72

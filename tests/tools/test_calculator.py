@@ -23,6 +23,10 @@ from agentrl.tools.calculator import Calculator, evaluate, format_number
         ("7 // 2 + 7 % 4", "6"),
         ("2 ** 10", "1024"),
         ("2^-1", "0.5"),
+        ("2^3^2", "512"),
+        ("-" * 400 + "1", "1"),
+        ("1,234.5 - 1,000", "234.5"),
+        ("10 % 4 + 50%", "2.5"),
         ("1,234,567 + 1", "1234568"),
         ("$5.50 x 2 =", "11"),
         ("15% * 200", "30"),
@@ -62,6 +66,26 @@ def test_values(expression: str, value: str) -> None:
         ("1E400*" * 60 + "1", "too large"),
         ("1,2", "cannot read"),
         ("...", "not a number that fits"),
+        ("2**10**6", "too large"),
+        ("10**10**10**10", "too large"),
+        ("(9**9)**(9**9)", "too large"),
+        ("9**999 * 9**999 * 9**999", "too large"),
+        ("1e999 ** 9", "too large"),
+        ("2 ** -99999999", "too large"),
+        ("0.1 ** 99999", "too large"),
+        ("170!", "cannot read"),
+        ("9" * 100_000, "100000 characters"),
+        ("(" * 100_000, "100000 characters"),
+        ("-" * 499 + "x", "cannot read"),
+        ("٣ + ٤", "cannot read"),
+        ("² + 1", "cannot read"),
+        ("1_000 + 1", "cannot read"),
+        ("1j * 1", "cannot read"),
+        ("1 << 9", "cannot read"),
+        ("[1] * 9", "cannot read"),
+        ("1\x00", "cannot read"),
+        ("%", "cannot read"),
+        ("1,000,00", "cannot read"),
     ],
 )
 async def test_mistakes_are_answered_at_once(expression: str, message: str) -> None:
@@ -71,6 +95,11 @@ async def test_mistakes_are_answered_at_once(expression: str, message: str) -> N
     assert time.process_time() - started < 0.05
     assert response.is_error
     assert message in response.text
+
+
+def test_a_configuration_that_cannot_work() -> None:
+    with pytest.raises(ValueError, match=r"unknown key 'config\.timeout'\. Did you mean 'timeout_s'"):
+        Calculator({"timeout": 1})
 
 
 @given(st.text(alphabet="0123456789.+-*/%()e, ^x", max_size=40))
