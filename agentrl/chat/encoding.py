@@ -56,7 +56,7 @@ class TextEncoder:
         names = sorted(self.special_ids, key=len, reverse=True)
         self._special = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)()")
         self._beginnings = {name[:size] for name in names if not name[0].isalnum() for size in range(1, len(name))}
-        self._beginning_ends = {beginning[-1] for beginning in self._beginnings}
+        self._first_chars = {beginning[0] for beginning in self._beginnings}
         self._longest = max(map(len, names), default=0)
         nonce = secrets.token_hex(8)
         self._marker = f"Hidden{nonce}N%dE"
@@ -139,9 +139,10 @@ class TextEncoder:
 
     def _begun(self, text: str) -> int:
         """Length of a special token's beginning at the end of a text: what the template puts next may complete it."""
-        if not self._by_piece or text[-1:] not in self._beginning_ends:
+        end = text[-self._longest :] if self._by_piece else ""
+        if not any(char in end for char in self._first_chars):
             return 0
-        sizes = range(min(self._longest, len(text)), 0, -1)
+        sizes = range(len(end), 0, -1)
         return next((size for size in sizes if text[-size:] in self._beginnings), 0)
 
     def _hide(self, text: str, vault: list[str]) -> str:

@@ -60,6 +60,7 @@ class ChatRenderer:
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._stop_ids = frozenset([*stop_token_ids, *eos])
         self._prompts: dict[bytes, array[int]] = {}
+        self._schemas: dict[bytes, tuple[list[JsonDict], list[str]]] = {}
         self.tails = TurnTails(self._apply, self.encoder, self._stop_ids, self.name)
 
     @property
@@ -105,16 +106,15 @@ class ChatRenderer:
         Raises:
             TemplateError: the template refuses the conversation.
         """
-        vault: list[str] = []
-        text = self._apply(self._protect(messages, vault), self.encoder.protect(tools, vault), add_generation_prompt)
+        hidden_tools, vault = self._protect_tools(tools)
+        text = self._apply(self._protect(messages, vault), hidden_tools, add_generation_prompt)
         return self.encoder.encode(text, vault)
 
     def delta(
         self, messages: Sequence[Message], *, sampled_ids: Sequence[int], tools: Sequence[JsonDict] | None = None
     ) -> list[int]:
         """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4)."""
-        vault: list[str] = []
-        hidden_tools = self.encoder.protect(tools, vault) if tools else None
+        hidden_tools, vault = self._protect_tools(tools)
         text, follows = self.tails.render(self._protect(messages, vault), hidden_tools)
         tail = self.encoder.encode(text, vault)
         return tail[self._already_sampled(tail, sampled_ids, follows.end_ids) :]
@@ -136,6 +136,17 @@ class ChatRenderer:
         from agentrl.chat.probe import probe_template
 
         return probe_template(self, tools, after)
+
+    def _protect_tools(self, tools: Sequence[JsonDict] | None) -> tuple[list[JsonDict] | None, list[str]]:
+        """Schemas without look-alikes, and a vault that begins with those: they are the same in every turn of a run."""
+        if not tools:
+            return None, []
+        key = orjson.dumps(tools)
+        if key not in self._schemas:
+            vault: list[str] = []
+            self._schemas[key] = self.encoder.protect(tools, vault), vault
+        hidden, vault = self._schemas[key]
+        return hidden, list(vault)
 
     def _protect(self, messages: Sequence[Message], vault: list[str]) -> list[Message]:
         return [
