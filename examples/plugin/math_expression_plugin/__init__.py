@@ -1,0 +1,1 @@
+"""Plug-ins for agentrl: arithmetic by written expressions."""
