@@ -104,6 +104,8 @@ class ToolSet:
         """
         most = self._limits.max_parallel_calls or len(calls)
         started = [self._execute_one(call, lambda: self._contexts.make(messages, turn)) for call in calls[:most]]
+        if len(started) == 1 == len(calls):  # the common case needs no task of its own
+            return [await started[0]]
         results = await asyncio.gather(*started, return_exceptions=True)
         responses: list[ToolResponse] = []
         for result in results:
