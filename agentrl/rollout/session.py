@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
@@ -94,7 +95,7 @@ class Session:
             EngineError: as `Router.generate`.
         """
         self._check_continues(prompt_ids)
-        owner = _owner(prompt_ids)
+        request = Request.of(prompt_ids)
         config = self.setup.config
         if config.trainer.deterministic:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
@@ -116,7 +117,7 @@ class Session:
         finally:
             self.generate_s += time.perf_counter() - started
         self.gate.succeeded(ENGINE)
-        self._last = Request(owner, len(prompt_ids), [] if owner else list(prompt_ids), output.token_ids)
+        self._last = replace(request, sampled=output.token_ids)
         return output
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
@@ -138,6 +139,12 @@ class Request:
     ids: list[int]
     """A copy, where no trajectory vouches for them."""
     sampled: list[int]
+
+    @classmethod
+    def of(cls, prompt_ids: list[int], sampled: Sequence[int] = ()) -> Request:
+        """A request that is about to be sent, and its answer where it is there."""
+        owner = _owner(prompt_ids)
+        return cls(owner, len(prompt_ids), [] if owner else list(prompt_ids), list(sampled))
 
     def is_continued_by(self, prompt_ids: list[int]) -> bool:
         """Whether a later request begins with this one and what was sampled for it.
