@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentrl.chat.encoding import TextEncoder
@@ -70,7 +70,7 @@ class TurnForm:
 
 
 _PLAIN = TurnForm()
-_WITH_CALLS = [TurnForm(True, as_text, single) for single in (False, True) for as_text in (False, True)]
+_WITH_CALLS = [TurnForm(has_calls=True), TurnForm(has_calls=True, as_text=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,11 @@ class TurnTails:
         except TemplateError:
             if messages[0]["role"] != "tool":
                 raise
-            return self._render(follows, self._with_call_ids(follows, messages, offered), offered), follows
+        named = self._with_call_ids(follows, messages, offered)
+        try:
+            return self._render(follows, named, offered), follows
+        except TemplateError:  # several results, and it allows one call
+            return self._render(replace(follows, form=replace(follows.form, single=True)), named, offered), follows
 
     def following(self, role: str, with_tools: bool = False) -> Following:
         """How messages of this role follow a turn.

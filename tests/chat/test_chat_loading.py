@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
+from agentrl.chat import loading
 from agentrl.chat.loading import load_renderer, load_tokenizer
 from agentrl.errors import TemplateError
 from agentrl.testing.models import byte_tokenizer
@@ -106,3 +107,12 @@ def test_ids_of_real_folders(folder: str, request: pytest.FixtureRequest, caplog
     text = "It's 12345  spaces\n\n你好"
     assert tokenizer(text).input_ids == Tokenizer.from_file(str(path / "tokenizer.json")).encode(text).ids
     assert caplog.text == ""
+
+
+def test_ids_that_no_class_gives_are_reported(
+    model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither class reads the file as it is: the settings beside it say otherwise."""
+    monkeypatch.setattr(loading, "_first_other", lambda tokenizer, original: "x")
+    assert load_renderer(str(model)).encode_text("x")
+    assert "gives other ids than its tokenizer.json, for example for 'x'" in caplog.text

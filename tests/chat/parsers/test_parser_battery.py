@@ -137,6 +137,14 @@ def test_an_unknown_tool_is_a_call(syntax: Syntax) -> None:
         assert (found(turn), turn.errors) == ([call], [])
 
 
+@ALL
+def test_numbers_of_any_length(syntax: Syntax) -> None:
+    if syntax.arguments == "query":
+        return
+    call = ("calc", {"a": 7**2000, "list": [[[]]] * 200})
+    assert found(syntax.parser.parse(syntax.calls([call]), TOOLS)) == [call]
+
+
 JSON = pytest.mark.parametrize("syntax", [s for s in SYNTAXES if s.arguments == "json"], ids=lambda syntax: syntax.name)
 
 
@@ -167,6 +175,8 @@ def test_arguments_as_a_string_of_json(syntax: Syntax) -> None:
         ("{'a': 1}", ""),
         ('{"a": 1', ""),
         ('{"a": ' + "[" * 3000 + "]" * 3000 + "}", "nested too deeply"),
+        ('{"a": ' + "[" * 500 + "]" * 500 + "}", "nested too deeply"),
+        ('"{\\"a\\": 1} x"', "extra text after it: 'x'"),
         ('{"a": ' + "9" * 5000 + "}", ""),
     ],
 )

@@ -173,6 +173,19 @@ def test_json_in_other_shapes() -> None:
     assert calls("json", '```\n{"arguments": {}, "name": "f"}\n```') == [("f", {})]
 
 
+def test_arguments_are_found_among_other_keys() -> None:
+    text = '{"type": {"arguments": 7}, "name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": " "}'
+    turn = parse("json", f"[{text}, 5]")
+    assert [text[slice(*(place - 1 for place in call.arguments_span))] for call in turn.tool_calls] == [
+        '{"a": 1}',
+        '" "',
+    ]
+    assert [call.arguments for call in turn.tool_calls] == [{"a": 1}, {}]
+    assert "it is a JSON number" in turn.errors[0]
+    turn = parse("json", '[7, {"name": "f", "arguments": {}}]')
+    assert not turn.wants_tools  # a list that begins with something else
+
+
 def test_broken_json_ends_where_its_brackets_do() -> None:
     turn = parse("json", 'A {"name": "f", "arguments": {"a": [1, "}"], }} B')
     assert (turn.content, len(turn.errors)) == ("A  B", 1)
