@@ -1,0 +1,55 @@
+"""docs/rewards.md: its code runs, its settings load, and its numbers come out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agentrl.config import RunConfig
+from agentrl.interfaces import RewardInput, RewardResult
+from agentrl.rewards.combine import combine
+from agentrl.rewards.loading import load_reward_manager
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
+(SCORE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SETTINGS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+
+
+async def test_the_score_function(tmp_path: Path) -> None:
+    (tmp_path / "my_score.py").write_text(SCORE)
+    config = RunConfig()
+    config.custom_reward_function.path = str(tmp_path / "my_score.py")
+    config.custom_reward_function.reward_kwargs = {"penalty": 0.05}
+    item = RewardInput("my/own", "It is 7", 7, {"num_tool_calls": 2})
+    assert await load_reward_manager(config).score(item) == RewardResult(0.9, {"right": True})
+
+
+@pytest.mark.parametrize(
+    ("number", "score", "fields", "placed"),
+    [
+        (0, 0.9, {"tool_rewards": [-0.1, -0.1], "tool_reward_turns": [0, 1]}, []),
+        (1, 1.0, {"turn_scores": [0.0, 1.0], "turn_score_turns": [0, 1]}, [(1, 0.0), (4, 1.0)]),
+        (
+            2,
+            0.7,
+            {
+                "turn_scores": [0.0, 1.0],
+                "turn_score_turns": [0, 1],
+                "tool_rewards": [-0.5],
+                "tool_reward_turns": [0],
+            },
+            [(1, 0.0), (4, 0.2), (1, -0.5)],
+        ),
+    ],
+)
+def test_the_schemes(number: int, score: float, fields: dict[str, Any], placed: list[Any]) -> None:
+    config = RunConfig.model_validate(SETTINGS[number])
+    weights = config.reward_model.combine
+    mask = [1, 1, 0, 1, 1]
+    whole = combine(RewardResult(1.0 if weights.outcome else 0.0), fields, mask, mask, weights)
+    assert whole.score == pytest.approx(score)
+    assert whole.placed == placed
