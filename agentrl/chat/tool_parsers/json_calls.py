@@ -19,6 +19,7 @@ SPACE = re.compile(r"\s*+")
 _OBJECT = f"an object of the form {EXAMPLE}"
 _ARGUMENTS_KEY = re.compile(r'"(?:arguments|parameters)"\s*+:\s*+')
 _MOST_KEYS = 8
+_MOST_NESTED = 100
 
 _FIRST_WINDOW = 2048
 _CUT_TOKEN = 16
@@ -55,6 +56,7 @@ def decode(text: str, start: int, complaint: str) -> tuple[Any, int]:
             raise CallError(f"{complaint} ({error})", start) from None
         else:
             if whole or end < len(window):
+                _check_depth(value, window, end, complaint, start)
                 _check_characters(value, window, end, complaint, start)
                 return value, start + end
         size *= 2
@@ -203,6 +205,18 @@ def _arguments_span(call: ToolCall, text: str, start: int, end: int) -> tuple[in
         except CallError:
             continue
     return end, end
+
+
+def _check_depth(value: Any, window: str, end: int, complaint: str, start: int) -> None:
+    """Refuse what tools could not write as JSON again."""
+    if window.count("[", 0, end) + window.count("{", 0, end) <= _MOST_NESTED:
+        return
+    level = [value]
+    for _ in range(_MOST_NESTED):
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = list(itertools.chain.from_iterable(inner))
+    if any(isinstance(item, dict | list) for item in level):
+        raise CallError(f"{complaint} (nested too deeply)", start + end)
 
 
 def _check_characters(value: Any, window: str, end: int, complaint: str, start: int) -> None:

@@ -37,7 +37,7 @@ def typed(text: str, types: frozenset[str]) -> Any:
     if value is _NOTHING:
         return text
     kinds = {kind_of(value)}
-    if kinds == {"number"} and float(value).is_integer():
+    if kinds == {"number"} and (isinstance(value, int) or value.is_integer()):
         kinds.add("integer")
     if not types or types & kinds:
         whole = isinstance(value, float) and "integer" in types & kinds and "number" not in types

@@ -174,7 +174,7 @@ def test_json_in_other_shapes() -> None:
 
 
 def test_arguments_are_found_among_other_keys() -> None:
-    text = '{"type": {"arguments": 7}, "name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": " "}'
+    text = '{"name": "f", "x": {"arguments": 7}, "arguments": {"a": 1}}, {"name": "f", "arguments": " "}'
     turn = parse("json", f"[{text}, 5]")
     assert [text[slice(*(place - 1 for place in call.arguments_span))] for call in turn.tool_calls] == [
         '{"a": 1}',
