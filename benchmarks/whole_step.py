@@ -63,8 +63,8 @@ def run_agentrl(demo: Path, steps: int) -> list[float]:
 def report_split(rows: list[dict[str, float]]) -> None:
     """Print where a step's time goes.
 
-    Orchestration is what is left of a step once the longest wait for the engine, the longest tool call, the log-prob,
-    update and sync stages are taken away: rendering, parsing, HTTP, Ray, padding, rewards, logging.
+    Orchestration is what is left of a step once the longest wait for the engine, the longest tool calls, the longest
+    scoring, the log-prob, update and sync stages are taken away: rendering, parsing, HTTP, Ray, padding, logging.
     """
 
     def seconds(row: dict[str, float], name: str) -> float:
@@ -74,6 +74,7 @@ def report_split(rows: list[dict[str, float]]) -> None:
         {
             "generate": seconds(row, "agent_loop/generate_sequences/max"),
             "tools": seconds(row, "agent_loop/tool_calls/max"),
+            "reward": seconds(row, "agent_loop/compute_score/max"),
             "log_prob": seconds(row, "old_log_prob"),
             "update": seconds(row, "update_actor"),
             "sync": seconds(row, "update_weights"),

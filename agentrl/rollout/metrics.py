@@ -50,7 +50,7 @@ def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
     metrics |= spread("response_length", (len(row.tokens.response) for row in alive))
     metrics["response_length/clip_ratio"] = sum(row.stop_reason is StopReason.LENGTH for row in alive) / len(alive)
     metrics |= spread("prompt_length", (len(row.tokens.prompt) for row in alive))
-    for name in ("generate_sequences", "tool_calls"):
+    for name in ("generate_sequences", "tool_calls", "compute_score"):
         metrics |= spread(f"timing_s/agent_loop/{name}", (row.metrics.get(name, 0.0) for row in alive))
     return metrics
 

@@ -7,11 +7,12 @@ touches no other.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Any
+
+import numpy as np
 
 from agentrl.config.rollout import RolloutConfig
 from agentrl.errors import (
@@ -30,6 +31,7 @@ from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepI
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
 from agentrl.rollout.tool_host import ToolHost
+from agentrl.rollout.trainable import sampled_turns
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason
 
 logger = logging.getLogger(__name__)
@@ -202,7 +204,9 @@ class AgentLoopWorker:
         elif not self._keep_trainable(session, row):
             row.is_untrainable = True
         else:
+            started = time.perf_counter()
             result = await self._score(session, output, row)
+            row.metrics["compute_score"] = time.perf_counter() - started
             weights = self._setup.config.reward_model.combine
             whole = combine(result, row.extra, output.response_mask, row.tokens.mask.tolist(), weights)
             row.score, row.reward_extra, row.placed = whole.score, whole.extra, whole.placed
@@ -241,10 +245,8 @@ class AgentLoopWorker:
 
     def _assistant_text(self, output: AgentLoopOutput) -> str:
         """What the assistant wrote, turn by turn: exactly the tokens with mask 1."""
-        turns = itertools.groupby(zip(output.response_mask, output.response_ids, strict=True), key=lambda pair: pair[0])
-        return "\n".join(
-            self._setup.renderer.decode([token for _, token in group]) for sampled, group in turns if sampled
-        )
+        turns = sampled_turns(np.asarray(output.response_mask, np.int8))
+        return "\n".join(self._setup.renderer.decode(output.response_ids[start:end]) for start, end in turns)
 
     async def _release(self, session: Session) -> None:
         """Give back what the trajectory held. A failure here is logged: its tokens are good."""

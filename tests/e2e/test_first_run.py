@@ -72,6 +72,7 @@ def test_metrics_have_the_names_that_dashboards_know(done: Run) -> None:
         "timing_per_token_ms/gen",
         "timing_s/agent_loop/generate_sequences/mean",
         "timing_s/agent_loop/tool_calls/max",
+        "timing_s/agent_loop/compute_score/max",
         "perf/total_num_tokens",
         "perf/time_per_step",
         "perf/throughput",

@@ -62,6 +62,7 @@ def test_a_tool_conversation(make_engine: MakeEngine, make_manager: MakeManager,
     assert metrics["prompt_length/max"] == out.batch["prompts"].shape[1]
     assert metrics["timing_s/agent_loop/generate_sequences/min"] > 0
     assert metrics["timing_s/agent_loop/tool_calls/max"] > 0
+    assert metrics["timing_s/agent_loop/compute_score/max"] > 0
     assert 0 <= metrics["timing_s/agent_loop/loop_lag/mean"] <= metrics["timing_s/agent_loop/loop_lag/max"]
     assert out.meta_info["failures"] == []
     assert out.meta_info["global_step"] == 3
