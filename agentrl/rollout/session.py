@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
@@ -117,7 +116,8 @@ class Session:
         finally:
             self.generate_s += time.perf_counter() - started
         self.gate.succeeded(ENGINE)
-        self._last = replace(request, sampled=output.token_ids)
+        request.sampled = output.token_ids
+        self._last = request
         return output
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
@@ -129,7 +129,7 @@ class Session:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """What a request asked, as far as the next one must continue it."""
 
@@ -141,10 +141,10 @@ class Request:
     sampled: list[int]
 
     @classmethod
-    def of(cls, prompt_ids: list[int], sampled: Sequence[int] = ()) -> Request:
-        """A request that is about to be sent, and its answer where it is there."""
+    def of(cls, prompt_ids: list[int], sampled: list[int] | None = None) -> Request:
+        """A request that is about to be sent; `sampled` is filled in once it is answered."""
         owner = _owner(prompt_ids)
-        return cls(owner, len(prompt_ids), [] if owner else list(prompt_ids), list(sampled))
+        return cls(owner, len(prompt_ids), [] if owner else list(prompt_ids), sampled or [])
 
     def is_continued_by(self, prompt_ids: list[int]) -> bool:
         """Whether a later request begins with this one and what was sampled for it.
