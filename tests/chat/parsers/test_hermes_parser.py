@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 
@@ -84,22 +80,3 @@ def test_a_call_inside_thinking_is_a_thought() -> None:
     turn = PARSE(f"<think>I could write {good}</think>{good}")
     assert len(turn.tool_calls) == 1
     assert turn.content.startswith("<think>")
-
-
-@given(
-    st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "{", "}", '"name"', ":", '"a"', ",", "</think>", "x\n"]))
-)
-def test_never_raises(pieces: list[str]) -> None:
-    PARSE("".join(pieces))
-
-
-ARGUMENTS = st.dictionaries(
-    st.text(), st.recursive(st.none() | st.booleans() | st.integers(-999, 999) | st.text(), st.lists, max_leaves=5)
-)
-
-
-@given(st.text(min_size=1), ARGUMENTS)
-def test_what_was_written_is_read(name: str, arguments: dict[str, object]) -> None:
-    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=True).replace("<", "\\u003c")
-    (found,) = PARSE(call(body)).tool_calls
-    assert (found.name, found.arguments) == (name, arguments)

@@ -182,8 +182,6 @@ def test_arguments_are_found_among_other_keys() -> None:
     ]
     assert [call.arguments for call in turn.tool_calls] == [{"a": 1}, {}]
     assert "it is a JSON number" in turn.errors[0]
-    turn = parse("json", '[7, {"name": "f", "arguments": {}}]')
-    assert not turn.wants_tools  # a list that begins with something else
 
 
 def test_broken_json_ends_where_its_brackets_do() -> None:

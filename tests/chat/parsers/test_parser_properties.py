@@ -77,7 +77,7 @@ def _fits(value: Any) -> bool:
 
 
 @ALL
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_was_written_is_read(syntax: Syntax, data: st.DataObject) -> None:
     calls = data.draw(calls_of(syntax))
@@ -88,7 +88,7 @@ def test_what_was_written_is_read(syntax: Syntax, data: st.DataObject) -> None:
 
 
 @ALL
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(text=PIECES, offered=st.sampled_from([TOOLS, [CALC], [], None]))
 def test_no_text_raises(syntax: Syntax, text: str, offered: list[dict[str, Any]] | None) -> None:
     turn = syntax.parser.parse(text, offered)
