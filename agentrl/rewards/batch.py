@@ -10,9 +10,9 @@ from typing import Any
 
 from agentrl.errors import RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
+from agentrl.plugin_adapters.threads import call_in_thread
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.naive import to_result
-from agentrl.plugin_adapters.threads import call_in_thread
 
 GATHER_S = 0.05
 """How long a first trajectory waits for others before it is scored."""

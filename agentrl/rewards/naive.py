@@ -11,8 +11,8 @@ from typing import Any
 
 from agentrl.errors import RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
-from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.plugin_adapters.threads import call_in_thread
+from agentrl.rewards.dispatcher import ScoreFunction
 
 MAX_THREADS = 32
 
