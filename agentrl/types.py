@@ -88,7 +88,7 @@ class ToolResponse:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know of the conversation: one whose `execute` has a parameter `context` gets it with each call."""
+    """What a tool may know of the conversation: one whose `execute` has a parameter `context` gets it at each call."""
 
     messages: Sequence[Mapping[str, Any]]
     """The conversation up to the call, read-only; the last message holds the call."""
