@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ def load_renderer(
     chat_template: str | None = None,
     chat_template_kwargs: JsonDict | None = None,
     *,
+    stop_token_ids: Iterable[int] = (),
     trust_remote_code: bool = False,
 ) -> ChatRenderer:
     """Load the tokenizer and template of a model and check them against its configuration.
@@ -46,6 +48,7 @@ def load_renderer(
         tokenizer_path: folder of the tokenizer, where it is not the model's.
         chat_template: Jinja text, or the path of a `.jinja` file; None: the tokenizer's own.
         chat_template_kwargs: variables for the template.
+        stop_token_ids: ids that end a turn besides those of the model's configuration.
         trust_remote_code: run tokenizer code that comes with the folder.
 
     Raises:
@@ -67,7 +70,7 @@ def load_renderer(
         tokenizer,
         chat_template=_read_template(chat_template),
         chat_template_kwargs=chat_template_kwargs,
-        stop_token_ids=_stop_ids(Path(model_path)),
+        stop_token_ids=[*stop_token_ids, *_stop_ids(Path(model_path))],
         vocab_size=vocab_size,
     )
 

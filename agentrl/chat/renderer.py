@@ -184,7 +184,7 @@ class ChatRenderer:
         if not sampled:
             return 0
         last = sampled[-1]
-        if end and last in self._stop_ids and tuple(tail[: len(end)]) == end:
+        if end and (last in self._stop_ids or last == end[-1]) and tuple(tail[: len(end)]) == end:
             return len(end)  # any stop id stands for the template's own end of turn
         for length in range(min(len(tail), len(sampled)), 0, -1):
             if tail[length - 1] == last and tail[:length] == list(sampled[-length:]):

@@ -262,21 +262,37 @@ class TurnTails:
         """Ids and text up to the token that ends every assistant turn; empty where the next role's marker does (GLM).
 
         What follows a turn whoever speaks next, up to the generation prompt, is the end-of-turn scaffold. Its first
-        stop id ends the turn, or its first special token where no stop id is in it (gpt-oss).
+        stop id ends the turn, or its first special token where no stop id is in it (gpt-oss). A template may write
+        nothing after the last turn; then a stop id that comes before a user's and a tool's message alike is the end. Or
+        it ends the last turn otherwise than those before; then the end is what comes before the next role's marker.
         """
-        tail = self._plain_tail([USER], True)
-        scaffold = self._encoder.encode(tail, [])
-        pairs = zip(scaffold, self._encoder.encode(self._last_tail(), []), strict=False)
-        shared = [left for left, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
-        for ends in (self._stop_ids, self._encoder.special_id_set):
-            for place, token in enumerate(shared):
-                if token in ends:
-                    name = self._encoder.token_text(token)
-                    before, found, _ = tail.partition(name)
-                    rest = itertools.takewhile(lambda i: i not in self._encoder.special_id_set, shared[place + 1 :])
-                    self.separator = self._encoder.decode(list(rest))
-                    return shared[: place + 1], before + found
+        user, last = self._plain_tail([USER], True), self._last_tail()
+        scaffold, special = self._encoder.encode(user, []), self._encoder.special_id_set
+        shared = _common(scaffold, self._encoder.encode(last, []))
+        for candidates, ends in ((shared, self._stop_ids), (shared, special), (self._before_tool(), self._stop_ids)):
+            both = _common(scaffold, candidates)
+            place = next((place for place, token in enumerate(both) if token in ends), None)
+            if place is not None:
+                name = self._encoder.token_text(both[place])
+                before, found, _ = user.partition(name)
+                rest = itertools.takewhile(lambda token: token not in special, shared[place + 1 :])
+                self.separator = self._encoder.decode(list(rest))
+                return both[: place + 1], before + found
+        first, other = self._encoder.first_special(user), self._encoder.first_special(last, self._stop_ids)
+        opening = user.partition(USER["content"])[0]
+        if first and other and self._encoder.first_special(opening.partition(first[0])[2]):
+            before = user[: user.index(first[0]) + len(first[0])]
+            return self._encoder.encode(before, []), before
         return [], ""
+
+    def _before_tool(self) -> list[int]:
+        """What precedes a tool message that follows a plain turn; nothing where the template refuses one."""
+        answers = [_answer("tool", SHOWN, 0)]
+        try:
+            tail = self._plain_tail(answers, True)
+        except TemplateError:
+            return []
+        return self._encoder.encode(tail.partition(SHOWN)[0], []) if SHOWN in tail else []
 
     def _last_tail(self) -> str:
         """What follows the last turn of a conversation, without a generation prompt."""
@@ -302,3 +318,8 @@ def _answer(role: str, content: str, index: int) -> Message:
 def _call_id(index: int) -> str:
     """Nine letters and digits: the form that the strictest templates want."""
     return f"call{index:05d}"
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    """The longest common beginning."""
+    return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))]

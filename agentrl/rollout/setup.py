@@ -70,6 +70,7 @@ class RolloutSetup:
                 model.tokenizer_path,
                 model.chat_template,
                 config.data.apply_chat_template_kwargs,
+                stop_token_ids=rollout.stop_token_ids,
                 trust_remote_code=model.trust_remote_code,
             )
         discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)

@@ -31,6 +31,7 @@ def test_a_whole_folder(model: Path) -> None:
     renderer = load_renderer(str(model))
     tokenizer = byte_tokenizer()
     assert renderer.stop_token_ids == {3, 5, tokenizer.eos_token_id}
+    assert load_renderer(str(model), stop_token_ids=[7]).stop_token_ids == {3, 5, 7, tokenizer.eos_token_id}
     assert renderer.vocab_size == len(tokenizer)
     assert renderer.decode(renderer.render_prompt([{"role": "user", "content": "é"}])).endswith("assistant\n")
 
