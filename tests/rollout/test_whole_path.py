@@ -138,6 +138,20 @@ def test_a_worker_that_is_killed_is_replaced(
     assert list(out.non_tensor_batch["row"]) == list(range(24))
 
 
+def test_workers_record_for_all_and_replay_what_any_recorded(
+    ray_session: None, config: RunConfig, make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    rollout = config.actor_rollout_ref.rollout
+    rollout.agent.num_workers = rollout.agent.max_in_flight = 2
+    rollout.multi_turn.tool_cache.mode, rollout.multi_turn.tool_cache.path = "record", str(tmp_path)
+    engine = make_engine().address
+    batch = batch_of([sample(i) for i in range(8)])
+    recorded = by_row(roll_out(config, [engine], batch, "ray"))
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
+    rollout.multi_turn.tool_cache.mode = "replay"
+    assert by_row(roll_out(config, [engine], batch, "local")) == recorded
+
+
 def own_workers() -> list[int]:
     """Agent-loop workers below this process: other runs on this machine have theirs."""
     found = []
