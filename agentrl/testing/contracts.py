@@ -29,6 +29,9 @@ from agentrl.types import AgentLoopOutput, InteractionResponse, JsonDict, Messag
 NEEDED_FIELDS = ("messages", "turn_scores", "tool_rewards", "num_tool_calls")
 NEEDED_METRICS = ("generate_sequences", "tool_calls", "num_tool_calls", "num_tool_errors")
 
+MOST_TURNS = 16
+"""A loop that goes on after an answer gets the same one again, this often at most."""
+
 C = TypeVar("C")
 
 
@@ -140,7 +143,7 @@ async def check_agent_loop(spec: LoopSpec, final_answer: str = "42", **row_field
         **row_fields: what `run` gets besides `messages`.
 
     Returns:
-        The trajectory of a conversation of one turn.
+        The trajectory of a conversation in which every assistant turn is `final_answer`.
 
     Raises:
         AssertionError: with the clause that is broken.
@@ -148,7 +151,7 @@ async def check_agent_loop(spec: LoopSpec, final_answer: str = "42", **row_field
     case = LoopCase(spec, final_answer, row_fields)
     for contract in LOOP_CONTRACTS:
         await contract.check(case)
-    return await case.play(case.turn)
+    return await case.play(*[case.turn] * MOST_TURNS)
 
 
 def check_output(output: AgentLoopOutput) -> None:
@@ -281,10 +284,14 @@ async def _finalize_unused(case: InteractionCase) -> None:
 
 
 async def _exact_tokens(case: LoopCase) -> None:
-    output = await case.play(case.turn)
-    assert output.response_ids == case.turn, "the response must be what was sampled, id for id"
-    assert output.response_mask == [1] * len(case.turn)
-    assert output.num_turns == 2
+    output = await case.play(*[case.turn] * MOST_TURNS)
+    trained = [token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
+    turns = len(trained) // len(case.turn)
+    assert turns, "a turn that was sampled is not in the response"
+    assert trained == case.turn * turns, "the response must be what was sampled, id for id"
+    assert output.num_turns >= 2 * turns, f"`num_turns` is {output.num_turns} after {turns} assistant turns"
+    if turns == 1:
+        assert output.response_ids == case.turn, "the response must end with the last sampled token (R5)"
 
 
 async def _cut_turn(case: LoopCase) -> None:

@@ -28,7 +28,7 @@ from aiohttp import web
 
 from agentrl.errors import ToolServiceError, suggest
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_adapters import as_tool, schema_of
+from agentrl.plugin_adapters import as_tool, schema_of, takes_context
 from agentrl.plugins import resolve
 from agentrl.types import JsonDict, ToolResponse
 
@@ -182,6 +182,7 @@ class FaultyTool(BaseTool):
         super().__init__(config, schema)
         plugin, inner_config = _inner(config)
         self._inner = as_tool(plugin, inner_config, schema)
+        self._takes_context = takes_context(plugin, schema)
         self._shares: dict[str, float] = config.get("faults") or {}
         for name in self._shares:
             if name not in TOOL_FAULTS:
@@ -197,10 +198,15 @@ class FaultyTool(BaseTool):
 
     async def create(self, **create_kwargs: Any) -> None:
         """Create the inner tool."""
+        self._inner.scope = self.scope
         await self._inner.create(**create_kwargs)
 
-    async def execute(self, arguments: JsonDict, *, fault_key: Any = None, **execute_kwargs: Any) -> ToolResponse:
+    async def execute(
+        self, arguments: JsonDict, *, context: Any = None, fault_key: Any = None, **execute_kwargs: Any
+    ) -> ToolResponse:
         """Fail, or run the call."""
+        if self._takes_context:
+            execute_kwargs["context"] = context
         self._calls += 1
         fault = self._draw(self._key if fault_key is None else fault_key)
         if fault == "error":

@@ -1,0 +1,150 @@
+"""Every command and every piece of code in the user's guide works as written, page by page, top to bottom."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import blocks, run_page
+from zygote import CLIENT
+
+from agentrl.rollout.local_pool import LoopThread
+from agentrl.testing.models import build_tiny_model, byte_tokenizer
+from agentrl.testing.scripted_engine import ScriptedEngine
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/data.md",
+    "docs/warm_start.md",
+    "docs/write_a_tool.md",
+    "docs/write_an_interaction.md",
+    "docs/agent_loops.md",
+    "docs/write_an_agent_loop.md",
+    "docs/port_from_verl.md",
+    "docs/testing_plugins.md",
+    "docs/rewards.md",
+)
+PAGES = [page for page in GUIDE if (ROOT / page).is_file()]
+MY_RUN = """
+data: {train_files: rows.parquet, max_prompt_length: 1400, max_response_length: 256, train_batch_size: 2}
+actor_rollout_ref:
+  model: {path: MODEL}
+  actor: {ppo_mini_batch_size: 2}
+  rollout:
+    n: 2
+    agent: {default_agent_loop: tool_agent}
+    multi_turn: {tool_config_path: tools/calculator.yaml, max_assistant_turns: 2}
+trainer: {total_training_steps: 1, backend: local, default_local_dir: outputs/my_run, logger: [jsonl]}
+"""
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pages call `MODEL`."""
+    return build_tiny_model(tmp_path_factory.mktemp("docs") / "MODEL")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Path) -> Path:
+    """Where a reader stands: the checkout, with a model, GSM8K's files, rows and a recipe of their own."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in ("configs", "examples", "docs", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "MODEL").symlink_to(model)
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.touch()
+    gsm8k = tmp_path / "GSM8K"
+    gsm8k.mkdir()
+    question = {"question": "What is 40 + 2?", "answer": "40 + 2 = <<40+2=42>>42\n#### 42"}
+    for split in ("train", "test"):
+        (gsm8k / f"{split}.jsonl").write_text((json.dumps(question) + "\n") * 8)
+    row = {
+        "prompt": [{"role": "user", "content": "40 + 2"}],
+        "data_source": "agentrl/arithmetic",
+        "reward_model": {"style": "rule", "ground_truth": "42"},
+    }
+    pq.write_table(pa.Table.from_pylist([row] * 4), tmp_path / "rows.parquet")
+    (tmp_path / "outputs" / "demo" / "data").mkdir(parents=True)  # what `make demo` leaves, besides its model
+    (tmp_path / "outputs" / "demo" / "data" / "test.parquet").symlink_to(tmp_path / "rows.parquet")
+    (tmp_path / "my_run.yaml").write_text(MY_RUN)
+    talk = [{"role": "user", "content": "40 + 2"}, {"role": "assistant", "content": "42"}]
+    pq.write_table(pa.Table.from_pylist([{"messages": talk}] * 32), tmp_path / "demonstrations.parquet")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with `agentrl` and `python`, which run in forks of one warm process."""
+    place = tmp_path_factory.mktemp("commands")
+    path = place / "zygote"
+    process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("zygote.py")), str(path)])
+    for program in ("agentrl", "python"):
+        (place / program).write_text(CLIENT.format(python=sys.executable, path=str(path), program=program))
+        (place / program).chmod(0o755)
+    give_up = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    yield place
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[str]:
+    """An engine that answers at once, for the pages' trainings."""
+    tokenizer = byte_tokenizer()
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "40+2"}}\n</tool_call>'
+    texts = {True: call, False: "The answer is 42"}
+    turns = {k: [*tokenizer.encode(v, add_special_tokens=False), tokenizer.eos_token_id] for k, v in texts.items()}
+
+    def respond(payload: dict[str, Any]) -> tuple[list[int], str]:
+        """Call the calculator first where the prompt offers it, then answer."""
+        offered = '"name": "calculator"' in tokenizer.decode(payload["input_ids"])
+        ids = turns[offered and payload["rid"].endswith("-0")]
+        budget = payload["sampling_params"]["max_new_tokens"]
+        return (ids, "stop") if len(ids) <= budget else (ids[:budget], "length")
+
+    thread, server = LoopThread("scripted-engine"), ScriptedEngine(respond)
+    yield thread.submit(server.start()).result(10)
+    thread.submit(server.stop()).result(10)
+    thread.stop()
+
+
+@pytest.fixture
+def environment(commands: Path) -> dict[str, str]:
+    """The warm commands come first."""
+    return {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "COLUMNS": "100"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_written(page: str, folder: Path, environment: dict[str, str], engine: str) -> None:
+    overrides = f"'actor_rollout_ref.rollout.server.addresses=[{engine}]' trainer.backend=local"
+    assert run_page(ROOT / page, folder, environment, overrides) > 0
+
+
+def test_few_blocks_are_left_out() -> None:
+    every = [block for page in PAGES for block in blocks(ROOT / page)]
+    left_out = [block for block in every if block.not_run is not None]
+    assert len(left_out) <= len(every) // 4
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    import re
+
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"

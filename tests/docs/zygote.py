@@ -1,0 +1,97 @@
+"""Runs the commands of the pages in forks of one process that has imported everything: a start takes milliseconds.
+
+`agentrl` and `python` on the pages' PATH are `CLIENT`, which passes arguments, folder and open files to this process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+
+CLIENT = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect({path!r})
+    call = json.dumps([{program!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    socket.send_fds(connection, [len(call).to_bytes(8, "big")], [0, 1, 2])
+    connection.sendall(call)
+    answer = connection.recv(8)
+sys.exit(int(answer or b"70"))
+"""
+WARM = (
+    "agentrl.trainer.run",
+    "agentrl.testing.plugin_check",
+    "agentrl.testing.faults",
+    "agentrl.trainer.sft",
+    "pytest",
+)
+
+
+def serve(path: str) -> None:
+    """Accept commands until killed; each runs in a child."""
+    for name in WARM:
+        importlib.import_module(name)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        connection, _ = server.accept()
+        if os.fork() == 0:
+            server.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            code = _run(connection)
+            connection.sendall(str(code).encode())
+            os._exit(0)
+        connection.close()
+
+
+def _run(connection: socket.socket) -> int:
+    head, files, _, _ = socket.recv_fds(connection, 8, 3)
+    call = b""
+    while len(call) < int.from_bytes(head, "big"):
+        call += connection.recv(2**16)
+    program, arguments, folder, environment = json.loads(call)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        _start(program, arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    else:
+        code = 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _start(program: str, arguments: list[str]) -> None:
+    if program == "agentrl":
+        from agentrl.cli import main
+
+        sys.argv = ["agentrl", *arguments]
+        main()
+    elif arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
