@@ -57,6 +57,7 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> li
     embedded, dtype = config.actor_rollout_ref.rollout.embedded, config.actor_rollout_ref.rollout.dtype
     options: dict[str, object | None] = {
         "model": config.actor_rollout_ref.model.path,
+        "tokenizer-path": config.actor_rollout_ref.model.tokenizer_path,
         "host": host,
         "port": port,
         "max-running-requests": embedded.max_running_requests,

@@ -246,6 +246,9 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pairs["--threads"] == "1"
     assert pairs["--device"] == "cpu"
     assert "--deterministic" not in command
+    assert "--tokenizer-path" not in command
+    config.actor_rollout_ref.model.tokenizer_path = "other"
+    assert "--tokenizer-path other" in " ".join(launch_command(config, 1, "127.0.0.1", 30001))
     config.trainer.deterministic = True
     assert "--deterministic" in launch_command(config, 1, "127.0.0.1", 30001)
     monkeypatch.setattr(sglang, "sglang_installed", lambda: True)

@@ -21,6 +21,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     parser = argparse.ArgumentParser(prog="python -m agentrl.inference.embedded", description=__doc__)
     add = parser.add_argument
     add("--model", required=True, help="Hugging Face folder")
+    add("--tokenizer-path", help="folder of the tokenizer; default: the model's")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=30000)
     add("--max-running-requests", type=int, default=128, help="requests that decode together")

@@ -86,7 +86,7 @@ class Admin:
         return answer(
             {
                 "model_path": options.model,
-                "tokenizer_path": options.model,
+                "tokenizer_path": options.tokenizer_path or options.model,
                 "is_generation": True,
                 "weight_version": self.engine.weight_version,
                 "model_type": spec.family,

@@ -45,7 +45,7 @@ class Engine:
     def __init__(self, options: EngineOptions, listener: Listener) -> None:
         self.options, self.listener = options, listener
         self.spec: ModelSpec = load_spec(options.model)
-        self.tokenizer = Tokenizer(options.model)
+        self.tokenizer = Tokenizer(options.tokenizer_path or options.model)
         self.context = options.max_context_length or self.spec.max_positions
         self.paused = False
         self.failed: str | None = None

@@ -17,6 +17,8 @@ class EngineOptions:
 
     model: str
     """Hugging Face folder: config.json, safetensors, tokenizer files."""
+    tokenizer_path: str | None = None
+    """Folder of the tokenizer, where it is not the model's."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 30000

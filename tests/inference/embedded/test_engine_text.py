@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +32,16 @@ def forced(tokenizer: PreTrainedTokenizerFast, harness: Harness, text: str, **pa
         object.__setattr__(request.params, "logit_bias", ((next(plan), 1000.0),))
         harness.step()
     return harness.result(request)
+
+
+def test_a_tokenizer_from_another_folder(
+    make_harness: Callable[..., Harness], tokenizer: PreTrainedTokenizerFast, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    model, other = tmp_path / "model", tmp_path / "tokenizer"
+    shutil.copytree(tiny_model_dir, model, ignore=shutil.ignore_patterns("tokenizer*", "chat_template*"))
+    tokenizer.save_pretrained(other)
+    harness = make_harness(model, tokenizer_path=str(other))
+    assert forced(tokenizer, harness, "say stop now", stop=["stop"])["text"] == "say "
 
 
 def test_ids_run_through_the_stop_string(harness: Harness, tokenizer: PreTrainedTokenizerFast) -> None:
