@@ -1,0 +1,69 @@
+"""A dump says of every token whether and by which weights it was sampled: the audit proves it from the file alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentrl.data_proto import DataProto
+from agentrl.observability.audit import audit, find_dumps
+from agentrl.observability.rollout_log import write_rollouts
+from agentrl.rollout.batching import collate
+from agentrl.rollout.records import RolloutRow, TokenArrays
+from agentrl.testing.loops import sampled
+from agentrl.trajectory import Trajectory
+from agentrl.types import AgentLoopOutput, StopReason
+
+
+def batch() -> DataProto:
+    """A long and a short trajectory, as they leave the rollout manager."""
+    rows = []
+    for number, turns in enumerate(([[10, 11, 2], [12, 2]], [[13]])):
+        stream = Trajectory([1] * (number + 1), 100)
+        for turn in turns:
+            if stream.response_ids:
+                stream.append_observation([30, 31])
+            stream.append_completion(sampled(turn))
+        output = AgentLoopOutput(
+            prompt_ids=stream.prompt_ids,
+            response_ids=stream.response_ids,
+            response_mask=stream.response_mask,
+            response_logprobs=stream.rollout_log_probs,
+            weight_versions=stream.weight_versions,
+            num_turns=2,
+            stop_reason=StopReason.COMPLETED,
+        )
+        rows.append(RolloutRow(number, TokenArrays.of(output), StopReason.COMPLETED, num_turns=2))
+    fields = ("ground_truth", "score", "uid", "data_source", "stop_reason", "num_turns", "num_tool_calls")
+    values = {name: np.array([1, 1], dtype=object) for name in (*fields, "messages", "reward_extra_info")}
+    return DataProto(collate(rows, 0), values)
+
+
+def words(ids: list[int]) -> str:
+    return "".join(f"[{token}]" for token in ids)
+
+
+def without_end(ids: list[int]) -> str:
+    return words(ids[:-1] if ids[-1:] == [2] else ids)
+
+
+def test_what_is_written_passes_the_audit(tmp_path: Path) -> None:
+    write_rollouts(tmp_path, 4, [batch()], without_end, exact=words)
+    first, second = audit(find_dumps(tmp_path))
+    assert first.violations == second.violations == []
+    assert first.segments == [("trained", 3, "[10][11][2]"), ("observed", 2, "[30][31]"), ("trained", 2, "[12][2]")]
+    assert first.record["output"] == "[10][11][2][30][31][12]"
+    assert sum(first.trained_by.values()) == 5
+    assert second.segments == [("trained", 1, "[13]")]
+
+
+@pytest.mark.parametrize("narrowed", [False, True])
+def test_a_mask_that_leaves_a_turn_out(tmp_path: Path, narrowed: bool) -> None:
+    data = batch()
+    data.batch["response_mask"][0, :3] = 0
+    write_rollouts(tmp_path, 4, [data], words, narrowed=narrowed)
+    first, _ = audit(find_dumps(tmp_path))
+    assert [violation.token for violation in first.violations] == ([] if narrowed else [0, 1, 2])
+    assert first.segments[0] == ("sampled", 3, "[10][11][2]")
