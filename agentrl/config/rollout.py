@@ -88,7 +88,8 @@ class ToolAgentLimits(Section):
     trajectory_timeout_s: float | None = Field(default=None, gt=0)
     """Deadline of a trajectory; null: no limit."""
     trainable_turns: Literal["all_assistant", "last_assistant", "final_answer"] = "all_assistant"
-    """Which sampled turns are trained on: all, the last, or the last only if it is an answer without a tool call."""
+    """Which sampled turns are trained on: all, the last, or the last only if it is an answer (no call but of a stop
+    tool)."""
     mask_tool_call_args: bool = False
     """Leave the arguments of tool calls out of training; with `trainable_turns` this only ever narrows the mask."""
 

@@ -28,25 +28,29 @@ class Training:
     """What of a trajectory is trained on.
 
     Args:
-        turns: `all_assistant`, `last_assistant` (the last turn), or `final_answer` (the last if it calls no tool).
+        turns: `all_assistant`, `last_assistant` (the last turn), or `final_answer` (the last if it calls no tool, or
+            one of `stop_tools`, which is how such agents answer).
         mask_arguments: leave the arguments of tool calls out.
     """
 
     turns: str = "all_assistant"
     mask_arguments: bool = False
 
-    def narrow(self, tokens: TokenArrays, decode: Decode, parse: Parse | None) -> TokenArrays:
+    def narrow(
+        self, tokens: TokenArrays, decode: Decode, parse: Parse | None, *, answered_by_tool: bool = False
+    ) -> TokenArrays:
         """The tokens with a mask that holds at most the ones it held.
 
         Args:
             tokens: of a finished trajectory.
             decode: sampled ids to text, without the stop id at their end.
             parse: finds the calls in a turn's text; None: there are none.
+            answered_by_tool: a stop tool ended the trajectory, so that the last turn is an answer.
         """
         if self.turns == "all_assistant" and not self.mask_arguments:
             return tokens
         mask: MaskArray = np.zeros_like(tokens.mask)
-        for start, end in self._trained_turns(tokens, decode, parse):
+        for start, end in self._trained_turns(tokens, decode, None if answered_by_tool else parse):
             mask[start:end] = 1
             if self.mask_arguments and parse is not None:
                 ids = tokens.response[start:end].tolist()

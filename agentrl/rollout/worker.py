@@ -218,7 +218,9 @@ class AgentLoopWorker:
             return True
         parser, schemas = session.loop.parser, session.tools.schemas
         parse = None if parser is None else lambda text: parser.parse(text, schemas)
-        row.tokens = self._setup.training.narrow(row.tokens, self._setup.renderer.decode, parse)
+        by_tool = row.stop_reason is StopReason.STOP_TOOL
+        decode = self._setup.renderer.decode
+        row.tokens = self._setup.training.narrow(row.tokens, decode, parse, answered_by_tool=by_tool)
         return bool(row.tokens.mask.any())
 
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:

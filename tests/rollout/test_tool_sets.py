@@ -127,6 +127,19 @@ def test_a_stop_tool_ends_the_trajectory(
     assert out.non_tensor_batch["extra_fields"][0]["stop_tool"]["response"] == "7"
 
 
+def test_a_stop_tool_gives_the_final_answer(
+    sets: RunConfig, make_engine: MakeEngine, make_manager: MakeManager, play: Any, encode: Any
+) -> None:
+    turns = sets.actor_rollout_ref.rollout.multi_turn
+    turns.stop_tools, turns.trainable_turns = ["final_answer"], "final_answer"
+    last = call("final_answer", answer="7")
+    engine = make_engine(play(call("lookup", key="a"), last))
+    out = make_manager(engine.address).generate_sequences(batch_of([in_env(0)]))
+    ids = encode(last)
+    assert out.batch["response_mask"].sum().item() == len(ids)
+    assert out.batch["response_mask"][0][-len(ids) :].tolist() == [1] * len(ids)
+
+
 def test_unknown_stop_tools_are_refused(sets: RunConfig) -> None:
     turns = sets.actor_rollout_ref.rollout.multi_turn
     turns.stop_tools = ["final_anser"]

@@ -74,7 +74,10 @@ def test_what_is_left(turns: str, mask_arguments: bool, wanted: str, renderer: C
 @pytest.mark.parametrize("last", [CALL, "<tool_call>{", f"so: {CALL}"])
 def test_a_call_is_no_final_answer(last: str, renderer: ChatRenderer) -> None:
     tokens = tokens_of(ANSWER, last, renderer=renderer)
-    assert not Training("final_answer").narrow(tokens, renderer.decode, HermesToolParser().parse).mask.any()
+    parse = HermesToolParser().parse
+    assert not Training("final_answer").narrow(tokens, renderer.decode, parse).mask.any()
+    answered = Training("final_answer").narrow(tokens, renderer.decode, parse, answered_by_tool=True)
+    assert shown(answered, renderer) == f"{last}{END}"
     assert shown(Training("last_assistant").narrow(tokens, renderer.decode, None), renderer) == f"{last}{END}"
     assert shown(Training("final_answer").narrow(tokens, renderer.decode, None), renderer) == f"{last}{END}"
 

@@ -37,9 +37,9 @@ class Tokenizer:
     def full(self) -> Any:
         """The transformers tokenizer, with the chat template."""
         if self._full is None:
-            from transformers import AutoTokenizer
+            from agentrl.chat.loading import load_tokenizer
 
-            self._full = AutoTokenizer.from_pretrained(self.folder)
+            self._full = load_tokenizer(str(self.folder))
         return self._full
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
