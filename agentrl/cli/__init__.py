@@ -99,9 +99,7 @@ def check(
         str | None, typer.Option(metavar="MODEL", help="Try out the chat template of a model folder, or a .jinja file.")
     ] = None,
     tools: Annotated[str | None, typer.Option(help="With --template: tool YAML that the run offers.")] = None,
-    chat_template: Annotated[
-        str | None, typer.Option(help="With --template: another .jinja file.")
-    ] = None,
+    chat_template: Annotated[str | None, typer.Option(help="With --template: another .jinja file.")] = None,
     tokenizer: Annotated[str | None, typer.Option(help="With --template FILE.jinja: folder of the tokenizer.")] = None,
     kwargs: Annotated[
         list[str] | None, typer.Option(help="With --template: key=value for the template; may be repeated.")
