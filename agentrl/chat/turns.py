@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +19,8 @@ from agentrl.chat.encoding import TextEncoder
 from agentrl.errors import TemplateError
 from agentrl.types import JsonDict, Message
 
-NEUTRAL = "NeutralTurnOfTheAssistant"
-"""Stands in for the sampled turn: its text never enters a rendering (R4)."""
+NEUTRAL = f"NeutralTurnOfTheAssistant{secrets.token_hex(8)}"
+"""Stands in for the sampled turn: its text never enters a rendering (R4). No tool and no user can know it."""
 SHOWN = "NeutralAnswerToTheAssistant"
 _ALSO_SHOWN = "NeutralSecondAnswer"
 USER: Message = {"role": "user", "content": "NeutralQuestionOfTheUser"}

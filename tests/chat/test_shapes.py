@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agentrl.chat.turns import NEUTRAL
 from agentrl.errors import TemplateError
 from tests.chat.shapes import SHAPES, TOOL, TOOLS, USER, Case
 
@@ -72,6 +73,18 @@ def test_a_call_with_a_number_or_two_ends_as_any_other() -> None:
         sampled = [*sampled, renderer.encoder.special_ids["<|tool_response>"]]
         text = renderer.encoder.decode(renderer.delta([RESULT], sampled_ids=sampled))
         assert text == 'response:calculator{value:<|"|>42<|"|>}<tool_response|>'
+
+
+@pytest.mark.parametrize("name", ["hermes", "deepseek", "glm"])
+def test_no_text_of_a_message_is_taken_for_the_turn_that_stands_in(name: str) -> None:
+    """A tool or a user could else cut out of the prompt whatever comes before that text, other results included."""
+    renderer = SHAPES[name].renderer
+    known = NEUTRAL.rstrip("0123456789abcdef")  # as far as the source tells it
+    for text in (known, f"one {known} two"):
+        for following in ([RESULT, {**SECOND, "content": text}], [{**ASKED, "content": text}]):
+            sampled = renderer.encode_text("Hm")
+            shown = renderer.encoder.decode(renderer.delta(following, sampled_ids=sampled))
+            assert all(message["content"] in shown for message in following)
 
 
 def test_no_message_is_just_the_next_generation_prompt() -> None:
