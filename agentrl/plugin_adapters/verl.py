@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import uuid
 from typing import Any
 
 from agentrl.errors import PluginError
@@ -39,15 +40,18 @@ class VerlTool(BaseTool):
     def __init__(self, cls: type, config: JsonDict, tool_schema: JsonDict) -> None:
         super().__init__(config, tool_schema)
         self._tool = cls(config, SchemaView(tool_schema))
-        self._id: Any = None
+        self._id: Any = str(uuid.uuid4())
         self._made = False
 
     async def create(self, **create_kwargs: Any) -> None:
-        """Create the instance; verl passes the row's mapping as one keyword."""
-        whole = {"create_kwargs": create_kwargs} if _accepts(self._tool.create, "create_kwargs") else create_kwargs
-        made = await call(self._tool.create, **whole)
+        """Create the instance; verl passes the row's mapping as one keyword. It may keep the id or give its own."""
+        if hasattr(self._tool, "create"):
+            whole = {"create_kwargs": create_kwargs} if _accepts(self._tool.create, "create_kwargs") else create_kwargs
+            known = {"instance_id": self._id} if has_parameter(type(self._tool), "create", "instance_id") else {}
+            made = await call(self._tool.create, **known, **whole)
+            own = made[0] if isinstance(made, tuple) else made
+            self._id = self._id if own is None else own
         self._made = True
-        self._id = made[0] if isinstance(made, tuple) else made
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
         """Run one call and merge verl's triple into one response."""
@@ -58,8 +62,10 @@ class VerlTool(BaseTool):
         numbers = {key: float(value) for key, value in (metrics or {}).items() if isinstance(value, int | float)}
         if isinstance(answer, str):
             return ToolResponse(text=answer, reward=reward, metrics=numbers)
+        if not hasattr(answer, "text"):
+            raise TypeError(f"tool {self.name}: execute returned {answer!r} as response, wanted text or a ToolResponse")
         return ToolResponse(
-            text=getattr(answer, "text", None) or "",
+            text=answer.text or "",
             reward=reward,
             metrics=numbers,
             image=list(getattr(answer, "image", None) or []),
@@ -89,14 +95,17 @@ class VerlInteraction(BaseInteraction):
     def __init__(self, cls: type, config: JsonDict) -> None:
         super().__init__(config)
         self._interaction: Any = cls(config)
-        self._id: Any = None
+        self._id: Any = str(uuid.uuid4())
         self._started = False
         self._kwargs: JsonDict = {}
 
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
         """Start the instance; verl passes the row's mapping again with every turn."""
-        self._kwargs = interaction_kwargs
-        self._id = await call(self._interaction.start_interaction, None, **interaction_kwargs)
+        answer = self._interaction.generate_response
+        self._kwargs = {key: value for key, value in interaction_kwargs.items() if _accepts(answer, key)}
+        if hasattr(self._interaction, "start_interaction"):
+            own = await call(self._interaction.start_interaction, self._id, **interaction_kwargs)
+            self._id = self._id if own is None else own
         self._started = True
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:

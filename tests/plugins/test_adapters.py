@@ -127,6 +127,55 @@ async def test_a_verl_tool_with_named_parameters_and_sync_methods() -> None:
         schema_of(Named, {})
 
 
+class KeepsTheGivenId:
+    """Counts on the id that it is given, as verl's loop gives one."""
+
+    def __init__(self, config: Any, tool_schema: Any = None) -> None:
+        self.truths: dict[str, str] = {}
+
+    async def create(self, instance_id: str, ground_truth: str) -> None:
+        assert isinstance(instance_id, str)
+        self.truths[instance_id] = ground_truth
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any]) -> tuple[Any, float, dict]:
+        return parameters.get("answer", self.truths[instance_id]), 0.0, {}
+
+    async def start_interaction(self, instance_id: str, **kwargs: Any) -> None:
+        await self.create(instance_id, kwargs["ground_truth"])
+
+    async def generate_response(self, instance_id: str, messages: list[Any]) -> tuple[bool, str, float, dict]:
+        return True, self.truths[instance_id], 1.0, {}
+
+
+async def test_verl_plugins_that_keep_the_id_they_are_given() -> None:
+    tool = as_tool(KeepsTheGivenId, {}, SCHEMA)
+    await tool.create(ground_truth="7")
+    assert (await tool.execute({})).text == "7"
+    interaction = as_interaction(KeepsTheGivenId, {})
+    await interaction.start_interaction(ground_truth="7", query="q")
+    assert (await interaction.generate_response([])).content == "7"
+
+
+@pytest.mark.parametrize("answer", [{"text": "lost"}, 5, None])
+async def test_a_verl_answer_of_another_type_is_no_empty_text(answer: Any) -> None:
+    tool = as_tool(KeepsTheGivenId, {}, SCHEMA)
+    await tool.create(ground_truth="7")
+    with pytest.raises(TypeError, match="wanted text or a ToolResponse"):
+        await tool.execute({"answer": answer})
+
+
+async def test_a_verl_tool_without_create() -> None:
+    class Stateless:
+        def __init__(self, config: Any, tool_schema: Any) -> None: ...
+
+        async def execute(self, instance_id: str, parameters: dict[str, Any]) -> tuple[str, float, dict]:
+            return f"{len(instance_id) > 0}", 0.0, {}
+
+    tool = as_tool(Stateless, {}, SCHEMA)
+    await tool.create()
+    assert (await tool.execute({})).text == "True"
+
+
 class VerlStyleInteraction:
     def __init__(self, config: dict[str, Any]) -> None:
         self.finalized: list[str] = []
