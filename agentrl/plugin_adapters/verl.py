@@ -46,9 +46,7 @@ class VerlTool(BaseTool):
     async def create(self, **create_kwargs: Any) -> None:
         """Create the instance; verl passes the row's mapping as one keyword. It may keep the id or give its own."""
         if hasattr(self._tool, "create"):
-            whole = {"create_kwargs": create_kwargs} if _accepts(self._tool.create, "create_kwargs") else create_kwargs
-            known = {"instance_id": self._id} if has_parameter(type(self._tool), "create", "instance_id") else {}
-            made = await call(self._tool.create, **known, **whole)
+            made = await call(self._tool.create, **_create_keywords(self._tool.create, self._id, create_kwargs))
             own = made[0] if isinstance(made, tuple) else made
             self._id = self._id if own is None else own
         self._made = True
@@ -161,3 +159,13 @@ def has_parameter(cls: type, method: str, parameter: str) -> bool:
 def _accepts(function: Any, keyword: str) -> bool:
     parameters = inspect.signature(function).parameters
     return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _create_keywords(create: Any, instance_id: str, create_kwargs: JsonDict) -> JsonDict:
+    """The row's mapping as one keyword, and what of it `create` names; all of it where it takes no such keyword."""
+    named = inspect.signature(create).parameters
+    keywords = {"instance_id": instance_id} if "instance_id" in named else {}
+    if not _accepts(create, "create_kwargs"):
+        return {**keywords, **create_kwargs}
+    known = {key: value for key, value in create_kwargs.items() if key in named}
+    return {**keywords, "create_kwargs": create_kwargs, **known}

@@ -156,6 +156,17 @@ async def test_verl_plugins_that_keep_the_id_they_are_given() -> None:
     assert (await interaction.generate_response([])).content == "7"
 
 
+async def test_a_verl_tool_with_both_ways_of_create_kwargs() -> None:
+    class Both(KeepsTheGivenId):
+        async def create(self, instance_id: str | None = None, ground_truth: str = "", **kwargs: Any) -> str:
+            self.truths["one"] = f"{ground_truth} {kwargs}"
+            return "one"
+
+    tool = as_tool(Both, {}, SCHEMA)
+    await tool.create(ground_truth="7")
+    assert (await tool.execute({})).text == "7 {'create_kwargs': {'ground_truth': '7'}}"
+
+
 @pytest.mark.parametrize("answer", [{"text": "lost"}, 5, None])
 async def test_a_verl_answer_of_another_type_is_no_empty_text(answer: Any) -> None:
     tool = as_tool(KeepsTheGivenId, {}, SCHEMA)
