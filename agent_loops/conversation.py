@@ -119,10 +119,12 @@ class Conversation:
 
     async def call_tools(self, turn: ParsedTurn) -> list[Message]:
         """Run a turn's calls and answer each of its mistakes (R10); empty, with `stop_reason`, when it ends there."""
-        most = self._context.limits.max_tool_calls
+        limits = self._context.limits
+        most, over = limits.max_tool_calls, self.out_of_turns
         left = len(turn.tool_calls) if most is None else most - self._num_tool_calls
-        if self.out_of_turns or (turn.tool_calls and left <= 0):
-            self.stop_reason = StopReason.MAX_TURNS if self.out_of_turns else StopReason.MAX_TOOL_CALLS
+        answers_by_tool = any(call.name in limits.stop_tools for call in turn.tool_calls)
+        if (over and not answers_by_tool) or (turn.tool_calls and left <= 0):
+            self.stop_reason = StopReason.MAX_TURNS if over else StopReason.MAX_TOOL_CALLS
             return []
         started = time.perf_counter()
         try:
@@ -131,11 +133,14 @@ class Conversation:
             )
         finally:
             self._tools_s += time.perf_counter() - started
-        self._num_tool_calls += len(responses)
+        self._num_tool_calls += min(len(responses), limits.max_parallel_calls or len(responses))
         spent = f"Not run: this conversation may make {most} tool calls, and they are used up."
         responses += [ToolResponse(text=spent, is_error=True) for _ in turn.tool_calls[left:]]
         self._count(responses, len(turn.errors))
         if self._ran_stop_tool(turn.tool_calls, responses):
+            return []
+        if over:
+            self.stop_reason = StopReason.MAX_TURNS
             return []
         answers = [_tool_message(call, response) for call, response in zip(turn.tool_calls, responses, strict=True)]
         return answers + [{"role": "tool", "name": "error", "content": error} for error in turn.errors]

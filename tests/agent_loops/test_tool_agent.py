@@ -163,6 +163,30 @@ async def test_too_many_parallel_calls_are_answered(player: Player) -> None:
     assert "at most 2 tool calls may be made in one turn" in answers[2]
 
 
+async def test_calls_that_are_not_run_use_up_nothing(player: Player) -> None:
+    bounds = limits(max_parallel_calls=1, max_tool_calls=2)
+    output = await player.play([CALL * 3, CALL, CALL], tools=[lookup], limits=bounds)
+    ran = [m for m in output.extra_fields["messages"] if m["content"] == "value of k"]
+    assert output.extra_fields["num_tool_calls"] == len(ran) == 2
+    assert output.stop_reason is StopReason.MAX_TOOL_CALLS
+
+
+@pytest.mark.parametrize("bound", ["max_assistant_turns", "max_user_turns"])
+async def test_the_last_turn_may_answer_by_a_stop_tool(player: Player, bound: str) -> None:
+    async def final_answer(answer: str) -> str:
+        """Answer."""
+        return answer
+
+    turns = 2 if bound == "max_assistant_turns" else 1
+    ask = '<tool_call>{{"name": "final_answer", "arguments": {{{}}}}}</tool_call>'
+    bounds = limits(stop_tools=("final_answer",), **{bound: turns})
+    for last, reason in (('"answer": "7"', StopReason.STOP_TOOL), ("", StopReason.MAX_TURNS)):
+        output = await player.play([CALL, ask.format(last)], tools=[lookup, final_answer], limits=bounds)
+        assert output.stop_reason is reason
+        assert output.response_ids[-1] == player.renderer.turn_end_ids[-1]
+    assert "stop_tool" not in output.extra_fields
+
+
 async def test_calls_of_a_trajectory_are_limited(player: Player) -> None:
     output = await player.play([CALL * 2, CALL * 2, CALL], tools=[lookup], limits=limits(max_tool_calls=3))
     assert output.stop_reason is StopReason.MAX_TOOL_CALLS
