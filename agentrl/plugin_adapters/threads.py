@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -59,9 +59,28 @@ async def call_in_thread(function: Callable[[], Any]) -> Any:
         try:
             outcome = function(), None
         except BaseException as error:  # handed to the caller, as every executor does
-            outcome = None, error
+            outcome = None, _bearable(error)
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, *outcome)
 
     _THREADS.run(run)
     return await future
+
+
+async def contained(work: Awaitable[Any]) -> Any:
+    """Await something of the user's in a task of its own; `sys.exit` there is an error as any other.
+
+    Raises:
+        RuntimeError: in place of `SystemExit`, which would end the event loop and all that runs in it.
+    """
+    try:
+        return await work
+    except SystemExit as error:
+        raise _bearable(error) from error
+
+
+def _bearable(error: BaseException) -> BaseException:
+    """An exception that a future and an event loop can carry."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

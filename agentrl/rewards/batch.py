@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.errors import RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
-from agentrl.plugin_adapters.threads import call_in_thread
+from agentrl.plugin_adapters.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.naive import to_result
 
@@ -102,9 +102,9 @@ class BatchRewardManager(RewardManager):
             "extra_infos": [item.extra_info for item in items],
         }
         if self._is_async:
-            return await self._score_fn(**arguments)
+            return await contained(self._score_fn(**arguments))
         outcome = await call_in_thread(lambda: self._score_fn(**arguments))
-        return await outcome if inspect.isawaitable(outcome) else outcome
+        return await contained(outcome) if inspect.isawaitable(outcome) else outcome
 
 
 def _settle_one(future: asyncio.Future[RewardResult], value: Any) -> None:

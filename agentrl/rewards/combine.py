@@ -10,6 +10,7 @@ the trajectory's last one (R6); with `level: trajectory` all of it sits there.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,15 +55,19 @@ def combine(
         weights: `reward_model.combine`.
 
     Raises:
-        RewardError: rewards cannot be placed, since the loop does not say to which turns they belong.
+        RewardError: the sum is no finite number, or the loop does not say to which turns its rewards belong.
     """
     if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
         return Combined(result.score, result.extra, [])
     turn_scores = [float(score) for score in fields.get("turn_scores", ())]
     tool_rewards = [float(reward) for reward in fields.get("tool_rewards", ())]
     parts = {"outcome_score": result.score, "turn_score": sum(turn_scores), "tool_reward": sum(tool_rewards)}
-    score = weights.outcome * result.score
-    score += weights.turn * parts["turn_score"] + weights.tool * parts["tool_reward"]
+    weighed = zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True)
+    score = sum(weight * part for weight, part in weighed if weight)
+    if not math.isfinite(score):
+        raise RewardError(
+            f"the reward is no finite number: {', '.join(f'{name} {part}' for name, part in parts.items())}"
+        )
     placed: Placed = []
     if weights.level == "turn":
         ends = turn_ends(sampled, mask)

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl.errors import RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
-from agentrl.plugin_adapters.threads import call_in_thread
+from agentrl.plugin_adapters.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
 
 MAX_THREADS = 32
@@ -61,10 +61,10 @@ class NaiveRewardManager(RewardManager):
             "extra_info": item.extra_info,
         }
         if self._is_async:
-            return await self._score_fn(**arguments)
+            return await contained(self._score_fn(**arguments))
         async with self._threads:
             outcome = await call_in_thread(lambda: self._score_fn(**arguments))
-        return await outcome if inspect.isawaitable(outcome) else outcome
+        return await contained(outcome) if inspect.isawaitable(outcome) else outcome
 
 
 def to_result(outcome: Any) -> RewardResult:

@@ -156,9 +156,11 @@ class ToolSet:
         execute = self._tools[spec.name].execute
         async with self._host.limiter(spec).turn():
             response = await self._guard(spec.name, execute, self._timeout(spec), arguments, **kwargs)
-        if not isinstance(response, ToolResponse):
-            raise ToolServiceError(f"tool '{spec.name}': execute returned {response!r}, wanted a ToolResponse")
-        return response
+        if not isinstance(response, ToolResponse) or not isinstance(response.text, str):
+            raise ToolServiceError(
+                f"tool '{spec.name}': execute returned {response!r}, wanted a ToolResponse with text"
+            )
+        return replace(response, text=valid_text(response.text))
 
     async def _guard(
         self, name: str, method: Callable[..., Awaitable[Any]], timeout_s: float, /, *args: Any, **kwargs: Any
@@ -175,7 +177,9 @@ class ToolSet:
             text = f"tool '{name}': {what} took longer than {timeout_s:g} s"
             self._report(name, started, text)
             raise ToolServiceError(text) from error
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             logger.exception("tool '%s': %s raised", name, what)
             text = f"tool '{name}': {what} raised {type(error).__name__}: {error}"
             if isinstance(error, OSError):  # anything else is a bug, which no waiting mends
@@ -200,6 +204,17 @@ class ToolSet:
         if limit is None or len(text.encode(errors="replace")) <= limit:
             return text  # no tokenizer makes more tokens than bytes
         return truncate(text, limit, self._limits.tool_response_truncate_side, self._renderer)
+
+
+def valid_text(text: str) -> str:
+    """The text with halves of surrogate pairs joined or replaced: no tokenizer and no file takes a single one."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancels this task; else a `CancelledError` is a plug-in's own, from something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def truncate(text: str, limit: int, side: str, renderer: Renderer) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from agentrl.errors import InfrastructureError
 from agentrl.interfaces import BaseInteraction
 from agentrl.rollout.outage import ServiceGate, interaction_service
+from agentrl.rollout.toolset import valid_text
 from agentrl.types import InteractionResponse, Message
 
 
@@ -38,11 +40,21 @@ class WatchedInteraction(BaseInteraction):
             await self._interaction.start_interaction(**interaction_kwargs)
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:
-        """Ask for its answer."""
+        """Ask for its answer.
+
+        Raises:
+            TypeError: it is none.
+        """
         with self._watch():
             response = await self._interaction.generate_response(messages)
         self._gate.succeeded(self._service)
-        return response
+        if not isinstance(response, InteractionResponse):
+            raise TypeError(f"{self._service}: generate_response returned {response!r}, wanted an InteractionResponse")
+        if not isinstance(response.content, str):
+            if response.should_terminate and response.content is None:
+                return replace(response, content="")
+            raise TypeError(f"{self._service}: its content is {response.content!r}, wanted text")
+        return replace(response, content=valid_text(response.content))
 
     async def calculate_score(self) -> float:
         """Ask for its score."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepI
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
 from agentrl.rollout.tool_host import ToolHost
+from agentrl.rollout.toolset import is_cancelled
 from agentrl.rollout.trainable import sampled_turns
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason
 
@@ -107,7 +109,9 @@ class AgentLoopWorker:
                 row = await self._finish(session, output)
             except (TimeoutError, EngineTimeout) as error:
                 row = _left_out(job, session, StopReason.TIMEOUT, error)
-            except Exception as error:  # the trajectory boundary
+            except (Exception, SystemExit, asyncio.CancelledError) as error:  # the trajectory boundary
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
                 row = _left_out(job, session, StopReason.ENV_ERROR, error)
             finally:
                 if session is not None:
@@ -225,6 +229,8 @@ class AgentLoopWorker:
 
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:
+            if not math.isfinite(output.reward_score):
+                raise RewardError(f"the agent loop gave reward_score {output.reward_score}, wanted a finite number")
             return RewardResult(float(output.reward_score))
         if self._setup.config.reward_model.combine.outcome == 0:
             return RewardResult(0.0)
@@ -277,7 +283,9 @@ async def _quietly(work: Awaitable[None], what: str) -> None:
     try:
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             await work
-    except Exception:  # part of the trajectory boundary
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # part of the trajectory boundary
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         logger.exception("%s failed", what)
 
 

@@ -1,0 +1,157 @@
+"""Whatever a user's tool, interaction, loop or score function does wrong ends its own trajectory with its cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rollout_helpers import MakeEngine, batch_of, sample
+
+from agentrl.config.root import RunConfig
+from agentrl.rollout.manager import AgentLoopManager
+from agentrl.types import Sample
+
+PLUGINS = """
+import asyncio
+import sys
+
+from agentrl.agent_loops.tool_agent import ToolAgent
+from agentrl.interactions.gsm8k import Gsm8kInteraction
+from agentrl.tools.calculator import Calculator
+from agentrl.types import InteractionResponse, ToolResponse
+
+
+async def cancelled():
+    task = asyncio.ensure_future(asyncio.sleep(9))
+    task.cancel()
+    await task
+
+
+class Tool(Calculator):
+    async def create(self, fault="", **kwargs):
+        self.fault = fault
+
+    async def execute(self, arguments, **kwargs):
+        match self.fault:
+            case "exits":
+                sys.exit(3)
+            case "awaits what was cancelled":
+                await cancelled()
+            case "gives a number as text":
+                return ToolResponse(text=7)
+            case "gives nan":
+                return ToolResponse(text="7", reward=float("nan"))
+            case "gives half a character":
+                return ToolResponse(text="7\\ud83d", reward=0.5)
+        return ToolResponse(text="7", reward=0.5)
+
+
+class Other(Gsm8kInteraction):
+    async def start_interaction(self, fault="", **kwargs):
+        self.fault = fault
+
+    async def generate_response(self, messages):
+        match self.fault:
+            case "exits":
+                sys.exit(3)
+            case "awaits what was cancelled":
+                await cancelled()
+            case "gives a tuple":
+                return True, "x", 1.0, {}
+            case "says nothing":
+                return InteractionResponse(False, None)
+            case "gives nan":
+                return InteractionResponse(True, "", float("nan"))
+            case "gives half a character":
+                return InteractionResponse(len(messages) > 4, "again \\udc80", 1.0)
+        return InteractionResponse(True, None, 1.0)
+
+
+class Loop(ToolAgent):
+    async def run(self, sampling_params, **row):
+        output = await super().run(sampling_params, **row)
+        match row["extra_info"].get("loop"):
+            case "exits":
+                sys.exit(3)
+            case "gives nan":
+                output.reward_score = float("nan")
+        return output
+
+
+def score(data_source, solution_str, ground_truth, extra_info):
+    match extra_info.get("score"):
+        case "exits":
+            sys.exit(3)
+        case "runs out":
+            return next(iter([]))
+    return 1.0
+
+
+async def ascore(**kwargs):
+    return score(**kwargs)
+"""
+TOOL = {
+    "": 1.5,
+    "exits": "SystemExit: 3",
+    "awaits what was cancelled": "CancelledError",
+    "gives a number as text": "execute returned ToolResponse(text=7",
+    "gives nan": "tool_reward nan",
+    "gives half a character": 1.5,
+}
+INTERACTION = {
+    "": 2.5,
+    "exits": "SystemExit: 3",
+    "awaits what was cancelled": "CancelledError",
+    "gives a tuple": "interaction 'other': generate_response returned (True, 'x', 1.0, {}), wanted an Inter",
+    "says nothing": "interaction 'other': its content is None, wanted text",
+    "gives nan": "turn_score nan",
+    "gives half a character": 4.0,
+}
+LOOP = {"exits": "SystemExit: 3", "gives nan": "reward_score nan, wanted a finite number"}
+SCORE = {"exits": "SystemExit: 3", "runs out": "raised"}
+
+
+def rows() -> tuple[list[Sample], list[float | str]]:
+    samples: list[Sample] = []
+    for fault in TOOL:
+        samples.append(sample(len(samples), tools_kwargs={"calculator": {"create_kwargs": {"fault": fault}}}))
+    for fault in INTERACTION:
+        samples.append(sample(len(samples), interaction_kwargs={"name": "other", "fault": fault}))
+    for place, faults in (("loop", LOOP), ("score", SCORE)):
+        samples += [sample(len(samples) + i, extra_info={place: fault}) for i, fault in enumerate(faults)]
+    return samples, [*TOOL.values(), *INTERACTION.values(), *LOOP.values(), *SCORE.values()]
+
+
+@pytest.mark.parametrize("score", ["score", "ascore"])
+def test_every_fault_ends_one_trajectory_alone(
+    score: str,
+    config: RunConfig,
+    tmp_path: Path,
+    make_engine: MakeEngine,
+    make_manager: Callable[..., AgentLoopManager],
+) -> None:
+    (tmp_path / "faulty.py").write_text(PLUGINS)
+    (tmp_path / "tools.yaml").write_text("tools:\n- class_name: faulty.py:Tool\n")
+    (tmp_path / "interactions.yaml").write_text("interaction:\n- class_name: faulty.py:Other\n")
+    (tmp_path / "loops.yaml").write_text("- name: mine\n  _target_: faulty.py:Loop\n")
+    rollout = config.actor_rollout_ref.rollout
+    rollout.multi_turn.tool_config_path = str(tmp_path / "tools.yaml")
+    rollout.multi_turn.interaction_config_path = str(tmp_path / "interactions.yaml")
+    rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
+    rollout.agent.default_agent_loop = "mine"
+    rollout.max_failure_rate = 0.9
+    config.custom_reward_function.path, config.custom_reward_function.name = str(tmp_path / "faulty.py"), score
+    config.reward_model.combine.turn = config.reward_model.combine.tool = 1.0
+    samples, wanted = rows()
+    out = make_manager(make_engine().address).generate_sequences(batch_of(samples))
+    scores = dict(zip(out.non_tensor_batch["row"], out.non_tensor_batch["score"], strict=True))
+    errors = {failure["row"]: failure["error"] for failure in out.meta_info["failures"]}
+    assert len(scores) + len(errors) == len(samples)
+    for row, expected in enumerate(wanted):
+        if isinstance(expected, str):
+            assert expected in errors[row], (row, errors[row])
+        else:
+            assert scores.get(row) == expected, (row, errors.get(row))
+    assert all(map(math.isfinite, scores.values()))
