@@ -50,8 +50,9 @@ class Gsm8kInteraction(BaseInteraction):
 
 def _read_number(text: str) -> Fraction | None:
     """The number after the last `####`, else the last number of the text."""
-    found = _NUMBER.findall(text.rpartition("####")[2])
-    number, _, divisor = found[-1].partition("/") if found else ("", "", "")
+    _, marker, end = text.rpartition("####")
+    found = _NUMBER.findall(end)
+    number, _, divisor = found[0 if marker else -1].partition("/") if found else ("", "", "")
     if not number or (divisor and not int(divisor)):
         return None
     return Fraction(number.replace(",", "").rstrip(".")) / int(divisor or 1)

@@ -65,9 +65,10 @@ class CalcGsm8kReward(BaseTool):
 
 
 def read_number(text: str) -> Fraction | None:
-    """The last number of a text; `#### 1,234.`, `$1234` and `1234.0` are the same number."""
-    found = _NUMBER.findall(text.rpartition("####")[2])
-    number, _, divisor = found[-1].partition("/") if found else ("", "", "")
+    """The number after the last `####`, else the last of the text; `#### 1,234.`, `$1234` and `1234.0` are the same number."""
+    _, marker, end = text.rpartition("####")
+    found = _NUMBER.findall(end)
+    number, _, divisor = found[0 if marker else -1].partition("/") if found else ("", "", "")
     if not number or (divisor and not int(divisor)):
         return None
     return Fraction(number.replace(",", "").rstrip(".")) / int(divisor or 1)

@@ -19,6 +19,8 @@ async def started(**config: str) -> Gsm8kInteraction:
         ("#### 42", True),
         ("It is 42.", True),
         ("#### 41 no, #### 42.0", True),
+        ("#### 42 apples in 7 boxes", True),
+        ("#### 7 boxes of 42 apples", False),
         ("#### 5", False),
         ("", False),
         ("#### 84/2", True),

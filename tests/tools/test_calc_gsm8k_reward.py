@@ -40,7 +40,8 @@ def test_a_configuration_that_cannot_work() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["72", "72.0", "72.", "$72", "it is 72.", "#### 72", "3 + 69 = 72", "#### 5 wait #### 72", "144/2"]
+    "text",
+    ["72", "72.0", "72.", "$72", "it is 72.", "#### 72", "3 + 69 = 72", "#### 5 wait #### 72", "144/2", "#### 72 in 8"],
 )
 def test_the_same_number(text: str) -> None:
     assert read_number(text) == 72
