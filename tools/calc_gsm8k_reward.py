@@ -65,7 +65,7 @@ class CalcGsm8kReward(BaseTool):
 
 
 def read_number(text: str) -> Fraction | None:
-    """The number after the last `####`, else the last of the text; `#### 1,234.`, `$1234` and `1234.0` are the same number."""
+    """The number after the last `####`, else the last one; `1,234.`, `$1234` and `1234.0` are the same number."""
     _, marker, end = text.rpartition("####")
     found = _NUMBER.findall(end)
     number, _, divisor = found[0 if marker else -1].partition("/") if found else ("", "", "")
