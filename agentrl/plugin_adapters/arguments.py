@@ -101,15 +101,23 @@ def hints_of(function: Any) -> dict[str, Any]:
     Raises:
         NameError: an annotation names what does not exist.
     """
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = innermost(function)
     hints = typing.get_type_hints(function if inspect.isroutine(function) else function.__call__, include_extras=True)
     hints.pop("return", None)
     return hints
 
 
+def innermost(function: Any) -> Any:
+    """The function behind a partial."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def _needs_objects(hint: Any) -> bool:
-    """Whether JSON values are not yet what the annotation says."""
+    """Whether JSON values are not yet what the annotation says; 3.0 is an integer in JSON."""
+    if hint is int:
+        return True
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return True
     parts = () if get_origin(hint) is Literal else get_args(hint)

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_adapters.arguments import arguments_of, hints_of, type_schema
+from agentrl.plugin_adapters.arguments import arguments_of, hints_of, innermost, type_schema
 from agentrl.plugin_adapters.threads import call_in_thread
 from agentrl.types import JsonDict, ToolContext, ToolResponse
 
@@ -59,8 +59,9 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
     Raises:
         PluginError: an annotation that JSON cannot carry, or a parameter list that a model cannot fill.
     """
-    name = getattr(function, "__name__", type(function).__name__)
-    summary, described = _read_docstring(inspect.getdoc(function) or "")
+    inner = innermost(function)
+    name = getattr(function, "__name__", None) or getattr(inner, "__name__", type(inner).__name__)
+    summary, described = _read_docstring(inspect.getdoc(inner) or "")
     try:
         hints = hints_of(function)
     except NameError as error:

@@ -161,6 +161,27 @@ async def test_partials_and_objects_that_can_be_called() -> None:
     assert (await as_tool(adder, {}, schema_of(adder, {})).execute({"a": 1, "b": "in"})).text == "1 INCH"
 
 
+def test_a_partial_is_named_after_its_function() -> None:
+    def scale(value: float, factor: float) -> float:
+        """Scale a value."""
+        return value * factor
+
+    shown = schema_of(functools.partial(scale, factor=2.0), {})["function"]
+    assert (shown["name"], shown["description"]) == ("scale", "Scale a value.")
+
+
+async def test_whole_numbers_reach_the_function_as_integers() -> None:
+    """Models write 3.0 too, which JSON Schema accepts as an integer; `range(3.0)` would be the tool's failure."""
+
+    def count(to: int, steps: list[int], most: int | None = None) -> str:
+        """Count."""
+        return f"{[*range(0, to, *steps)]} {most!r}"
+
+    tool = as_tool(count, {}, schema_of(count, {}))
+    assert (await tool.execute({"to": 3.0, "steps": [2.0], "most": 5.0})).text == "[0, 2] 5"
+    assert (await tool.execute({"to": 3, "steps": [1], "most": None})).text == "[0, 1, 2] None"
+
+
 async def test_functions_that_hang_starve_nobody() -> None:
     def work(hang: bool) -> str:
         """Work."""
