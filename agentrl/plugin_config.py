@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +38,7 @@ class ToolSpec:
 
     def build(self) -> BaseTool:
         """A fresh tool, adapted where the plug-in is a function or a verl class."""
-        return as_tool(self.cls, self.config, self.schema)
+        return as_tool(self.cls, copy.deepcopy(self.config), self.schema)
 
     def check_arguments(self, arguments: JsonDict) -> str | None:
         """What is wrong with a call's arguments, for the model to read; None when they fit the schema."""
@@ -67,7 +68,7 @@ class InteractionSpec:
 
     def build(self) -> BaseInteraction:
         """A fresh interaction, adapted where it was written for verl."""
-        return as_interaction(self.cls, self.config)
+        return as_interaction(self.cls, copy.deepcopy(self.config))
 
 
 @dataclass(frozen=True)

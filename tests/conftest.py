@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -28,7 +29,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("agentrl", deadline=None)  # machines that run tests are shared
 settings.load_profile("agentrl")
 
+PROCESS_TESTS = ("e2e", "single_controller", "cli/demo", "workers/test_ranks", "rollout/test_whole_path")
+"""Tests that start Ray or whole runs. They look at what such runs leave behind, so two must never run at once."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what stays together where the suite is spread over processes (`pytest -n 2 --dist loadgroup`)."""
+    root = Path(__file__).parent
+    for item in items:
+        file = item.path.relative_to(root).as_posix()
+        group = "processes" if file.startswith(PROCESS_TESTS) else file
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
@@ -42,13 +54,15 @@ def shared_folder() -> Path:
 def _made_once(shared_folder: Path, script: str, name: str) -> Path:
     """What a script of the shared models makes, kept between runs of the suite."""
     folder = Path(tempfile.gettempdir()) / name
-    made = subprocess.run(
-        ["bash", str(shared_folder / "models" / script), str(folder)],
-        env={**os.environ, "PYTHON": sys.executable},
-        capture_output=True,
-        check=False,
-        timeout=240,
-    )
+    with open(f"{folder}.lock", "w") as lock:  # the suite may run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = subprocess.run(
+            ["bash", str(shared_folder / "models" / script), str(folder)],
+            env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True,
+            check=False,
+            timeout=240,
+        )
     if made.returncode:
         pytest.skip(f"{script} does not run here (it needs a package index)")
     return folder

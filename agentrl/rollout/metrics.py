@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 Metrics = dict[str, float]
 _SHOWN_CAUSES = 5
-_HELD_S = 1e-3
 _CAUSE_CHARS = 300
 
 
@@ -36,9 +35,9 @@ def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
     metrics["rollout/env_error_rate"] = (len(rows) - len(alive)) / len(rows)
     metrics["rollout/untrainable"] = float(sum(row.is_untrainable for row in rows))
     metrics["rollout/refilled"] = float(sum(bool(row.earlier_errors) for row in alive))
-    held = [row.metrics.get("held", 0.0) for row in rows]
-    metrics["rollout/held_back"] = float(sum(seconds > _HELD_S for seconds in held))
-    metrics["rollout/outage_s"] = max(held)
+    held = [seconds for row in rows if (seconds := row.metrics.get("held", 0.0))]
+    metrics["rollout/held_back"] = float(len(held))
+    metrics["rollout/outage_s"] = max(held, default=0.0)
     metrics["timing_s/agent_loop/loop_lag/max"] = lag.worst
     metrics["timing_s/agent_loop/loop_lag/mean"] = lag.total / max(lag.count, 1)
     if not alive:

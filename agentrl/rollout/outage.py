@@ -103,14 +103,19 @@ class ServiceGate:
             state.tried_by, state.try_at = None, now + state.backoff_s
             self._notify()
 
-    async def wait(self, services: Sequence[str]) -> None:
+    async def wait(self, services: Sequence[str]) -> float:
         """Return once `enter` may succeed.
+
+        Returns:
+            seconds of outage that this took; exactly 0 when all services are up.
 
         Raises:
             ServiceDownError: a service stays down for too long.
         """
+        began: float | None = None
         while (state := self._first_closed(services)) is not None:
             now = time.monotonic()
+            began = now if began is None else began
             longest = self._engine_wait_s if state.name == ENGINE else self._wait_s
             ends = (state.down_since or now) + longest
             if now >= ends:
@@ -121,6 +126,7 @@ class ServiceGate:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+        return 0.0 if began is None else time.monotonic() - began
 
     def enter(self, services: Sequence[str], who: object) -> bool:
         """Whether a trajectory may start now. If a service it needs is down, it is the one that tries."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
@@ -17,7 +18,7 @@ from agentrl.rollout.tool_host import ToolHost
 from agentrl.rollout.toolset import ToolSet
 from agentrl.rollout.watched import WatchedInteraction
 from agentrl.trajectory import ContextIds, Trajectory
-from agentrl.types import GenerationOutput, JsonDict
+from agentrl.types import GenerationOutput, JsonDict, Sample
 
 if TYPE_CHECKING:
     from agentrl.inference.router import Router
@@ -46,7 +47,8 @@ class Session:
         cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router, gate: ServiceGate, host: ToolHost
     ) -> Session:
         """Build a trajectory's own tools and interaction; nothing has started yet."""
-        sample = job.sample
+        sample = _own(job.sample)
+        job = replace(job, sample=sample)
         spec = setup.interaction_of(sample)
         tools = ToolSet(
             setup.tools_of(sample),
@@ -156,6 +158,13 @@ class Request:
         if self.owner is None:
             return prompt_ids[: self.length] == self.ids
         return self.owner is _owner(prompt_ids) or prompt_ids[: self.length] == self.owner.context_ids[: self.length]
+
+
+def _own(sample: Sample) -> Sample:
+    """The row with copies of what plug-ins get of it: the trajectories of a group share the row, and no state."""
+    names = ("reward_model", "tools_kwargs", "interaction_kwargs", "extra_info")
+    parts = copy.deepcopy({name: getattr(sample, name) for name in names})
+    return replace(sample, **parts)
 
 
 def _owner(prompt_ids: list[int]) -> Trajectory | None:

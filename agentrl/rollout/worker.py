@@ -160,9 +160,7 @@ class AgentLoopWorker:
         """Take a slot once all services are up; seconds for which an outage held the trajectory back."""
         held_s = 0.0
         while True:
-            began = time.monotonic()
-            await self._gate.wait(services)
-            held_s += time.monotonic() - began
+            held_s += await self._gate.wait(services)
             await self._slots.acquire()
             if self._gate.enter(services, job):
                 return held_s

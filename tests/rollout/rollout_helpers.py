@@ -38,8 +38,14 @@ class EngineInThread:
         self._thread.submit(self.engine.stop()).result(10)
 
     def stop_soon(self) -> None:
-        """From inside `respond`: die before the answer is out."""
-        self._task = asyncio.get_running_loop().create_task(self.engine.stop())
+        """From inside `respond`: die before any other answer is out."""
+
+        async def die() -> None:
+            await self.engine.stop()
+            self.engine.faults.clear()
+
+        self.engine.faults.extend(["drop"] * 1000)  # what comes in while the server ends
+        self._task = asyncio.get_running_loop().create_task(die())
 
     def close(self) -> None:
         self.stop()

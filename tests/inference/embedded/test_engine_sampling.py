@@ -87,9 +87,9 @@ def test_samples_follow_the_distribution(params: dict[str, Any], ops: TorchOps) 
 
 def test_wide_vocabularies_are_sorted_only_as_far_as_needed(ops: TorchOps) -> None:
     flat = torch.zeros(20_000)
-    assert max(Counter(draw(flat, 3000, ops, top_p=0.9)).values()) < 8
-    assert len(set(draw(flat, 3000, ops, top_k=7))) <= 7
-    assert len(set(draw(flat, 3000, ops, top_k=6000))) > 1500
+    assert max(Counter(draw(flat, 600, ops, top_p=0.9)).values()) < 8
+    assert len(set(draw(flat, 600, ops, top_k=7))) <= 7
+    assert len(set(draw(flat, 600, ops, top_k=6000))) > 450
 
 
 @settings(deadline=None, max_examples=200)
