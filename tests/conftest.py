@@ -34,6 +34,7 @@ PROCESS_TESTS = ("e2e", "single_controller", "cli/demo", "workers/test_ranks", "
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what stays together where the suite is spread over processes (`pytest -n 2 --dist loadgroup`)."""
     root = Path(__file__).parent
