@@ -20,7 +20,7 @@ demo: setup
 	$(BIN)/agentrl demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -34,14 +35,17 @@ PROCESS_TESTS = ("e2e", "single_controller", "cli/demo", "workers/test_ranks", "
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what stays together where the suite is spread over processes (`pytest -n 2 --dist loadgroup`)."""
-    root = Path(__file__).parent
-    for item in items:
-        file = item.path.relative_to(root).as_posix()
-        group = "processes" if file.startswith(PROCESS_TESTS) else file
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `pytest -n 2` files stay whole, and tests that start Ray or whole runs stay in one process."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "processes" if file.removeprefix("tests/").startswith(PROCESS_TESTS) else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
