@@ -13,6 +13,7 @@ from typing import Any
 from agentrl.errors import InfrastructureError, PluginError, ToolServiceError, suggest
 from agentrl.interfaces import BaseTool, Renderer
 from agentrl.plugin_config import ToolSpec
+from agentrl.rollout.deadline import within
 from agentrl.rollout.outage import ServiceGate, tool_service
 from agentrl.rollout.tool_cache import CallCache, NoCache
 from agentrl.rollout.tool_context import ToolContexts
@@ -168,8 +169,7 @@ class ToolSet:
         """Await a tool's method; whatever goes wrong in it is a failure of infrastructure (R9)."""
         what, started = method.__name__, time.monotonic()
         try:
-            async with asyncio.timeout(timeout_s):
-                result = await method(*args, **kwargs)
+            result = await within(timeout_s, method(*args, **kwargs))
         except InfrastructureError as error:
             self._report(name, started, str(error))
             raise

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl.errors import InfrastructureError
 from agentrl.interfaces import BaseInteraction
+from agentrl.rollout.deadline import within
 from agentrl.rollout.outage import ServiceGate, interaction_service
 from agentrl.rollout.toolset import valid_text
 from agentrl.types import InteractionResponse, Message
@@ -37,7 +38,7 @@ class WatchedInteraction(BaseInteraction):
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
         """Start it."""
         with self._watch():
-            await self._interaction.start_interaction(**interaction_kwargs)
+            await within(None, self._interaction.start_interaction(**interaction_kwargs))
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:
         """Ask for its answer.
@@ -46,7 +47,7 @@ class WatchedInteraction(BaseInteraction):
             TypeError: it is none.
         """
         with self._watch():
-            response = await self._interaction.generate_response(messages)
+            response = await within(None, self._interaction.generate_response(messages))
         self._gate.succeeded(self._service)
         if not isinstance(response, InteractionResponse):
             raise TypeError(f"{self._service}: generate_response returned {response!r}, wanted an InteractionResponse")
@@ -59,11 +60,11 @@ class WatchedInteraction(BaseInteraction):
     async def calculate_score(self) -> float:
         """Ask for its score."""
         with self._watch():
-            return await self._interaction.calculate_score()
+            return await within(None, self._interaction.calculate_score())
 
     async def finalize_interaction(self) -> None:
         """End it; a failure here says nothing about later trajectories."""
-        await self._interaction.finalize_interaction()
+        await within(None, self._interaction.finalize_interaction())
 
     @contextmanager
     def _watch(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from rollout_helpers import MakeEngine, batch_of, sample
 
 from agentrl.config.root import RunConfig
+from agentrl.rollout import deadline
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.types import Sample
 
@@ -29,6 +31,14 @@ async def cancelled():
     await task
 
 
+async def stubborn():
+    for _ in range(24):
+        try:
+            await asyncio.sleep(0.05)
+        except:
+            pass
+
+
 class Tool(Calculator):
     async def create(self, fault="", **kwargs):
         self.fault = fault
@@ -39,6 +49,8 @@ class Tool(Calculator):
                 sys.exit(3)
             case "awaits what was cancelled":
                 await cancelled()
+            case "swallows cancellation":
+                await stubborn()
             case "gives a number as text":
                 return ToolResponse(text=7)
             case "gives nan":
@@ -58,6 +70,8 @@ class Other(Gsm8kInteraction):
                 sys.exit(3)
             case "awaits what was cancelled":
                 await cancelled()
+            case "swallows cancellation":
+                await stubborn()
             case "gives a tuple":
                 return True, "x", 1.0, {}
             case "says nothing":
@@ -96,6 +110,7 @@ TOOL = {
     "": 1.5,
     "exits": "SystemExit: 3",
     "awaits what was cancelled": "CancelledError",
+    "swallows cancellation": "tool 'calculator': execute took longer than 0.5 s",
     "gives a number as text": "execute returned ToolResponse(text=7",
     "gives nan": "tool_reward nan",
     "gives half a character": 1.5,
@@ -104,6 +119,7 @@ INTERACTION = {
     "": 2.5,
     "exits": "SystemExit: 3",
     "awaits what was cancelled": "CancelledError",
+    "swallows cancellation": "the interaction took longer than 0.5 s",
     "gives a tuple": "interaction 'other': generate_response returned (True, 'x', 1.0, {}), wanted an Inter",
     "says nothing": "interaction 'other': its content is None, wanted text",
     "gives nan": "turn_score nan",
@@ -131,7 +147,9 @@ def test_every_fault_ends_one_trajectory_alone(
     tmp_path: Path,
     make_engine: MakeEngine,
     make_manager: Callable[..., AgentLoopManager],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(deadline, "GRACE_S", 0.05)
     (tmp_path / "faulty.py").write_text(PLUGINS)
     (tmp_path / "tools.yaml").write_text("tools:\n- class_name: faulty.py:Tool\n")
     (tmp_path / "interactions.yaml").write_text("interaction:\n- class_name: faulty.py:Other\n")
@@ -142,6 +160,7 @@ def test_every_fault_ends_one_trajectory_alone(
     rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
     rollout.agent.default_agent_loop = "mine"
     rollout.max_failure_rate = 0.9
+    rollout.multi_turn.tool_timeout_s = 0.5
     config.custom_reward_function.path, config.custom_reward_function.name = str(tmp_path / "faulty.py"), score
     config.reward_model.combine.turn = config.reward_model.combine.tool = 1.0
     samples, wanted = rows()
@@ -155,3 +174,4 @@ def test_every_fault_ends_one_trajectory_alone(
         else:
             assert scores.get(row) == expected, (row, errors.get(row))
     assert all(map(math.isfinite, scores.values()))
+    time.sleep(1)  # those that swallowed their cancellation end now
