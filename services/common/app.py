@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
 
-from agentrl import __version__
+import agentrl
 from agentrl.services.common.access import MAX_BODY_BYTES, OPEN_PATHS, Guarded, bearer_auth
 from agentrl.services.common.observed import Observed, RequestMetrics
 
 _SHOWN_CHARS = 60
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Problem(BaseModel):
@@ -30,8 +31,10 @@ PROBLEMS: dict[int, str] = {
     403: "A web page of another origin.",
     413: "The body is over the limit.",
     422: "A field is missing, of the wrong type or over its limit.",
+    409: "Not in this state.",
     429: "Too many requests wait; Retry-After says when to try again.",
     503: "Not now: starting, stopping or out of order.",
+    504: "No answer in time.",
 }
 
 
@@ -66,7 +69,7 @@ def add_standard_routes(
 
     @app.get("/health", summary="Is the process alive, and what does it run?")
     async def get_health() -> dict[str, Any]:
-        return {"status": "ok", "service": service, "version": __version__, **health()}
+        return {"status": "ok", "service": service, "version": agentrl.__version__, **health()}
 
     @app.get("/ready", summary="Does it take requests now?", responses=problems(503))
     async def get_ready() -> dict[str, str]:
@@ -88,6 +91,18 @@ def add_standard_routes(
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(Guarded, check=bearer_auth(token), open_paths=open_paths, max_body_bytes=max_body_bytes)
     app.add_middleware(Observed, metrics=RequestMetrics(service, registry))
+
+
+async def read_body(request: Request, model: type[_Model]) -> _Model:
+    """The body of a request; cheaper than a body parameter, and the model may hold limits of this server.
+
+    Raises:
+        RequestValidationError: it is not JSON, or not what the model wants.
+    """
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_url=False)) from None
 
 
 async def _unusable(request: Request, error: Exception) -> Response:

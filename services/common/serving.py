@@ -17,8 +17,8 @@ GRACE_S = 10
 """Seconds that open requests get at shutdown."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Take an address; port 0 takes a free one.
+def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
+    """Take an address, and let clients connect from now on; port 0 takes a free one.
 
     Raises:
         UserInputError: it cannot be listened on.
@@ -28,6 +28,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host.strip("[]"), port))
+        listener.listen(backlog)
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error
@@ -58,7 +59,7 @@ def serve(
         UserInputError: the address is taken.
     """
     set_up_logs()
-    with listen(host, port) as listener:
+    with listen(host, port, backlog) as listener:
         # uvicorn raises the signal again after a graceful end; an end that was asked for is exit code 0.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)

@@ -8,14 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
@@ -23,6 +21,8 @@ from agentrl.errors import UserInputError
 from agentrl.services.common.access import check_host
 from agentrl.services.common.app import add_standard_routes
 from agentrl.services.common.serving import listen
+
+Running = Callable[[FastAPI], AbstractContextManager[httpx.Client]]
 
 
 def make_app(token: str | None = None, reason: str | None = None) -> FastAPI:
@@ -52,22 +52,8 @@ def make_app(token: str | None = None, reason: str | None = None) -> FastAPI:
     return app
 
 
-@contextmanager
-def running(app: FastAPI) -> Iterator[httpx.Client]:
-    with listen("127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="on"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False) as client:
-                yield client
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
+def client(running: Running) -> Iterator[httpx.Client]:
     with running(make_app()) as found:
         yield found
 
@@ -101,14 +87,14 @@ def test_probes_and_metrics(client: httpx.Client) -> None:
     assert "nowhere" not in page
 
 
-def test_not_ready_is_503_with_the_reason() -> None:
+def test_not_ready_is_503_with_the_reason(running: Running) -> None:
     with running(make_app(reason="warming up")) as client:
         answer = client.get("/ready")
         assert (answer.status_code, answer.json()) == (503, {"detail": "warming up"})
         assert client.get("/health").status_code == 200
 
 
-def test_a_token_guards_everything_but_the_probes() -> None:
+def test_a_token_guards_everything_but_the_probes(running: Running) -> None:
     with running(make_app(token="sésame")) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         for path in ("/metrics", "/items/a", "/openapi.json", "/nowhere"):
@@ -202,9 +188,7 @@ def test_sigterm_finishes_open_requests_and_exits_0() -> None:
 
 
 def test_a_taken_port_is_an_error() -> None:
-    with listen("127.0.0.1", 0) as first:
-        first.listen()
-        with pytest.raises(UserInputError, match=r"cannot listen on 127\.0\.0\.1:"):
-            listen("127.0.0.1", first.getsockname()[1])
+    with listen("127.0.0.1", 0) as first, pytest.raises(UserInputError, match=r"cannot listen on 127\.0\.0\.1:"):
+        listen("127.0.0.1", first.getsockname()[1])
     with pytest.raises(UserInputError, match="cannot listen"):
         listen("127.0.0.1", 70000)
