@@ -12,16 +12,30 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import JSONResponse, Response
 
 from agentrl import __version__
-from agentrl.services.common.app import add_standard_routes, problems
+from agentrl.services.common.app import Problem, add_standard_routes, problems
 from agentrl.services.sandbox.admission import Busy
 from agentrl.services.sandbox.languages import language_version
 from agentrl.services.sandbox.limits import MIB
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import Options
-from agentrl.services.sandbox.protocol import RunCode, RunCodeAnswer
+from agentrl.services.sandbox.protocol import (
+    Judge,
+    JudgeAnswer,
+    OpenSession,
+    RunCode,
+    RunCodeAnswer,
+    RunInSession,
+    RunJupyter,
+    RunJupyterAnswer,
+    SessionAnswer,
+)
 from agentrl.services.sandbox.service import SandboxService, open_service
 
 _REFUSALS = problems(400, 401, 403, 413, 422, 429, 503)
+_IN_SESSION: dict[int | str, dict[str, Any]] = {
+    **_REFUSALS,
+    404: {"model": Problem, "description": "No such session."},
+}
 
 
 def make_app(options: Options, token: str | None = None) -> FastAPI:
@@ -95,6 +109,34 @@ def _add_routes(app: FastAPI, current: Any) -> None:
         answer = await service.run_code(body, client_of(request))
         return Response(answer.model_dump_json(), media_type="application/json")
 
+    @app.post("/sessions", summary="Start a Python session.", responses=_REFUSALS)
+    async def open_session(body: OpenSession, request: Request, service: SandboxService = current) -> SessionAnswer:
+        """Its variables and files last until it is deleted, idle for too long, or too old."""
+        return await service.open_session(body, client_of(request))
+
+    @app.post("/sessions/{session_id}/run", summary="Run code in a session.", responses=_IN_SESSION)
+    async def run_in_session(
+        session_id: str, body: RunInSession, request: Request, service: SandboxService = current
+    ) -> RunCodeAnswer:
+        """Runs of one session take turns. Code that runs too long is interrupted and keeps its variables."""
+        return await service.run_in_session(session_id, body, client_of(request))
+
+    @app.delete("/sessions/{session_id}", summary="End a session.", responses=_IN_SESSION)
+    async def end_session(session_id: str, service: SandboxService = current) -> dict[str, str]:
+        """Ends a run in progress too."""
+        await service.sessions.end(session_id)
+        return {"session_id": session_id}
+
+    @app.post("/run_jupyter", summary="Run cells in one interpreter.", responses=_REFUSALS)
+    async def run_jupyter(body: RunJupyter, request: Request, service: SandboxService = current) -> RunJupyterAnswer:
+        """The first cell that fails is the last that runs."""
+        return await service.run_jupyter(body, client_of(request))
+
+    @app.post("/judge", summary="Run a program against tests.", responses=_REFUSALS)
+    async def judge(body: Judge, request: Request, service: SandboxService = current) -> JudgeAnswer:
+        """Tests run at the same time; outputs are compared without spaces at the ends of lines."""
+        return await service.judge(body, client_of(request))
+
 
 def client_of(request: Request) -> str:
     """Whose request this is, for taking turns: the header `X-Client-ID`, else the address."""
@@ -119,6 +161,7 @@ def _health(service: SandboxService) -> dict[str, Any]:
         "running": service.admission.running,
         "waiting": service.admission.waiting,
         "warm": service.pool.ready,
+        "sessions": len(service.sessions),
     }
 
 
@@ -126,4 +169,5 @@ def _show(service: SandboxService, metrics: SandboxMetrics) -> None:
     metrics.gauge("running", "Runs now", lambda: service.admission.running)
     metrics.gauge("waiting", "Requests in the queue", lambda: service.admission.waiting)
     metrics.gauge("warm", "Sandboxes that are ready", lambda: service.pool.ready)
+    metrics.gauge("sessions", "Open sessions", lambda: len(service.sessions))
     metrics.gauge("open", "Sandboxes that exist", lambda: len(service.pool.open))

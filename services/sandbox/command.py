@@ -46,6 +46,10 @@ def sandbox(
         float, typer.Option(min=0.1, help="Longest time limit that a run may ask for.")
     ] = _DEFAULTS.max_timeout_s,
     output_mb: Annotated[int, typer.Option(min=1, help="Kept of each output stream.")] = _DEFAULTS.output_mb,
+    sessions: Annotated[int, typer.Option(min=0, max=400, help="Sessions open at the same time.")] = _DEFAULTS.sessions,
+    session_ttl_s: Annotated[
+        float, typer.Option(min=0.1, help="A session that runs nothing for so long ends.")
+    ] = _DEFAULTS.session_ttl_s,
 ) -> None:
     """Run code of models, apart from this machine and from other runs."""
     from agentrl.services.common.access import check_host
@@ -64,6 +68,8 @@ def sandbox(
         max_memory_mb=max(max_memory_mb, memory_mb),
         max_timeout_s=max_timeout_s,
         output_mb=output_mb,
+        sessions=sessions,
+        session_ttl_s=session_ttl_s,
     )
     check_options(options)
     serve(make_app(options, token), host, port)

@@ -167,14 +167,16 @@ def _details(level: str, own_users: bool, seccomp: bool) -> tuple[str, ...]:
 
 
 def _probe(isolation: Isolation, home: Path) -> str | None:
-    """Run nothing in a sandbox; None when that goes well, else what goes wrong."""
+    """Run a little Python in a sandbox; None when that goes well, else what goes wrong."""
     folder, uid = home / f"probe-{isolation.level}", first_uid() if isolation.own_users else None
     make_run_folder(folder, uid)
+    (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
+    path = isolation.layout.python_path
     try:
         started = start(isolation, folder, uid)
     except OSError as error:
         return str(error)
-    job: dict[str, Any] = {"kind": "command", "argv": ["/bin/true"], "limits": {}, "uid": uid}
+    job: dict[str, Any] = {"kind": "main", "path": path, "limits": {}, "uid": uid}
     with started.process as process, started.control as control:
         control.settimeout(_PROBE_S)
         try:
@@ -185,8 +187,11 @@ def _probe(isolation: Isolation, home: Path) -> str | None:
             process.kill()
             _, errors = process.communicate()
     shutil.rmtree(folder)
+    if process.returncode == 0:
+        return None
     text = errors.decode(errors="replace").strip().splitlines()
-    return None if process.returncode == 0 else (text[-1] if text else f"a trial ended with code {process.returncode}")
+    reason = text[-1] if text else f"a trial ended with code {process.returncode}"
+    return f"{isolation.layout.python} does not run in it: {reason}"
 
 
 def message(job: dict[str, Any]) -> bytes:

@@ -53,7 +53,6 @@ class Jail:
         self.began_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._exited = asyncio.Event()
-        self._stopping = asyncio.Event()
         make_run_folder(folder, self.owner)
         started = start(isolation, folder, self.owner)
         self._process, self._control = started.process, started.control
@@ -130,21 +129,13 @@ class Jail:
             return b""
 
     def interrupt(self) -> None:
-        """What Ctrl-C does, for every process of the sandbox."""
-        for pid in self.pids[1:] or self.pids:
+        """What Ctrl-C does, for every process of the sandbox but the first, which belongs to the sandbox itself."""
+        for pid in self.pids[1:] if self.isolation.has_own_root else self.pids:
             signal_quietly(pid, signal.SIGINT)
 
     async def wait(self, timeout_s: float) -> Exit:
         """Wait until the code ends, or end it; afterwards no process is left and the output is complete."""
-        timed_out = False
-        ended = [asyncio.ensure_future(event.wait()) for event in (self._exited, self._stopping)]
-        try:
-            left = self.began_at + timeout_s - time.monotonic()
-            done, _ = await asyncio.wait(ended, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
-            timed_out = not done
-        finally:
-            for one in ended:
-                one.cancel()
+        timed_out = not await self._came(self._exited, max(0.0, self.began_at + timeout_s - time.monotonic()))
         seconds = time.monotonic() - self.began_at
         await self.kill()
         code = self._process.returncode
@@ -154,18 +145,12 @@ class Jail:
         """End the code before its time."""
         if self.alive and self.stopped is None:
             self.stopped = reason
-            self._stopping.set()
+            self._end()
 
     async def kill(self) -> None:
         """End every process and read what output is left."""
         if self.alive:
-            if self._init_fd is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
-            elif not self.isolation.has_own_root:
-                signal_quietly(self._process.pid, signal.SIGTERM)
-            else:
-                self._process.kill()
+            self._end()
             if not await self._came(self._exited):
                 await asyncio.to_thread(kill_tree, self._process.pid)
                 await self._came(self._exited)
@@ -208,9 +193,18 @@ class Jail:
         await self._came(gone)
         self._loop.remove_reader(self._init_fd)
 
-    async def _came(self, event: asyncio.Event) -> bool:
+    def _end(self) -> None:
+        if self._init_fd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+        elif not self.isolation.has_own_root:
+            signal_quietly(self._process.pid, signal.SIGTERM)  # the supervisor ends the others
+        else:
+            self._process.kill()
+
+    async def _came(self, event: asyncio.Event, timeout_s: float = _GONE_S) -> bool:
         try:
-            async with asyncio.timeout(_GONE_S):
+            async with asyncio.timeout(timeout_s):
                 await event.wait()
         except TimeoutError:
             return False

@@ -129,6 +129,7 @@ def mount_script(layout: Layout, folder: Path, inside: str) -> str:
         "umount -l old",
         "rmdir old",
         "mount -o remount,ro /",
+        "unset OLDPWD",
         '"$@"',
     ]
     return "\n".join(lines)

@@ -48,8 +48,6 @@ class Options:
     """Bytes of all files that one request may send, and of those that its answer returns."""
     sessions: int = 64
     """Open sessions."""
-    sessions_per_client: int = 64
-    """Open sessions of one client."""
     session_ttl_s: float = 600.0
     """A session that runs nothing for so long ends."""
     session_max_s: float = 7200.0

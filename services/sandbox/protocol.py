@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from agentrl.services.sandbox.folders import Content, clean_path
 
@@ -87,3 +87,106 @@ class RunCodeAnswer(BaseModel):
     run_result: CommandResult | None = None
     executor_pod_name: str | None = None
     files: dict[str, str] = {}
+
+
+class OpenSession(_Request):
+    """Start a session."""
+
+    language: str = "python"
+    memory_limit_mb: MemoryMB = -1
+    files: Files
+
+
+class SessionAnswer(BaseModel):
+    """A session that is open."""
+
+    session_id: str
+    ttl_s: float = Field(description="it ends after so many seconds without a run")
+
+
+class RunInSession(_Request):
+    """Run code that sees what earlier runs of the session left."""
+
+    code: str
+    run_timeout: Seconds = 10
+    fetch_files: Paths
+
+
+class RunJupyter(_Request):
+    """Run cells one after another in one interpreter."""
+
+    cells: list[str] = Field(max_length=1000)
+    cell_timeout: float = Field(0, ge=0, allow_inf_nan=False, description="0: only the total counts")
+    total_timeout: Seconds = 45
+    kernel: Literal["python3"] = "python3"
+    files: Files
+    fetch_files: Paths
+
+
+class CellResult(BaseModel):
+    """What one cell did."""
+
+    stdout: str
+    stderr: str
+    display: list[dict[str, Any]]
+    error: list[dict[str, Any]]
+
+
+class RunJupyterAnswer(BaseModel):
+    """The cells that ran; one that fails is the last."""
+
+    status: Status
+    message: str
+    driver: CommandResult | None = None
+    cells: list[CellResult] = []
+    files: dict[str, str] = {}
+
+
+class JudgeTest(BaseModel):
+    """What the program reads and must print, or code that follows it and must not fail."""
+
+    input: str = ""
+    output: str | None = None
+    check: str | None = Field(None, alias="assert")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> JudgeTest:
+        if (self.output is None) == (self.check is None):
+            raise ValueError("wanted either `output` (with `input`) or `assert`")
+        return self
+
+
+class Judge(_Request):
+    """Run a program against tests."""
+
+    code: str
+    language: str = "python"
+    tests: list[JudgeTest] = Field(min_length=1, max_length=1000)
+    timeout: Seconds = Field(10, description="of each test")
+    compile_timeout: Seconds = 10
+    memory_limit_mb: MemoryMB = -1
+    stop_early: bool = Field(False, description="start no further test once one has failed")
+    files: Files
+
+
+Verdict = Literal["Passed", "WrongAnswer", "RuntimeError", "TimeLimitExceeded", "Skipped", "SandboxError"]
+
+
+class TestResult(BaseModel):
+    """How one test went."""
+
+    __test__: ClassVar[bool] = False
+    passed: bool
+    verdict: Verdict
+    run_result: CommandResult | None = None
+
+
+class JudgeAnswer(BaseModel):
+    """`Success`: all tests passed. `SandboxError`: at least one could not be run, so the numbers say nothing."""
+
+    status: Status
+    message: str
+    passed: int
+    total: int
+    compile_result: CommandResult | None = None
+    tests: list[TestResult] = []

@@ -40,6 +40,11 @@ class Ran:
         """It ended by itself with return code 0."""
         return self.result.status == "Finished" and self.result.return_code == 0
 
+    @property
+    def message(self) -> str:
+        """Why files did not come."""
+        return "; ".join(f"fetch_files: {problem}" for problem in self.problems)
+
 
 class Runner:
     """Runs programs in sandboxes of a pool."""
@@ -70,11 +75,15 @@ class Runner:
             HTTPException: 422, the files do not fit together.
             SandboxFault: the compiler could not be run.
         """
-        source = {**files, language.file: Content(code.encode(errors="surrogatepass"))}
+        source = self.program(language, code, files)
         if language.compile is None:
-            return Program(language, source), None
-        ran = await self._execute(language.compile, language, source, b"", limits, keep_all=True)
-        return Program(language, ran.files if ran.ok else source), ran.result
+            return source, None
+        ran = await self._execute(language.compile, language, source.files, b"", limits, keep_all=True)
+        return Program(language, ran.files) if ran.ok else source, ran.result
+
+    def program(self, language: Language, code: str, files: Mapping[str, Content]) -> Program:
+        """Code and its files, not compiled."""
+        return Program(language, {**files, language.file: Content(code.encode(errors="surrogatepass"))})
 
     async def run(self, program: Program, stdin: str, limits: Limits, fetch: Sequence[str] = ()) -> Ran:
         """Run a program.
@@ -111,7 +120,7 @@ class Runner:
             return RunCodeAnswer(status="SandboxError", message=str(error), compile_result=compiled)
         return RunCodeAnswer(
             status="Success" if ran.ok else "Failed",
-            message="; ".join(f"fetch_files: {problem}" for problem in ran.problems),
+            message=ran.message,
             compile_result=compiled,
             run_result=ran.result,
             files=encode(ran.files),

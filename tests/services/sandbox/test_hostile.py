@@ -1,4 +1,4 @@
-"""Code that means harm. Each test is over in seconds; the fixture then asks for a clean machine and a working service."""
+"""Code that means harm. After each test the machine must be clean and the service must serve."""
 
 from __future__ import annotations
 
