@@ -9,7 +9,9 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from prometheus_client import CollectorRegistry
+from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl import __version__
 from agentrl.services.common.app import Problem, add_standard_routes, problems
@@ -83,9 +85,23 @@ def make_app(options: Options, token: str | None = None) -> FastAPI:
         not_ready=not_ready,
         max_body_bytes=(options.files_mb * 4 // 3 + 16) * MIB,
     )
+    app.add_middleware(JsonBodies)
     app.add_exception_handler(Busy, _busy(metrics))
     _add_routes(app, Depends(service))
     return app
+
+
+class JsonBodies:
+    """Middleware that takes every body for JSON: `curl -d` calls it a form, and no route wants a form."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            MutableHeaders(scope=scope)["content-type"] = "application/json"
+        await self._app(scope, receive, send)
 
 
 def _add_routes(app: FastAPI, current: Any) -> None:

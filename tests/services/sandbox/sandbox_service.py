@@ -25,6 +25,8 @@ class Server:
 
     def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
         self.url, self.process = url, process
+        self.exit_code = 0
+        """With what it must end."""
         self.http = httpx.Client(base_url=url, timeout=60)
 
     def run(self, code: str, language: str = "python", **fields: Any) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def serve(*options: str, environment: dict[str, str] | None = None) -> Iterator[
                     time.sleep(0.02)
                 yield server
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(20) == server.exit_code
         finally:
             process.kill()
             process.wait()
