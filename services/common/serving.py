@@ -15,6 +15,8 @@ from agentrl.services.common.logs import log, set_up_logs
 
 GRACE_S = 10
 """Seconds that open requests get at shutdown."""
+KEEP_ALIVE_S = 75
+"""Seconds that an idle connection stays open: longer than most clients keep theirs, so that they close it first."""
 
 
 def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
@@ -69,7 +71,13 @@ def serve(
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         log(logging.INFO, "serving", url=f"http://{shown}:{bound[1]}", title=app.title)
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=grace_s, backlog=backlog, lifespan="on"
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=grace_s,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            backlog=backlog,
+            lifespan="on",
         )
         uvicorn.Server(config).run(sockets=[listener])
         log(logging.INFO, "stopped", title=app.title)

@@ -6,6 +6,8 @@ documents without any term of the query a place when fewer than k match.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -59,5 +61,14 @@ def _search(
                     worst = scores[query, k - 1]
 
 
-search = njit(nogil=True, cache=True)(_search)
+def _compiled() -> Callable[..., None]:
+    compiled: Callable[..., None]
+    try:
+        compiled = njit(nogil=True, cache=True)(_search)
+    except RuntimeError:  # no folder to keep it in: a read-only system
+        compiled = njit(nogil=True)(_search)
+    return compiled
+
+
+search = _compiled()
 """`_search`, compiled; it lets other threads run."""
