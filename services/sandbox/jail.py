@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Jail:
         self._process, self._control = started.process, started.control
         self._control.setblocking(False)
         self._pidfd = os.pidfd_open(self._process.pid)
+        self._init_pid = 0
         self._init_fd: int | None = None
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._feed: Feed | None = None
@@ -97,7 +99,7 @@ class Jail:
             if not below:
                 raise SandboxFault("the sandbox died while it started")
             # The first is process 1 of the pid namespace: when it dies, the kernel ends all others.
-            self._init_fd = os.pidfd_open(below[0])
+            self._init_pid, self._init_fd = below[0], os.pidfd_open(below[0])
 
     async def begin(self, job: dict[str, Any], stdin: bytes | None) -> None:
         """Give the launcher its job and wait for the moment in which the code starts.
@@ -192,8 +194,13 @@ class Jail:
         self._loop.add_reader(self._init_fd, gone.set)
         await self._came(gone)
         self._loop.remove_reader(self._init_fd)
+        with contextlib.suppress(ChildProcessError):  # it is ours now that its parent is dead
+            os.waitpid(self._init_pid, os.WNOHANG)
 
     def _end(self) -> None:
+        # A bubblewrap that dies as it starts leaves a launcher behind, which ends when nobody can send it a job.
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
         if self._init_fd is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)

@@ -71,7 +71,6 @@ class Pool:
         try:
             yield jail
         finally:
-            await jail.kill()
             self._spawn(self._close(jail))
 
     async def close(self) -> None:

@@ -42,7 +42,7 @@ from agentrl.services.sandbox.runner import Ran, Runner
 from agentrl.services.sandbox.sessions import Sessions
 from agentrl.services.sandbox.watch import Watch
 
-_SET_DUMPABLE = 4
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
 
 
 class SandboxService:
@@ -184,7 +184,10 @@ async def open_service(options: Options, metrics: SandboxMetrics) -> AsyncIterat
         UserInputError: no isolation that is strong enough, or the interpreter does not run.
     """
     # Other processes of the same user must not read this one's memory and environment.
-    ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+    # A container may have no init that takes in orphans.
+    libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     async with AsyncExitStack() as stack:
         home = stack.enter_context(own_folder())
         isolation = _isolate(options, home)

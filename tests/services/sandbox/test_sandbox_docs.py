@@ -17,8 +17,8 @@ def test_curl_lines(server: Server) -> None:
     assert len(blocks) == 2
     outputs = []
     for block in blocks:
-        script = "set -e\n" + block.replace("curl -s", "curl -sSf -w '\\n'").replace("http://127.0.0.1:8080", server.url)
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        script = block.replace("curl -s", "curl -sSf -w '\\n'").replace("http://127.0.0.1:8080", server.url)
+        done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     for wanted in ('"stdout":"42\\n"', '"out.txt":"YQpiCg=="', "pong", '"text/plain":"6"', '"verdict":"Passed"'):
