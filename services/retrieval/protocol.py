@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from agentrl.errors import suggest
 from agentrl.services.retrieval.options import ServerOptions
@@ -52,6 +52,12 @@ class RetrieveRequest(BaseModel):
             if name not in cls.model_fields:
                 raise ValueError(f"unknown field {str(name)[:60]!r}.{suggest(str(name), cls.model_fields)}")
         return given
+
+    @field_validator("topk", mode="before")
+    @classmethod
+    def _whole_number(cls, given: Any) -> Any:
+        """To JSON, 3.0 is the integer 3."""
+        return int(given) if isinstance(given, float) and given.is_integer() else given
 
     @model_validator(mode="after")
     def _one_spelling(self) -> RetrieveRequest:

@@ -75,7 +75,9 @@ def test_the_other_spelling(client: httpx.Client) -> None:
     assert one == post(client, query=SKY, queries=None, topk=2, return_scores=True).json()
 
 
-@pytest.mark.parametrize("fields", [{}, {"topk": None}, {"topk": 0}, {"topk": 3}, {"return_scores": None}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"topk": None}, {"topk": 0}, {"topk": 3}, {"topk": 3.0}, {"return_scores": None}]
+)
 def test_topk_null_0_or_absent_is_3(client: httpx.Client, fields: dict[str, object]) -> None:
     result = post(client, queries=["the capital of a country"], **fields).json()["result"]
     assert len(result[0]) == 3
