@@ -39,7 +39,7 @@ def sandbox(
     parallel: Annotated[
         int, typer.Option(min=1, max=400, help="Runs at the same time; by default two per core.", show_default=False)
     ] = _DEFAULTS.parallel,
-    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get HTTP 429.")] = _DEFAULTS.queue,
+    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get HTTP 429.")] = _DEFAULTS.queue,
     memory_mb: Annotated[int, typer.Option(min=64, help="Memory of a run that asks for none.")] = _DEFAULTS.memory_mb,
     max_memory_mb: Annotated[int, typer.Option(min=64, help="Most that a run may ask for.")] = _DEFAULTS.max_memory_mb,
     max_timeout_s: Annotated[

@@ -99,7 +99,10 @@ class Jail:
             if not below:
                 raise SandboxFault("the sandbox died while it started")
             # The first is process 1 of the pid namespace: when it dies, the kernel ends all others.
-            self._init_pid, self._init_fd = below[0], os.pidfd_open(below[0])
+            try:
+                self._init_pid, self._init_fd = below[0], os.pidfd_open(below[0])
+            except OSError as error:
+                raise SandboxFault(f"the sandbox died while it started: {error}") from error
 
     async def begin(self, job: dict[str, Any], stdin: bytes | None) -> None:
         """Give the launcher its job and wait for the moment in which the code starts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections import deque
@@ -13,7 +14,7 @@ from typing import Any
 
 from agentrl.services.common.logs import log
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.jail import Jail, SandboxFault
+from agentrl.services.sandbox.jail import Jail, SandboxFault, remove_folder
 from agentrl.services.sandbox.limits import MIB
 
 _PAUSE_S = 1.0
@@ -97,19 +98,29 @@ class Pool:
         if not self._free_uids:
             raise SandboxFault("every user number is in use")
         uid = self._free_uids.popleft()
+        folder = self._home / f"run-{next(self._numbers)}"
         try:
-            folder = self._home / f"run-{next(self._numbers)}"
             jail = Jail(self.isolation, folder, uid, self._output_bytes)
         except OSError as error:
             self._free_uids.append(uid)
+            remove_folder(folder)
             raise SandboxFault(f"cannot start a sandbox: {error}") from error
         self.open.add(jail)
         try:
             await jail.ready()
-        except BaseException:
+        except SandboxFault:
             self._spawn(self._close(jail))
             raise
+        except asyncio.CancelledError:
+            self._spawn(self._close_when_up(jail))
+            raise
         return jail
+
+    async def _close_when_up(self, jail: Jail) -> None:
+        """Ended in the middle of its start, bubblewrap would leave processes that nobody knows of."""
+        with contextlib.suppress(SandboxFault):
+            await jail.ready()
+        await self._close(jail)
 
     async def _close(self, jail: Jail) -> None:
         await jail.close()

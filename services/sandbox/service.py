@@ -186,11 +186,11 @@ async def open_service(options: Options, metrics: SandboxMetrics) -> AsyncIterat
     # Other processes of the same user must not read this one's memory and environment.
     libc = ctypes.CDLL(None)
     libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
-    # A container may have no init that takes in orphans.
-    libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     async with AsyncExitStack() as stack:
         home = stack.enter_context(own_folder())
         isolation = _isolate(options, home)
+        # A container may have no init that takes in orphans: sandboxes take in their own (see `Jail.kill`).
+        libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         pool = Pool(isolation, home, _uids(), options.warm_count, options.output_mb)
         stack.push_async_callback(pool.close)
         service = SandboxService(options, pool, installed_languages(isolation.layout), metrics)
