@@ -13,7 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentrl import __version__
+import agentrl
 from agentrl.services.common.app import Problem, add_standard_routes, problems
 from agentrl.services.sandbox.admission import Busy
 from agentrl.services.sandbox.languages import language_version
@@ -72,7 +72,7 @@ def make_app(options: Options, token: str | None = None) -> FastAPI:
 
     app = FastAPI(
         title="agentrl sandbox",
-        version=__version__,
+        version=agentrl.__version__,
         description="Runs code apart from the machine and from other runs. `/run_code` is SandboxFusion's protocol.",
         lifespan=lifespan,
     )
