@@ -9,7 +9,6 @@ from agentrl.interfaces import (
     BaseInteraction,
     CodeTest,
     SandboxClient,
-    ServiceClient,
     TestOutcome,
     check_config,
     last_code_block,
@@ -42,22 +41,7 @@ class CodeFeedbackInteraction(BaseInteraction):
     def __init__(self, config: JsonDict) -> None:
         super().__init__(config)
         check_config(config, _CONFIG)
-        try:
-            service = ServiceClient(
-                config.get("sandbox_url"),
-                retries=int(config.get("retries", 3)),
-                backoff_s=float(config.get("backoff_s", 0.5)),
-                headers=config.get("headers"),
-            )
-        except ValueError as error:
-            raise ValueError(f"`config.sandbox_url` {error}") from error
-        self._sandbox = SandboxClient(
-            service,
-            language=str(config.get("language", "python")),
-            run_timeout_s=float(config.get("run_timeout_s", 10.0)),
-            compile_timeout_s=float(config.get("compile_timeout_s", 10.0)),
-            memory_limit_mb=int(config.get("memory_limit_mb", -1)),
-        )
+        self._sandbox = SandboxClient.from_config(config)
         self._tests: list[CodeTest] = []
         self._score = 0.0
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from agentrl.interfaces import TOOL_CONFIG, BaseTool, RunResult, SandboxClient, ServiceClient, check_config
+from agentrl.interfaces import TOOL_CONFIG, BaseTool, RunResult, SandboxClient, check_config
 from agentrl.types import JsonDict, ToolResponse
 
 _CONFIG = (
@@ -42,22 +42,7 @@ class Python(BaseTool):
     def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
         super().__init__(config, tool_schema)
         check_config(config, _CONFIG)
-        try:
-            service = ServiceClient(
-                config.get("sandbox_url"),
-                retries=int(config.get("retries", 3)),
-                backoff_s=float(config.get("backoff_s", 0.5)),
-                headers=config.get("headers"),
-            )
-        except ValueError as error:
-            raise ValueError(f"`config.sandbox_url` {error}") from error
-        self._sandbox = SandboxClient(
-            service,
-            language=str(config.get("language", "python")),
-            run_timeout_s=float(config.get("run_timeout_s", 10.0)),
-            compile_timeout_s=float(config.get("compile_timeout_s", 10.0)),
-            memory_limit_mb=int(config.get("memory_limit_mb", -1)),
-        )
+        self._sandbox = SandboxClient.from_config(config)
         self._in_session = bool(config.get("session", False))
         self._session: str | None = None
         self._one_at_a_time = asyncio.Lock()

@@ -56,6 +56,30 @@ class SandboxClient:
         self._memory_limit_mb = memory_limit_mb
         self._deadline_s = compile_timeout_s + run_timeout_s + _OVERHEAD_S
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> SandboxClient:
+        """The client that a plug-in's `config` describes: `sandbox_url`, and the arguments of both classes by name.
+
+        Raises:
+            ValueError: the address is missing or none.
+        """
+        try:
+            service = ServiceClient(
+                config.get("sandbox_url"),
+                retries=int(config.get("retries", 3)),
+                backoff_s=float(config.get("backoff_s", 0.5)),
+                headers=config.get("headers"),
+            )
+        except ValueError as error:
+            raise ValueError(f"`config.sandbox_url` {error}") from error
+        return cls(
+            service,
+            language=str(config.get("language", "python")),
+            run_timeout_s=float(config.get("run_timeout_s", 10.0)),
+            compile_timeout_s=float(config.get("compile_timeout_s", 10.0)),
+            memory_limit_mb=int(config.get("memory_limit_mb", -1)),
+        )
+
     async def run(self, code: str, stdin: str = "", files: Mapping[str, str] | None = None) -> RunResult:
         """Run code once.
 
