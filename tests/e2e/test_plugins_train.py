@@ -152,15 +152,7 @@ def recipe(workspace: Workspace, name: str, address: str, rows: Path, **changes:
     )
 
 
-@pytest.mark.parametrize("kind", SCORES)
-def test_plugins_written_for_verl_train_unchanged(
-    workspace: Workspace, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    (tmp_path / "grade_tool.py").write_text(VERL_TOOL)
-    (tmp_path / "grade_interaction.py").write_text(VERL_INTERACTION)
-    (tmp_path / "score.py").write_text(SCORES[kind])
-    (tmp_path / "tools.yaml").write_text(
-        """
+VERL_TOOLS = """
 tools:
   - class_name: grade_tool.GradeTool
     config: {type: native}
@@ -174,7 +166,16 @@ tools:
           properties: {answer: {type: string, description: The answer.}}
           required: [answer]
 """
-    )
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_plugins_written_for_verl_train_unchanged(
+    workspace: Workspace, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "grade_tool.py").write_text(VERL_TOOL)
+    (tmp_path / "grade_interaction.py").write_text(VERL_INTERACTION)
+    (tmp_path / "score.py").write_text(SCORES[kind])
+    (tmp_path / "tools.yaml").write_text(VERL_TOOLS)
     (tmp_path / "talk.yaml").write_text(
         "interaction:\n  - name: grade\n    class_name: grade_interaction.GradeInteraction\n"
     )
