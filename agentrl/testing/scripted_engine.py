@@ -49,6 +49,7 @@ class ScriptedEngine:
         self.answer_overrides: dict[str, Any] = {}
         """Replaces fields of `meta_info`."""
         self._runner: web.AppRunner | None = None
+        self._listener: socket.socket | None = None
         self._port = 0
 
     @property
@@ -78,14 +79,20 @@ class ScriptedEngine:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self._port if port is None else port))
         self._port = listener.getsockname()[1]
+        self._listener = listener
         await web.SockSite(self._runner, listener).start()
         return self.address
 
     async def stop(self) -> None:
         """Close the port and every connection, as a killed process would."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._runner is None or self._listener is None:
+            return
+        # What was accepted a moment ago has no transport yet, and asyncio leaks its socket when the server ends first.
+        asyncio.get_running_loop().remove_reader(self._listener)
+        for _ in range(2):
+            await asyncio.sleep(0)
+        await self._runner.cleanup()
+        self._runner = self._listener = None
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         payload = orjson.loads(await request.read())
