@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UserInputError, suggest
-from agentrl.services.sandbox.layout import ADMIN_PATH, GUEST, Layout, bubblewrap_mounts, mount_script
+from agentrl.services.sandbox.layout import Layout, closed_folder
+from agentrl.services.sandbox.mounts import ADMIN_PATH, bubblewrap_mounts, mount_script
 from agentrl.services.sandbox.seccomp import seccomp_program
 
 LEVELS = ("bubblewrap", "namespaces", "rlimits")
 """Strongest first."""
-INSIDE = "/sandbox"
-"""The run's folder as the code sees it, where there is a mount namespace."""
 _PROBE_S = 10
 _FIRST_UID = 1_000_000
 UIDS_PER_SERVER = 1000
@@ -49,7 +48,7 @@ class Isolation:
 
     def folder_inside(self, folder: Path) -> str:
         """Where the code finds the run's folder."""
-        return INSIDE if self.has_own_root else str(folder / "work")
+        return self.layout.inside if self.has_own_root else str(folder / "work")
 
     def environment(self, folder: Path) -> dict[str, str]:
         """All variables that the code gets; none is the server's."""
@@ -70,14 +69,20 @@ class Isolation:
 
     def command(self, folder: Path, uid: int | None, control: int, seccomp_fd: int | None = None) -> list[str]:
         """Arguments that start the launcher in a sandbox around `folder`."""
-        launcher = [self.layout.python, "-S", "-B", str(GUEST / "launch.py"), str(control)]
+        launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launch.py"), str(control)]
         if self.level == "bubblewrap":
             return [*self._bubblewrap(folder, seccomp_fd), "--", *launcher]
         if seccomp_fd is not None:
             launcher.append(str(seccomp_fd))
         if self.level == "namespaces":
             return [*self._unshare(folder), *launcher]
-        supervise = [sys.executable, "-S", "-B", str(GUEST / "supervise.py"), "-" if uid is None else str(uid)]
+        supervise = [
+            sys.executable,
+            "-S",
+            "-B",
+            str(self.layout.guest / "supervise.py"),
+            "-" if uid is None else str(uid),
+        ]
         return [*supervise, *launcher]
 
     def _bubblewrap(self, folder: Path, seccomp_fd: int | None) -> list[str]:
@@ -87,12 +92,12 @@ class Isolation:
         return [
             *(self.layout.bubblewrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
             *("--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent", "--new-session", *users),
-            *bubblewrap_mounts(self.layout, folder / "work", INSIDE),
+            *bubblewrap_mounts(self.layout, folder / "work"),
             *(() if seccomp_fd is None else ("--seccomp", str(seccomp_fd))),
         ]
 
     def _unshare(self, folder: Path) -> list[str]:
-        shell = ["/bin/sh", "-c", mount_script(self.layout, folder, INSIDE), "sandbox"]
+        shell = ["/bin/sh", "-c", mount_script(self.layout, folder), "sandbox"]
         names = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
         if self.own_users:
             return ["unshare", *names, *shell]
@@ -142,6 +147,12 @@ def _build(level: str, home: Path, layout: Layout) -> tuple[Isolation | None, st
     if missing:
         return None, f"{' and '.join(missing)} not found (Debian: apt-get install bubblewrap util-linux)"
     own_users = os.geteuid() == 0
+    closed = closed_folder(layout, whole_path=level == "rlimits") if own_users else None
+    if closed is not None:
+        return None, (
+            f"every run is a user of its own, and {closed} on the way to {layout.python} is closed to other users: "
+            "open it, or name with --python an interpreter that all users can read"
+        )
     program = seccomp_program(network_is_apart=level != "rlimits")
     file = None
     if program is not None:
@@ -243,6 +254,7 @@ def start(isolation: Isolation, folder: Path, uid: int | None) -> Started:
 def make_run_folder(folder: Path, uid: int | None) -> None:
     """Make the folders of a run: `work` and `tmp` for its code, `root` to mount on."""
     folder.mkdir(mode=0o711)
+    folder.chmod(0o711)  # whatever the umask is
     for name in ("work", "tmp", "root"):
         (folder / name).mkdir(mode=0o700)
         if uid is not None and name != "root":

@@ -140,7 +140,10 @@ class Jail:
 
     async def wait(self, timeout_s: float) -> Exit:
         """Wait until the code ends, or end it; afterwards no process is left and the output is complete."""
-        timed_out = not await self._came(self._exited, max(0.0, self.began_at + timeout_s - time.monotonic()))
+        while (left := self.began_at + timeout_s - time.monotonic()) > 0:  # timers may fire a little early
+            if await self._came(self._exited, left):
+                break
+        timed_out = self.alive
         seconds = time.monotonic() - self.began_at
         await self.kill()
         code = self._process.returncode

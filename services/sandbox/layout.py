@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
-import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.errors import UserInputError
-from agentrl.services.sandbox.limits import MIB
 
-GUEST = Path(__file__).parent / "guest"
+GUEST = Path(__file__).resolve().parent / "guest"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "mime.types", "java-*")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
-_SHM_MB = 64
-_ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, sys.path[1:]]))"
+_INSTALLED = ("bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "pyvenv.cfg")
+"""Parts of an interpreter's folder that belong to it. A virtual environment can lie in the middle of a project."""
+_PACKAGES = ("site-packages", "dist-packages")
+_MAX_LINKS = 40
+_ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, sys.path]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,10 @@ class Layout:
     Attributes:
         python: the interpreter.
         python_path: its module search path.
-        shown: folders and files of the machine.
+        shown: folders and files of the machine, none below another.
         links: symbolic links to make, by path.
+        inside: the run's folder as the code sees it, where it has a file system of its own.
+        guest: the programs that run inside.
         users_file: shown as /etc/passwd.
         path: value of PATH.
         bubblewrap: the program.
@@ -42,13 +45,15 @@ class Layout:
     python_path: tuple[str, ...]
     shown: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
+    inside: str
+    guest: Path
     users_file: Path
     path: str
     bubblewrap: str
     tmp_mb: int
 
 
-def make_layout(home: Path, python: str, uids: range, tmp_mb: int) -> Layout:
+def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path = GUEST) -> Layout:
     """Look around on this machine.
 
     Args:
@@ -56,6 +61,7 @@ def make_layout(home: Path, python: str, uids: range, tmp_mb: int) -> Layout:
         python: interpreter of Python code.
         uids: user numbers that runs may have.
         tmp_mb: size of /tmp.
+        guest: the programs that run inside.
 
     Raises:
         UserInputError: the interpreter does not run.
@@ -67,95 +73,76 @@ def make_layout(home: Path, python: str, uids: range, tmp_mb: int) -> Layout:
         + "".join(f"sandbox:x:{uid}:{uid}:sandbox:/sandbox:/bin/sh\n" for uid in (1000, *uids)),
         encoding="utf-8",
     )
-    folders = [path for path in _SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
-    links = [(os.readlink(path), path) for path in _SYSTEM if os.path.islink(path)]
-    wanted = [
-        *(path for name in _ETC for path in glob.glob(f"/etc/{name}")),
-        *(prefix, base, executable, os.path.realpath(executable), *search, str(GUEST)),
+    users.chmod(0o644)
+    links = {path: os.readlink(path) for path in _SYSTEM if os.path.islink(path)}
+    system = [path for path in _SYSTEM if os.path.isdir(path) and path not in links]
+    own = [f"{folder}/{part}" for folder in (prefix, base) for part in _INSTALLED]
+    # What an editable install adds to the path is source code of this machine, not a package for the sandbox.
+    search = [
+        path for path in search if os.path.basename(path) in _PACKAGES or _is_below_any(path, [*own, *system, *links])
     ]
-    for path in wanted:
-        if os.path.exists(path) and not any(_is_below(path, other) for other in folders):
-            folders = [other for other in folders if not _is_below(other, path)] + [path]
-    binaries = dict.fromkeys((os.path.dirname(executable), "/usr/local/bin", "/usr/bin", "/bin"))
+    etc = (path for name in _ETC for path in glob.glob(f"/etc/{name}"))
+    shown = _outermost([*system, *etc, *own, executable, *search, str(guest)], links)
+    taken = [path for path in shown if path.startswith("/sandbox")]
     return Layout(
         python=executable,
         python_path=tuple(search),
-        shown=tuple(folders),
-        links=tuple(links),
+        shown=shown,
+        links=tuple((target, path) for path, target in links.items()),
+        inside="/sandbox" if not taken else "/sandbox-of-this-run",
+        guest=guest,
         users_file=users,
-        path=":".join(binaries),
+        path=":".join(dict.fromkeys((os.path.dirname(executable), "/usr/local/bin", "/usr/bin", "/bin"))),
         bubblewrap=shutil.which("bwrap") or "bwrap",
         tmp_mb=tmp_mb,
     )
 
 
-def bubblewrap_mounts(layout: Layout, work: Path, inside: str) -> list[str]:
-    """Options of `bwrap` that build the file system."""
-    options = [*_parents([*layout.shown, "/etc/passwd"])]
-    for path in layout.shown:
-        options += ["--ro-bind", path, path]
-    for target, path in layout.links:
-        options += ["--symlink", target, path]
-    return [
-        *options,
-        *("--ro-bind", str(layout.users_file), "/etc/passwd"),
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--perms", "1777", "--size", str(_SHM_MB * MIB), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-        *("--perms", "1777", "--size", str(layout.tmp_mb * MIB), "--tmpfs", "/tmp"),
-        *("--bind", str(work), inside, "--remount-ro", "/", "--chdir", "/"),
-    ]
+def closed_folder(layout: Layout, whole_path: bool) -> str | None:
+    """The first folder on the way to the interpreter and its modules that other users may not enter; None: none.
+
+    Args:
+        layout: what the code sees.
+        whole_path: the code sees the machine's own file system; else only what is shown of it, which starts anew.
+    """
+    for path in map(os.path.realpath, (layout.python, *filter(os.path.isdir, layout.python_path))):
+        for part in reversed([path, *map(str, Path(path).parents)]):
+            if (whole_path or _is_below_any(part, layout.shown)) and not os.stat(part).st_mode & 0o001:
+                return part
+    return None
 
 
-def mount_script(layout: Layout, folder: Path, inside: str) -> str:
-    """A shell script that builds the same file system inside new namespaces and runs its arguments there."""
-    root = shlex.quote(str(folder / "root"))
-    lines = ["set -e", f"mount -t tmpfs -o mode=755,size=4m none {root}", f"cd {root}"]
-    for path in layout.shown:
-        lines += _bind(path, path)
-    lines += _bind(str(layout.users_file), "/etc/passwd")
-    lines += [f"ln -s {shlex.quote(target)} .{shlex.quote(path)}" for target, path in layout.links]
-    lines += ["mkdir -p proc dev tmp old", "mount -t proc proc proc"]
-    for name in _DEVICES:
-        lines += [f": > dev/{name}", f"mount --bind /dev/{name} dev/{name}"]
-    lines += [
-        "ln -s /proc/self/fd dev/fd",
-        "mkdir dev/shm",
-        f"mount -t tmpfs -o mode=1777,size={_SHM_MB}m none dev/shm",
-        f"mount -t tmpfs -o mode=1777,size={layout.tmp_mb}m none tmp",
-        f"mkdir -p .{inside}",
-        f"mount --bind {shlex.quote(str(folder / 'work'))} .{inside}",
-        f"{shutil.which('pivot_root', path=ADMIN_PATH)} . old",
-        "cd /",
-        "umount -l old",
-        "rmdir old",
-        "mount -o remount,ro /",
-        "unset OLDPWD",
-        '"$@"',
-    ]
-    return "\n".join(lines)
+def parents(paths: Iterable[str]) -> list[str]:
+    """The folders above the paths, outermost first."""
+    return sorted({str(parent) for path in paths for parent in Path(path).parents if str(parent) != "/"})
 
 
-def _bind(source: str, path: str) -> list[str]:
-    is_folder, parent = os.path.isdir(source), f".{shlex.quote(os.path.dirname(path))}"
-    source, path = shlex.quote(source), f".{shlex.quote(path)}"
-    make = f"mkdir -p {path}" if is_folder else f"mkdir -p {parent}; : > {path}"
-    return [make, f"mount --rbind {source} {path}", f"mount -o remount,bind,ro {path}"]
+def _outermost(wanted: Iterable[str], links: Iterable[str]) -> tuple[str, ...]:
+    """Those of the paths that exist and are not below another, and wherever their symbolic links lead."""
+    found: list[str] = []
+    for path in itertools.chain.from_iterable(map(_hops, wanted)):
+        if os.path.exists(path) and not _is_below_any(path, [*found, *links]):
+            found = [other for other in found if not _is_below(other, path)] + [path]
+    return tuple(found)
 
 
-def _parents(paths: list[str]) -> list[str]:
-    """Make the folders above the paths, readable: bubblewrap copies the permissions of the machine's."""
-    parents = {str(parent) for path in paths for parent in Path(path).parents if str(parent) != "/"}
-    shown = set(paths)
-    return [
-        option
-        for parent in sorted(parents)
-        if not any(_is_below(parent, path) for path in shown)
-        for option in ("--dir", parent)
-    ]
+def _hops(path: str) -> Iterator[str]:
+    """A path and, link by link, where its symbolic links lead: a lookup passes through all of them."""
+    path = os.path.abspath(path)
+    for _ in range(_MAX_LINKS):
+        yield path
+        link = next((part for part in [*parents([path]), path] if os.path.islink(part)), None)
+        if link is None:
+            return
+        path = os.path.normpath(os.path.join(os.path.dirname(link), os.readlink(link), os.path.relpath(path, link)))
 
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_below_any(path: str, folders: Iterable[str]) -> bool:
+    return any(_is_below(path, folder) for folder in folders)
 
 
 def _ask(python: str) -> tuple[str, str, str, list[str]]:
@@ -167,6 +154,4 @@ def _ask(python: str) -> tuple[str, str, str, list[str]]:
         executable, prefix, base, search = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise UserInputError(f"--python: {python!r} does not run: {error}") from error
-    # What an editable install adds to the path is source code of this machine, not a package for the sandbox.
-    kept = [path for path in search if _is_below(path, prefix) or _is_below(path, base) or _is_below(path, "/usr")]
-    return executable, prefix, base, kept
+    return executable, prefix, base, [path for path in search if os.path.isabs(path)]

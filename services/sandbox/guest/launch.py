@@ -124,13 +124,14 @@ def main() -> int:
     job = receive(control)
     if job is None:
         os._exit(0)
+    if job["kind"] == "session":  # before the rights to read these files are gone
+        interpreter = __import__("interpreter")  # the file beside this one
+    sys.path[:] = sys.path[1:]
     restrict(job)
     if job["kind"] == "main":
         return run_main(job, control)
     if job["kind"] == "command":
         run_command(job, control)
-    interpreter = __import__("interpreter")  # the file beside this one
-    sys.path[:] = sys.path[1:]
     return int(interpreter.run(job, control, receive, prepare_python))
 
 
