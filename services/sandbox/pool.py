@@ -106,20 +106,21 @@ class Pool:
             remove_folder(folder)
             raise SandboxFault(f"cannot start a sandbox: {error}") from error
         self.open.add(jail)
+        starting = asyncio.create_task(jail.ready())  # a cancelled wait would lose the launcher's word
         try:
-            await jail.ready()
+            await asyncio.shield(starting)
         except SandboxFault:
             self._spawn(self._close(jail))
             raise
         except asyncio.CancelledError:
-            self._spawn(self._close_when_up(jail))
+            self._spawn(self._close_when_up(jail, starting))
             raise
         return jail
 
-    async def _close_when_up(self, jail: Jail) -> None:
+    async def _close_when_up(self, jail: Jail, starting: asyncio.Task[None]) -> None:
         """Ended in the middle of its start, bubblewrap would leave processes that nobody knows of."""
         with contextlib.suppress(SandboxFault):
-            await jail.ready()
+            await starting
         await self._close(jail)
 
     async def _close(self, jail: Jail) -> None:
