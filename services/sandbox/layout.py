@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import json
@@ -19,6 +20,8 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "mime.types", "java-*")
 _INSTALLED = ("bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "pyvenv.cfg")
 """Parts of an interpreter's folder that belong to it. A virtual environment can lie in the middle of a project."""
+_HARMLESS = {*_INSTALLED, ".gitignore", "CACHEDIR.TAG", "man", "__pycache__"}
+"""A folder that has nothing else is shown as one: each mount costs time in every start."""
 _PACKAGES = ("site-packages", "dist-packages")
 _MAX_LINKS = 40
 _ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, sys.path]))"
@@ -35,7 +38,7 @@ class Layout:
         links: symbolic links to make, by path.
         inside: the run's folder as the code sees it, where it has a file system of its own.
         guest: the programs that run inside.
-        users_file: shown as /etc/passwd.
+        etc: shown as /etc.
         path: value of PATH.
         bubblewrap: the program.
         tmp_mb: size of /tmp.
@@ -47,7 +50,7 @@ class Layout:
     links: tuple[tuple[str, str], ...]
     inside: str
     guest: Path
-    users_file: Path
+    etc: Path
     path: str
     bubblewrap: str
     tmp_mb: int
@@ -67,22 +70,15 @@ def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path =
         UserInputError: the interpreter does not run.
     """
     executable, prefix, base, search = _ask(python)
-    users = home / "passwd"
-    users.write_text(
-        "root:x:0:0:root:/:/bin/sh\n"
-        + "".join(f"sandbox:x:{uid}:{uid}:sandbox:/sandbox:/bin/sh\n" for uid in (1000, *uids)),
-        encoding="utf-8",
-    )
-    users.chmod(0o644)
+    etc = _make_etc(home / "etc", uids)
     links = {path: os.readlink(path) for path in _SYSTEM if os.path.islink(path)}
     system = [path for path in _SYSTEM if os.path.isdir(path) and path not in links]
-    own = [f"{folder}/{part}" for folder in (prefix, base) for part in _INSTALLED]
+    own = [*_parts_of(prefix), *_parts_of(base)]
     # What an editable install adds to the path is source code of this machine, not a package for the sandbox.
     search = [
         path for path in search if os.path.basename(path) in _PACKAGES or _is_below_any(path, [*own, *system, *links])
     ]
-    etc = (path for name in _ETC for path in glob.glob(f"/etc/{name}"))
-    shown = _outermost([*system, *etc, *own, executable, *search, str(guest)], links)
+    shown = _outermost([*system, *own, executable, *search, str(guest)], links)
     taken = [path for path in shown if path.startswith("/sandbox")]
     return Layout(
         python=executable,
@@ -91,7 +87,7 @@ def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path =
         links=tuple((target, path) for path, target in links.items()),
         inside="/sandbox" if not taken else "/sandbox-of-this-run",
         guest=guest,
-        users_file=users,
+        etc=etc,
         path=":".join(dict.fromkeys((os.path.dirname(executable), "/usr/local/bin", "/usr/bin", "/bin"))),
         bubblewrap=shutil.which("bwrap") or "bwrap",
         tmp_mb=tmp_mb,
@@ -115,6 +111,31 @@ def closed_folder(layout: Layout, whole_path: bool) -> str | None:
 def parents(paths: Iterable[str]) -> list[str]:
     """The folders above the paths, outermost first."""
     return sorted({str(parent) for path in paths for parent in Path(path).parents if str(parent) != "/"})
+
+
+def _make_etc(folder: Path, uids: range) -> Path:
+    """A copy of what programs need of /etc, with users of its own: one folder is mounted faster than many."""
+    for source in (path for name in _ETC for path in glob.glob(f"/etc/{name}")):
+        target = folder / os.path.relpath(source, "/etc")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # what this user may not read; shutil.Error is one too
+            if os.path.isdir(source) and not os.path.islink(source):
+                shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+            else:
+                shutil.copy(source, target, follow_symlinks=False)
+    lines = ["root:x:0:0:root:/:/bin/sh", *(f"sandbox:x:{uid}:{uid}:sandbox:/sandbox:/bin/sh" for uid in (1000, *uids))]
+    folder.mkdir(exist_ok=True)
+    (folder / "passwd").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for made in (folder, folder / "passwd", folder / "ssl"):  # whatever the umask is
+        if made.exists():
+            made.chmod(0o755 if made.is_dir() else 0o644)
+    return folder
+
+
+def _parts_of(prefix: str) -> list[str]:
+    if {*os.listdir(prefix)} <= _HARMLESS:
+        return [prefix]
+    return [f"{prefix.rstrip('/')}/{part}" for part in _INSTALLED]
 
 
 def _outermost(wanted: Iterable[str], links: Iterable[str]) -> tuple[str, ...]:

@@ -26,13 +26,13 @@ def bubblewrap_mounts(layout: Layout, work: Path) -> list[str]:
         *("--perms", "1777", "--size", str(_SHM_MB * MIB), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *("--perms", "1777", "--size", str(layout.tmp_mb * MIB), "--tmpfs", "/tmp"),
     ]
-    for folder in parents([*layout.shown, "/etc/passwd"]):  # made by itself, bubblewrap would close some to others
+    for folder in parents(layout.shown):  # made by itself, bubblewrap would close some to others
         options += ["--dir", folder]
     for path in layout.shown:
         options += ["--ro-bind", path, path]
     for target, path in layout.links:
         options += ["--symlink", target, path]
-    options += ["--ro-bind", str(layout.users_file), "/etc/passwd"]
+    options += ["--ro-bind", str(layout.etc), "/etc"]
     return [*options, "--bind", str(work), layout.inside, "--remount-ro", "/", "--chdir", "/"]
 
 
@@ -57,7 +57,7 @@ def mount_script(layout: Layout, folder: Path) -> str:
     ]
     for path in layout.shown:
         lines += _bind(path, path)
-    lines += _bind(str(layout.users_file), "/etc/passwd")
+    lines += _bind(str(layout.etc), "/etc")
     lines += [f"ln -s {shlex.quote(target)} .{shlex.quote(path)}" for target, path in layout.links]
     lines += [
         f"mkdir -p .{layout.inside}",
