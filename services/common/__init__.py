@@ -1,1 +1,0 @@
-"""What every service has: standard routes, access control, logs, metrics and a graceful server."""
