@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.rollout.local_pool import LoopThread
 from agentrl.testing.scripted_engine import Respond, ScriptedEngine
@@ -70,3 +72,22 @@ def batch_of(samples: Sequence[Sample], n: int = 1, **meta: Any) -> DataProto:
     repeated = [s for s in samples for _ in range(n)]
     uids = [f"group-{s.index}" for s in repeated]
     return DataProto({}, {"sample": repeated, "uid": uids}, meta)
+
+
+def use_plugins(
+    config: RunConfig, folder: Path, source: str, *, tool: str = "{}", interaction: str = "{}", score: str = "score"
+) -> None:
+    """Let a run use the classes `Tool`, `Other` and `Loop` and the score function of `source`.
+
+    `tool` and `interaction` are the two configurations, as YAML.
+    """
+    (folder / "plugins.py").write_text(source)
+    (folder / "tools.yaml").write_text(f"tools:\n- class_name: plugins.py:Tool\n  config: {tool}\n")
+    (folder / "other.yaml").write_text(f"interaction:\n- class_name: plugins.py:Other\n  config: {interaction}\n")
+    (folder / "loops.yaml").write_text("- name: mine\n  _target_: plugins.py:Loop\n")
+    rollout = config.actor_rollout_ref.rollout
+    rollout.multi_turn.tool_config_path = str(folder / "tools.yaml")
+    rollout.multi_turn.interaction_config_path = str(folder / "other.yaml")
+    rollout.agent.agent_loop_config_path = str(folder / "loops.yaml")
+    rollout.agent.default_agent_loop = "mine"
+    config.custom_reward_function.path, config.custom_reward_function.name = str(folder / "plugins.py"), score

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rollout_helpers import MakeEngine, batch_of, sample
+from rollout_helpers import MakeEngine, batch_of, sample, use_plugins
 
 from agentrl.config.root import RunConfig
 from agentrl.rollout.manager import AgentLoopManager
@@ -61,16 +61,7 @@ def score(data_source, solution_str, ground_truth, extra_info):
 def test_the_rollouts_of_a_row_share_nothing(
     config: RunConfig, tmp_path: Path, make_engine: MakeEngine, make_manager: Callable[..., AgentLoopManager]
 ) -> None:
-    (tmp_path / "own.py").write_text(PLUGINS)
-    (tmp_path / "tools.yaml").write_text("tools:\n- class_name: own.py:Tool\n  config: {start: 5}\n")
-    (tmp_path / "other.yaml").write_text("interaction:\n- class_name: own.py:Other\n  config: {seen: []}\n")
-    (tmp_path / "loops.yaml").write_text("- name: mine\n  _target_: own.py:Loop\n")
-    rollout = config.actor_rollout_ref.rollout
-    rollout.multi_turn.tool_config_path = str(tmp_path / "tools.yaml")
-    rollout.multi_turn.interaction_config_path = str(tmp_path / "other.yaml")
-    rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
-    rollout.agent.default_agent_loop = "mine"
-    config.custom_reward_function.path, config.custom_reward_function.name = str(tmp_path / "own.py"), "score"
+    use_plugins(config, tmp_path, PLUGINS, tool="{start: 5}", interaction="{seen: []}")
     row = sample(
         0,
         reward_model={"ground_truth": {"target": []}},

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rollout_helpers import MakeEngine, batch_of, sample
+from rollout_helpers import MakeEngine, batch_of, sample, use_plugins
 
 from agentrl.config.root import RunConfig
 from agentrl.rollout import deadline
@@ -41,18 +41,23 @@ async def stubborn():
             pass
 
 
+async def end_badly(fault):
+    match fault:
+        case "exits":
+            sys.exit(3)
+        case "awaits what was cancelled":
+            await cancelled()
+        case "swallows cancellation":
+            await stubborn()
+
+
 class Tool(Calculator):
     async def create(self, fault="", **kwargs):
         self.fault = fault
 
     async def execute(self, arguments, **kwargs):
+        await end_badly(self.fault)
         match self.fault:
-            case "exits":
-                sys.exit(3)
-            case "awaits what was cancelled":
-                await cancelled()
-            case "swallows cancellation":
-                await stubborn()
             case "gives a number as text":
                 return ToolResponse(text=7)
             case "gives nan":
@@ -67,13 +72,8 @@ class Other(Gsm8kInteraction):
         self.fault = fault
 
     async def generate_response(self, messages):
+        await end_badly(self.fault)
         match self.fault:
-            case "exits":
-                sys.exit(3)
-            case "awaits what was cancelled":
-                await cancelled()
-            case "swallows cancellation":
-                await stubborn()
             case "gives a tuple":
                 return True, "x", 1.0, {}
             case "says nothing":
@@ -152,18 +152,9 @@ def test_every_fault_ends_one_trajectory_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(deadline, "GRACE_S", 0.05)
-    (tmp_path / "faulty.py").write_text(PLUGINS)
-    (tmp_path / "tools.yaml").write_text("tools:\n- class_name: faulty.py:Tool\n")
-    (tmp_path / "interactions.yaml").write_text("interaction:\n- class_name: faulty.py:Other\n")
-    (tmp_path / "loops.yaml").write_text("- name: mine\n  _target_: faulty.py:Loop\n")
-    rollout = config.actor_rollout_ref.rollout
-    rollout.multi_turn.tool_config_path = str(tmp_path / "tools.yaml")
-    rollout.multi_turn.interaction_config_path = str(tmp_path / "interactions.yaml")
-    rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
-    rollout.agent.default_agent_loop = "mine"
-    rollout.max_failure_rate = 0.9
-    rollout.multi_turn.tool_timeout_s = 0.5
-    config.custom_reward_function.path, config.custom_reward_function.name = str(tmp_path / "faulty.py"), score
+    use_plugins(config, tmp_path, PLUGINS, score=score)
+    config.actor_rollout_ref.rollout.max_failure_rate = 0.9
+    config.actor_rollout_ref.rollout.multi_turn.tool_timeout_s = 0.5
     config.reward_model.combine.turn = config.reward_model.combine.tool = 1.0
     samples, wanted = rows()
     out = make_manager(make_engine().address).generate_sequences(batch_of(samples))
