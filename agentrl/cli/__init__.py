@@ -5,6 +5,7 @@ Commands import what they run when they run, so `agentrl --help` answers at once
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,6 +128,19 @@ def serve_engine(context: typer.Context) -> None:
     from agentrl.inference.embedded.__main__ import main as run
 
     raise typer.Exit(run(context.args))
+
+
+@serve.command("sandbox", context_settings=FORWARD)
+def serve_sandbox(context: typer.Context) -> None:
+    """Run the code sandbox: --host H --port P; --help shows every option."""
+    importlib.import_module("agentrl.services.sandbox.command").main(context.args)
+
+
+@serve.command("retrieval", context_settings=FORWARD)
+def serve_retrieval(context: typer.Context) -> None:
+    """Run a search server: --index DIR, or a built-in sample; --help shows every option."""
+    # By name: services stand alone, and the core reaches them over HTTP only.
+    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.command").serve(context.args))
 
 
 @docs.command("config")

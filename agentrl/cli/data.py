@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -63,6 +64,15 @@ def show(
     from agentrl.cli.show import show as run
 
     run(file, rows, tokenizer, prompt_key)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def index(context: typer.Context) -> None:
+    """Build a search index: CORPUS --out INDEX --kind bm25|dense|hybrid; --help shows every option."""
+    # By name: services stand alone, and the core reaches them over HTTP only.
+    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.command").index(context.args))
 
 
 def _tell(files: dict[str, Path]) -> None:

@@ -1,0 +1,1 @@
+"""What every service has: standard routes, access control, logs, metrics and a graceful server."""

@@ -1,0 +1,44 @@
+"""Structured logs: one JSON object per line on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+LOGGER = "agentrl.services"
+
+
+class JsonLines(logging.Formatter):
+    """Writes a record as `{time, level, logger, event, ...}`; the fields come from `extra={"fields": {...}}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log(level: int, event: str, **fields: Any) -> None:
+    """Write one line with fields."""
+    logging.getLogger(LOGGER).log(level, event, extra={"fields": fields})
+
+
+def set_up_logs(level: int = logging.INFO) -> None:
+    """Send the services' and the HTTP server's records to stderr as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name, lowest in ((LOGGER, level), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(lowest)
+        logger.propagate = False

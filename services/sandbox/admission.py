@@ -1,0 +1,119 @@
+"""Who runs next: a bounded queue, fair between clients, that says when to come back when it is full."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Busy(Exception):
+    """Nothing was begun: the queue is full, or the wait was too long.
+
+    Attributes:
+        retry_after_s: when to try again.
+    """
+
+    def __init__(self, reason: str, retry_after_s: int) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class Admission:
+    """Places for runs. Clients take turns, however many requests each has waiting.
+
+    When the queue is full, a newcomer takes the place of the last request of the client with the longest queue,
+    unless that is the newcomer's own.
+
+    Args:
+        places: runs at the same time.
+        queue: requests that may wait.
+        queue_s: seconds that one may wait.
+    """
+
+    def __init__(self, places: int, queue: int, queue_s: float) -> None:
+        self.running = 0
+        self._places, self._queue, self._queue_s = places, queue, queue_s
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._average_s = 0.1
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def is_full(self) -> bool:
+        """A request that comes now could be refused."""
+        return self.waiting >= self._queue
+
+    @asynccontextmanager
+    async def place(self, client: str) -> AsyncIterator[None]:
+        """Wait for a place and hold it.
+
+        Raises:
+            Busy: there is none to be had.
+        """
+        await self._enter(client)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            yield
+        finally:
+            self._average_s += 0.1 * (loop.time() - began - self._average_s)
+            self.running -= 1
+            self._pass_on()
+
+    async def _enter(self, client: str) -> None:
+        if self.running < self._places and not self._waiting:
+            self.running += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._join(client, turn)
+        try:
+            async with asyncio.timeout(self._queue_s):
+                await turn
+        except BaseException as error:
+            self._leave(client, turn)
+            if isinstance(error, TimeoutError):
+                raise self._busy(f"no place came free within {self._queue_s:g} s") from None
+            raise
+
+    def _join(self, client: str, turn: asyncio.Future[None]) -> None:
+        if self.is_full:
+            longest = max(self._waiting, key=lambda name: len(self._waiting[name]), default=client)
+            own = len(self._waiting.get(client, ()))
+            if len(self._waiting.get(longest, ())) <= own + 1:
+                raise self._busy(f"{self.waiting} requests wait already")
+            displaced = self._waiting[longest].pop()
+            displaced.set_exception(self._busy("the queue is full and most of it is this client's"))
+        self._waiting.setdefault(client, deque()).append(turn)
+
+    def _leave(self, client: str, turn: asyncio.Future[None]) -> None:
+        if turn.done() and not turn.cancelled() and turn.exception() is None:
+            self.running -= 1  # the place came in the moment of giving up
+            self._pass_on()
+            return
+        queue = self._waiting.get(client)
+        if queue is not None and turn in queue:
+            queue.remove(turn)
+            if not queue:
+                del self._waiting[client]
+
+    def _pass_on(self) -> None:
+        while self._waiting and self.running < self._places:
+            client, queue = next(iter(self._waiting.items()))
+            turn = queue.popleft()
+            if queue:
+                self._waiting.move_to_end(client)
+            else:
+                del self._waiting[client]
+            if not turn.done():
+                self.running += 1
+                turn.set_result(None)
+
+    def _busy(self, reason: str) -> Busy:
+        expected_s = self._average_s * (self.waiting + 1) / self._places
+        return Busy(reason, max(1, min(30, math.ceil(expected_s))))

@@ -1,0 +1,101 @@
+"""A Python session inside the sandbox: runs pieces of code one after another in one namespace.
+
+Each piece comes as a message on the control socket and is answered by one in JSON, `{"code": 0, ...}`. What the piece
+prints goes through the ordinary pipes. An interrupt (Ctrl-C) ends a piece, not the session.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+_SHOWN_CHARS = 200_000
+
+
+def run(
+    job: dict[str, Any],
+    control: int,
+    receive: Callable[[int], dict[str, Any] | None],
+    prepare: Callable[[dict[str, Any], str], ModuleType],
+) -> int:
+    """Serve until the server hangs up."""
+    import json
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = prepare(job, os.getcwd())
+    sys.argv[:] = [""]
+    os.set_inheritable(control, False)
+    os.write(control, b"S")
+    count = 0
+    while True:
+        try:
+            piece = receive(control)
+        except KeyboardInterrupt:
+            continue  # it came between two pieces
+        if piece is None:
+            return 0
+        count += 1
+        answer = _run_piece(piece, main.__dict__, f"<cell {count}>")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):
+                continue
+        data = json.dumps(answer).encode()  # plain ASCII
+        os.write(control, b"%08d" % len(data) + data)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _run_piece(piece: dict[str, Any], namespace: dict[str, Any], name: str) -> dict[str, Any]:
+    import ast
+    import linecache
+
+    source = piece["code"]
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    value = None
+    try:
+        tree = ast.parse(source, name)
+        last = None
+        if piece["show_last"] and tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = ast.Expression(tree.body.pop().value)
+        exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+        if last is not None:
+            value = eval(compile(last, name, "eval", dont_inherit=True), namespace)
+        shown = None if value is None else repr(value)[:_SHOWN_CHARS]
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        if isinstance(error.code, str):
+            sys.stderr.write(error.code + "\n")
+        return {"code": code}
+    except BaseException as error:
+        return _describe(error)
+    if value is not None:
+        namespace["_"] = value
+    return {"code": 0} if shown is None else {"code": 0, "shown": shown}
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    """Print the traceback, without this file's frames."""
+    import traceback
+
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, frames)
+        text = str(error)
+    except BaseException as worse:  # the exception's own text fails
+        lines, text = [f"{type(error).__name__}: {type(worse).__name__} in its text\n"], ""
+    try:
+        sys.stderr.write("".join(lines))
+    except (OSError, ValueError, AttributeError):
+        lines.append("(stderr is closed)\n")
+    return {"code": 1, "error": {"ename": type(error).__name__, "evalue": text, "traceback": lines}}

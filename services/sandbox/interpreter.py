@@ -1,0 +1,127 @@
+"""A Python interpreter in a sandbox that keeps its variables between pieces of code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import HTTPException
+
+from agentrl.services.sandbox.folders import Content, put_files
+from agentrl.services.sandbox.jail import Jail, SandboxFault
+from agentrl.services.sandbox.limits import Limits
+from agentrl.services.sandbox.pool import Pool
+from agentrl.services.sandbox.protocol import CommandResult
+from agentrl.services.sandbox.watch import Watch
+
+_GRACE_S = 1.0
+_MAX_ANSWER = 32 * 1024 * 1024
+_PULLS = 64
+_LOST = "The interpreter has ended; the next code starts in a new one, without the variables so far."
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one piece of code did."""
+
+    result: CommandResult
+    shown: str | None = None
+    error: dict[str, Any] = field(default_factory=dict)
+
+
+class Interpreter:
+    """One interpreter; get it from `open_interpreter`."""
+
+    def __init__(self, jail: Jail) -> None:
+        self.jail = jail
+
+    async def run(self, code: str, timeout_s: float, show_last: bool = False) -> Piece:
+        """Run one piece of code.
+
+        What takes too long is interrupted as by Ctrl-C and keeps its variables; what does not react loses them.
+
+        Args:
+            code: source text.
+            timeout_s: time limit.
+            show_last: report the value of a last expression, as notebooks do.
+        """
+        began = time.monotonic()
+        reply = asyncio.create_task(self._ask(code, show_last))
+        timed_out = not (await asyncio.wait({reply}, timeout=timeout_s))[0]
+        if timed_out:
+            self.jail.interrupt()
+            if not (await asyncio.wait({reply}, timeout=_GRACE_S))[0]:
+                await self.jail.kill()
+        answer = await reply
+        seconds = time.monotonic() - began
+        if answer is None:
+            await self.jail.kill()
+        self.jail.stdout.pull(_PULLS)
+        self.jail.stderr.pull(_PULLS)
+        return self._piece(answer, seconds, timed_out)
+
+    async def _ask(self, code: str, show_last: bool) -> dict[str, Any] | None:
+        """The answer from inside; None when there is none, or one that no honest interpreter gives."""
+        await self.jail.send({"code": code, "show_last": show_last})
+        try:
+            size = int(await self._exactly(8))
+            answer = json.loads(await self._exactly(size)) if 0 < size <= _MAX_ANSWER else None
+        except (ValueError, RecursionError):
+            return None
+        return answer if isinstance(answer, dict) else None
+
+    async def _exactly(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = await self.jail.receive(size)
+            if not part:
+                return b""
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _piece(self, answer: dict[str, Any] | None, seconds: float, timed_out: bool) -> Piece:
+        stdout = self.jail.stdout.take().decode(errors="replace")
+        stderr = self.jail.stderr.take().decode(errors="replace")
+        if self.jail.stopped is not None:
+            stderr += f"\nThe program was stopped: {self.jail.stopped}.\n"
+        if answer is None:
+            stderr += f"\n{_LOST}\n"
+        code = answer.get("code") if answer else 1
+        result = CommandResult(
+            status="TimeLimitExceeded" if timed_out else "Finished",
+            execution_time=round(seconds, 4),
+            return_code=None if timed_out else code if isinstance(code, int) else 1,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        shown, error = (answer or {}).get("shown"), (answer or {}).get("error")
+        return Piece(result, shown if isinstance(shown, str) else None, error if isinstance(error, dict) else {})
+
+
+@asynccontextmanager
+async def open_interpreter(
+    pool: Pool, watch: Watch, limits: Limits, files: Mapping[str, Content]
+) -> AsyncIterator[Interpreter]:
+    """An interpreter that waits for code.
+
+    Raises:
+        HTTPException: 422, the files do not fit together.
+        SandboxFault: it does not come up.
+    """
+    async with pool.jail() as jail:
+        try:
+            put_files(jail.work, files, jail.owner)
+        except ValueError as error:
+            raise HTTPException(422, f"files: {error}") from error
+        except OSError as error:
+            raise SandboxFault(f"cannot write the files: {error}") from error
+        job = {"kind": "session", "path": pool.isolation.layout.python_path, "limits": limits.rlimits(False)}
+        await jail.begin(job, b"")
+        with watch.over(jail, limits):
+            yield Interpreter(jail)

@@ -1,0 +1,82 @@
+"""Runs a program against a list of tests, several at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from agentrl.services.sandbox.jail import SandboxFault
+from agentrl.services.sandbox.protocol import CommandResult, JudgeAnswer, JudgeTest, TestResult, Verdict
+
+RunTest = Callable[[JudgeTest], Awaitable[CommandResult]]
+"""Runs the program on one test. Raises SandboxFault, or Busy."""
+
+
+async def judge(tests: list[JudgeTest], run: RunTest, at_once: int, stop_early: bool) -> list[TestResult]:
+    """One result per test, in order.
+
+    Args:
+        tests: the tests.
+        run: runs one.
+        at_once: tests at the same time.
+        stop_early: once one has failed, the others are ended or not begun.
+
+    Raises:
+        Busy: the service has no place for the rest.
+    """
+    results = [TestResult(passed=False, verdict="Skipped") for _ in tests]
+    places = asyncio.Semaphore(at_once)
+
+    async def one(number: int) -> bool:
+        async with places:
+            results[number] = await _run(tests[number], run)
+        return results[number].passed
+
+    tasks = [asyncio.create_task(one(number)) for number in range(len(tests))]
+    try:
+        for done in asyncio.as_completed(tasks):
+            if not await done and stop_early:
+                break
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return results
+
+
+def conclude(results: list[TestResult], compiled: CommandResult | None, faults: list[str]) -> JudgeAnswer:
+    """The answer for these results."""
+    passed = sum(result.passed for result in results)
+    broken = any(result.verdict == "SandboxError" for result in results)
+    return JudgeAnswer(
+        status="SandboxError" if broken else "Success" if passed == len(results) else "Failed",
+        message="; ".join(dict.fromkeys(faults)),
+        passed=passed,
+        total=len(results),
+        compile_result=compiled,
+        tests=results,
+    )
+
+
+def same_output(given: str, wanted: str) -> bool:
+    """Whether two outputs differ only in spaces at the ends of lines and in empty lines at the end."""
+    return _lines(given) == _lines(wanted)
+
+
+async def _run(test: JudgeTest, run: RunTest) -> TestResult:
+    try:
+        result = await run(test)
+    except SandboxFault:
+        return TestResult(passed=False, verdict="SandboxError")
+    verdict: Verdict = "Passed"
+    if result.status == "TimeLimitExceeded":
+        verdict = "TimeLimitExceeded"
+    elif result.return_code != 0:
+        verdict = "RuntimeError"
+    elif test.output is not None and not same_output(result.stdout or "", test.output):
+        verdict = "WrongAnswer"
+    return TestResult(passed=verdict == "Passed", verdict=verdict, run_result=result)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -1,0 +1,80 @@
+"""Builds the file system that a sandbox sees, by options of bubblewrap or by a shell script.
+
+What is private (`/proc`, `/dev`, `/tmp`) comes first and what is shown of the machine is mounted over it, for an
+interpreter may lie anywhere, below `/tmp` too.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+from agentrl.services.sandbox.layout import Layout, parents
+from agentrl.services.sandbox.limits import MIB
+
+ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_SHM_MB = 64
+
+
+def bubblewrap_mounts(layout: Layout, work: Path) -> list[str]:
+    """Options of `bwrap`."""
+    options = [
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--perms", "1777", "--size", str(_SHM_MB * MIB), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--perms", "1777", "--size", str(layout.tmp_mb * MIB), "--tmpfs", "/tmp"),
+    ]
+    for folder in parents(layout.shown):  # made by itself, bubblewrap would close some to others
+        options += ["--dir", folder]
+    for path in layout.shown:
+        options += ["--ro-bind", path, path]
+    for target, path in layout.links:
+        options += ["--symlink", target, path]
+    options += ["--ro-bind", str(layout.etc), "/etc"]
+    return [*options, "--bind", str(work), layout.inside, "--remount-ro", "/", "--chdir", "/"]
+
+
+def mount_script(layout: Layout, folder: Path) -> str:
+    """A shell script that builds the same file system inside new namespaces and runs its arguments there."""
+    root = shlex.quote(str(folder / "root"))
+    lines = [
+        "set -e",
+        "umask 022",
+        f"mount -t tmpfs -o mode=755,size=4m none {root}",
+        f"cd {root}",
+        "mkdir -p proc dev tmp old",
+        "mount -t proc proc proc",
+    ]
+    for name in _DEVICES:
+        lines += [f": > dev/{name}", f"mount --bind /dev/{name} dev/{name}"]
+    lines += [
+        "ln -s /proc/self/fd dev/fd",
+        "mkdir dev/shm",
+        f"mount -t tmpfs -o mode=1777,size={_SHM_MB}m none dev/shm",
+        f"mount -t tmpfs -o mode=1777,size={layout.tmp_mb}m none tmp",
+    ]
+    for path in layout.shown:
+        lines += _bind(path, path)
+    lines += _bind(str(layout.etc), "/etc")
+    lines += [f"ln -s {shlex.quote(target)} .{shlex.quote(path)}" for target, path in layout.links]
+    lines += [
+        f"mkdir -p .{layout.inside}",
+        f"mount --bind {shlex.quote(str(folder / 'work'))} .{layout.inside}",
+        f"{shutil.which('pivot_root', path=ADMIN_PATH)} . old",
+        "cd /",
+        "umount -l old",
+        "rmdir old",
+        "mount -o remount,ro /",
+        "unset OLDPWD",
+        '"$@"',
+    ]
+    return "\n".join(lines)
+
+
+def _bind(source: str, path: str) -> list[str]:
+    is_folder, parent = os.path.isdir(source), f".{shlex.quote(os.path.dirname(path))}"
+    source, path = shlex.quote(source), f".{shlex.quote(path)}"
+    make = f"mkdir -p {path}" if is_folder else f"mkdir -p {parent}; : > {path}"
+    return [make, f"mount --rbind {source} {path}", f"mount -o remount,bind,ro {path}"]

@@ -1,0 +1,134 @@
+"""Sandboxes that are started before anybody asks: a run then pays for its code and little else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agentrl.services.common.logs import log
+from agentrl.services.sandbox.isolation import Isolation
+from agentrl.services.sandbox.jail import Jail, SandboxFault, remove_folder
+from agentrl.services.sandbox.limits import MIB
+
+_PAUSE_S = 1.0
+
+
+class Pool:
+    """Makes sandboxes and keeps some ready. Each is used once.
+
+    Args:
+        isolation: how they are kept apart.
+        home: folder for their folders.
+        uids: users for their code.
+        warm: how many are kept ready.
+        output_mb: what is kept of each output stream.
+    """
+
+    def __init__(self, isolation: Isolation, home: Path, uids: range, warm: int, output_mb: int) -> None:
+        self.isolation = isolation
+        self.open: set[Jail] = set()
+        """All that exist, ready or in use."""
+        self._home, self._warm, self._output_bytes = home, warm, output_mb * MIB
+        self._free_uids = deque(uids)
+        self._numbers = itertools.count()
+        self._ready: deque[Jail] = deque()
+        self._starting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def ready(self) -> int:
+        """Sandboxes that wait for a job."""
+        return len(self._ready)
+
+    def fill(self) -> None:
+        """Start what is missing, without waiting for it."""
+        while not self._closed and len(self._ready) + self._starting < self._warm:
+            self._starting += 1
+            self._spawn(self._add())
+
+    @asynccontextmanager
+    async def jail(self) -> AsyncIterator[Jail]:
+        """A sandbox that is up; closed at the end of the block, in the background.
+
+        Raises:
+            SandboxFault: none comes up.
+        """
+        jail = None
+        while self._ready and jail is None:
+            jail = self._ready.popleft()
+            if not jail.alive:
+                self._spawn(self._close(jail))
+                jail = None
+        jail = jail or await self._start()
+        self.fill()
+        try:
+            yield jail
+        finally:
+            self._spawn(self._close(jail))
+
+    async def close(self) -> None:
+        """End every sandbox."""
+        self._closed = True
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.gather(*(self._close(jail) for jail in list(self.open)))
+
+    async def _add(self) -> None:
+        try:
+            jail = await self._start()
+        except SandboxFault as error:
+            log(logging.WARNING, "no sandbox", reason=str(error))
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            self._ready.append(jail)
+        finally:
+            self._starting -= 1
+
+    async def _start(self) -> Jail:
+        if self._closed:
+            raise SandboxFault("the service stops")
+        if not self._free_uids:
+            raise SandboxFault("every user number is in use")
+        uid = self._free_uids.popleft()
+        folder = self._home / f"run-{next(self._numbers)}"
+        try:
+            jail = Jail(self.isolation, folder, uid, self._output_bytes)
+        except OSError as error:
+            self._free_uids.append(uid)
+            remove_folder(folder)
+            raise SandboxFault(f"cannot start a sandbox: {error}") from error
+        self.open.add(jail)
+        starting = asyncio.create_task(jail.ready())  # a cancelled wait would lose the launcher's word
+        try:
+            await asyncio.shield(starting)
+        except SandboxFault:
+            self._spawn(self._close(jail))
+            raise
+        except asyncio.CancelledError:
+            self._spawn(self._close_when_up(jail, starting))
+            raise
+        return jail
+
+    async def _close_when_up(self, jail: Jail, starting: asyncio.Task[None]) -> None:
+        """Ended in the middle of its start, bubblewrap would leave processes that nobody knows of."""
+        with contextlib.suppress(SandboxFault):
+            await starting
+        await self._close(jail)
+
+    async def _close(self, jail: Jail) -> None:
+        await jail.close()
+        self.open.discard(jail)
+        self._free_uids.append(jail.uid)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

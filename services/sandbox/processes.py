@@ -1,0 +1,86 @@
+"""The process tree of a run, from the machine's side: who is in it, how much memory it holds, how to end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_KILL_S = 5.0
+
+
+def descendants(pid: int) -> list[int]:
+    """Children of a process, their children and so on."""
+    found, todo = [], [pid]
+    while todo:
+        new = _children(todo.pop())
+        found += new
+        todo += new
+    return found
+
+
+def resident_bytes(pids: list[int], enough: int) -> int:
+    """Memory that these processes hold together.
+
+    Pages that several share are first counted for each, which is cheap; only above `enough` are they shared out.
+    """
+    rough = sum(_statm(pid) for pid in pids)
+    return rough if rough <= enough else sum(_proportional(pid) for pid in pids)
+
+
+def kill_tree(pid: int) -> None:
+    """End a process and all that came from it; returns when no child of the process is left, or after a few seconds."""
+    deadline = time.monotonic() + _KILL_S
+    signal_quietly(pid, signal.SIGSTOP)
+    while time.monotonic() < deadline:
+        below = [one for one in descendants(pid) if not _is_dead(one)]
+        if not below:
+            break
+        for one in below:
+            signal_quietly(one, signal.SIGKILL)
+        time.sleep(0.001)
+    signal_quietly(pid, signal.SIGKILL)
+
+
+def signal_quietly(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as stream:
+                found += map(int, stream.read().split())
+    except (OSError, ValueError):
+        return found
+    return found
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def _statm(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as stream:
+            return int(stream.read().split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as stream:
+            return sum(int(line.split()[1]) * 1024 for line in stream if line.startswith("Pss:"))
+    except (OSError, ValueError):
+        return 0

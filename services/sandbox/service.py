@@ -1,0 +1,219 @@
+"""The sandbox service as one object: what the routes call, and what starts and stops with the server."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fastapi import HTTPException
+
+from agentrl.services.sandbox.admission import Admission
+from agentrl.services.sandbox.home import own_folder
+from agentrl.services.sandbox.interpreter import open_interpreter
+from agentrl.services.sandbox.isolation import UIDS_PER_SERVER, Isolation, choose_isolation, first_uid
+from agentrl.services.sandbox.jail import SandboxFault
+from agentrl.services.sandbox.judge import conclude, judge
+from agentrl.services.sandbox.jupyter import run_cells
+from agentrl.services.sandbox.languages import Language, find_language, installed_languages
+from agentrl.services.sandbox.layout import make_layout
+from agentrl.services.sandbox.limits import MIB, Limits
+from agentrl.services.sandbox.metrics import SandboxMetrics
+from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.pool import Pool
+from agentrl.services.sandbox.protocol import (
+    CommandResult,
+    Judge,
+    JudgeAnswer,
+    JudgeTest,
+    OpenSession,
+    RunCode,
+    RunCodeAnswer,
+    RunInSession,
+    RunJupyter,
+    RunJupyterAnswer,
+    SessionAnswer,
+    encode,
+)
+from agentrl.services.sandbox.runner import Ran, Runner
+from agentrl.services.sandbox.sessions import Sessions
+from agentrl.services.sandbox.watch import Watch
+
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+
+
+class SandboxService:
+    """Everything between a request and a sandbox. Make it with `open_service`."""
+
+    def __init__(self, options: Options, pool: Pool, languages: dict[str, Language], metrics: SandboxMetrics) -> None:
+        self.options, self.isolation, self.pool = options, pool.isolation, pool
+        self.languages, self.metrics = languages, metrics
+        self.watch = Watch()
+        self.admission = Admission(options.parallel, options.queue, options.queue_s)
+        self.runner = Runner(pool, self.watch, options)
+        self.sessions = Sessions(pool, self.watch, options)
+
+    async def run_code(self, request: RunCode, client: str) -> RunCodeAnswer:
+        """Answer `POST /run_code`.
+
+        Raises:
+            HTTPException: 422, what is asked for cannot be.
+            Busy: no place.
+        """
+        language = find_language(request.language, self.languages)
+        run = self.runner.limits(request.run_timeout, request.memory_limit_mb)
+        async with self.admission.place(client):
+            answer = await self.runner.run_code(
+                *(language, request.code, request.stdin or "", request.files, request.fetch_files),
+                *(self._compiler_limits(request.compile_timeout), run),
+            )
+        self.metrics.count(language.name, answer)
+        return answer
+
+    async def open_session(self, request: OpenSession, client: str) -> SessionAnswer:
+        """Answer `POST /sessions`.
+
+        Raises:
+            HTTPException: 422, what is asked for cannot be; 503, no interpreter comes up.
+            Busy: no place.
+        """
+        if find_language(request.language, self.languages).name != "python":
+            raise HTTPException(422, f"language: got {request.language!r}, wanted python: sessions run no other")
+        limits = self.runner.limits(self.options.max_timeout_s, request.memory_limit_mb)
+        limits = replace(limits, seconds=self.options.session_max_s)
+        try:
+            name = await self.sessions.open(client, limits, request.files)
+        except SandboxFault as error:
+            raise HTTPException(503, str(error)) from error
+        return SessionAnswer(session_id=name, ttl_s=self.options.session_ttl_s)
+
+    async def run_in_session(self, name: str, request: RunInSession, client: str) -> RunCodeAnswer:
+        """Answer `POST /sessions/{id}/run`.
+
+        Raises:
+            HTTPException: 404, no such session; 422, what is asked for cannot be.
+            Busy: no place.
+        """
+        session = self.sessions.get(name)
+        seconds = self.runner.limits(request.run_timeout, -1).seconds
+        session.busy += 1
+        try:
+            async with self.admission.place(client):
+                limit = self.options.files_mb * MIB
+                piece, files, problems = await session.run(request.code, seconds, request.fetch_files, limit)
+        except SandboxFault as error:
+            answer = RunCodeAnswer(status="SandboxError", message=str(error))
+        else:
+            ran = Ran(piece.result, files, problems)
+            answer = RunCodeAnswer(
+                status="Success" if ran.ok else "Failed",
+                message=ran.message,
+                run_result=ran.result,
+                files=encode(ran.files),
+            )
+        finally:
+            session.busy -= 1
+            session.used_at = time.monotonic()
+        self.metrics.count("python", answer)
+        return answer
+
+    async def run_jupyter(self, request: RunJupyter, client: str) -> RunJupyterAnswer:
+        """Answer `POST /run_jupyter`.
+
+        Raises:
+            HTTPException: 422, what is asked for cannot be.
+            Busy: no place.
+        """
+        limits = self.runner.limits(request.total_timeout, -1, "total_timeout")
+        async with self.admission.place(client):
+            try:
+                async with open_interpreter(self.pool, self.watch, limits, request.files) as interpreter:
+                    return await run_cells(interpreter, request, self.options.files_mb * MIB)
+            except SandboxFault as error:
+                return RunJupyterAnswer(status="SandboxError", message=str(error))
+
+    async def judge(self, request: Judge, client: str) -> JudgeAnswer:
+        """Answer `POST /judge`.
+
+        Raises:
+            HTTPException: 422, what is asked for cannot be.
+            Busy: no place.
+        """
+        language = find_language(request.language, self.languages)
+        limits = self.runner.limits(request.timeout, request.memory_limit_mb, "timeout")
+        asserts = [test for test in request.tests if test.check is not None]
+        if asserts and language.compile is not None:
+            raise HTTPException(422, f"tests: `assert` follows code that is not compiled, got {language.name}")
+        faults: list[str] = []
+        try:
+            async with self.admission.place(client):
+                program, compiled = await self.runner.compile(
+                    language, request.code, request.files, self._compiler_limits(request.compile_timeout)
+                )
+        except SandboxFault as error:
+            return JudgeAnswer(status="SandboxError", message=str(error), passed=0, total=len(request.tests))
+        if compiled is not None and (compiled.status != "Finished" or compiled.return_code != 0):
+            return JudgeAnswer(status="Failed", message="", passed=0, total=len(request.tests), compile_result=compiled)
+
+        async def run(test: JudgeTest) -> CommandResult:
+            tested = program
+            if test.check is not None:
+                tested = self.runner.program(language, f"{request.code}\n\n{test.check}\n", request.files)
+            try:
+                async with self.admission.place(client):
+                    return (await self.runner.run(tested, test.input, limits)).result
+            except SandboxFault as error:
+                faults.append(str(error))
+                raise
+
+        results = await judge(request.tests, run, self.options.parallel, request.stop_early)
+        return conclude(results, compiled, faults)
+
+    def _compiler_limits(self, seconds: float) -> Limits:
+        return self.runner.limits(seconds, self.options.max_memory_mb, "compile_timeout")
+
+
+@asynccontextmanager
+async def open_service(options: Options, metrics: SandboxMetrics) -> AsyncIterator[SandboxService]:
+    """Start a service and end it.
+
+    Raises:
+        UserInputError: no isolation that is strong enough, or the interpreter does not run.
+    """
+    # Other processes of the same user must not read this one's memory and environment.
+    libc = ctypes.CDLL(None)
+    libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+    async with AsyncExitStack() as stack:
+        home = stack.enter_context(own_folder())
+        isolation = _isolate(options, home)
+        # A container may have no init that takes in orphans: sandboxes take in their own (see `Jail.kill`).
+        libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        pool = Pool(isolation, home, _uids(), options.warm_count, options.output_mb)
+        stack.push_async_callback(pool.close)
+        service = SandboxService(options, pool, installed_languages(isolation.layout), metrics)
+        stack.push_async_callback(service.watch.close)
+        stack.push_async_callback(service.sessions.close)
+        pool.fill()
+        yield service
+
+
+def check_options(options: Options) -> None:
+    """Find out whether a service could start.
+
+    Raises:
+        UserInputError: no isolation that is strong enough, or the interpreter does not run.
+    """
+    with own_folder() as home:
+        _isolate(options, home)
+
+
+def _isolate(options: Options, home: Path) -> Isolation:
+    layout = make_layout(home, options.python, _uids(), options.disk_mb)
+    return choose_isolation(home, layout, options.isolation, options.require_isolation)
+
+
+def _uids() -> range:
+    return range(first_uid(), first_uid() + UIDS_PER_SERVER)

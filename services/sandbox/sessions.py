@@ -1,0 +1,157 @@
+"""Sessions: interpreters that live as long as a trajectory, and end for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+
+from fastapi import HTTPException
+
+from agentrl.services.common.logs import log
+from agentrl.services.sandbox.admission import Busy
+from agentrl.services.sandbox.folders import Content, get_files
+from agentrl.services.sandbox.interpreter import Interpreter, Piece, open_interpreter
+from agentrl.services.sandbox.limits import Limits
+from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.pool import Pool
+from agentrl.services.sandbox.watch import Watch
+
+_LOOK_S = 0.5
+
+
+class Session:
+    """One session; its interpreter starts anew when the code ended the last one."""
+
+    def __init__(self, client: str, limits: Limits, files: Mapping[str, Content], pool: Pool, watch: Watch) -> None:
+        self._files = files
+        self.client, self._limits, self._pool, self._watch = client, limits, pool, watch
+        self.started_at = self.used_at = time.monotonic()
+        self.busy = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._interpreter: Interpreter | None = None
+
+    async def open(self) -> None:
+        """Start an interpreter.
+
+        Raises:
+            HTTPException: 422, the files do not fit together.
+            SandboxFault: it does not come up.
+        """
+        opening = open_interpreter(self._pool, self._watch, self._limits, self._files)
+        self._interpreter = await self._stack.enter_async_context(opening)
+
+    async def run(
+        self, code: str, timeout_s: float, fetch: Sequence[str], limit: int
+    ) -> tuple[Piece, dict[str, Content], list[str]]:
+        """Run code; runs of one session take turns.
+
+        Raises:
+            SandboxFault: the interpreter ended, and no new one comes up.
+        """
+        async with self._one_at_a_time:
+            if self._interpreter is None or not self._interpreter.jail.alive:
+                await self._stack.aclose()
+                await self.open()
+            assert self._interpreter is not None
+            jail = self._interpreter.jail
+            piece = await self._interpreter.run(code, timeout_s)
+            found, problems = get_files(jail.work, fetch, limit) if fetch else ({}, [])
+            return piece, found, problems
+
+    async def close(self) -> None:
+        """End it, a run in progress included."""
+        await self._stack.aclose()
+
+
+class Sessions:
+    """All sessions of a service. A session ends when it is deleted, idle or old, and when the service stops."""
+
+    def __init__(self, pool: Pool, watch: Watch, options: Options) -> None:
+        self._pool, self._watch, self._options = pool, watch, options
+        self._open: dict[str, Session] = {}
+        self._opening = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def open(self, client: str, limits: Limits, files: Mapping[str, Content]) -> str:
+        """Start a session and return its id.
+
+        Raises:
+            Busy: there are as many as there may be.
+            HTTPException: 422, the files do not fit together.
+            SandboxFault: it does not come up.
+        """
+        self._check_quota(client)
+        self._opening += 1
+        session = Session(client, limits, files, self._pool, self._watch)
+        try:
+            await session.open()
+        finally:
+            self._opening -= 1
+        name = secrets.token_urlsafe(16)
+        self._open[name] = session
+        if self._task is None:
+            self._task = asyncio.create_task(self._end_old())
+        return name
+
+    def get(self, name: str) -> Session:
+        """A session.
+
+        Raises:
+            HTTPException: 404, there is none.
+        """
+        session = self._open.get(name)
+        if session is None:
+            raise HTTPException(404, f"no session {name[:40]!r}: it was ended, or was idle for too long")
+        return session
+
+    async def end(self, name: str) -> None:
+        """End a session.
+
+        Raises:
+            HTTPException: 404, there is none.
+        """
+        session = self.get(name)
+        del self._open[name]
+        await session.close()
+
+    async def close(self) -> None:
+        """End all."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for name in list(self._open):
+            await self.end(name)
+
+    def _check_quota(self, client: str) -> None:
+        own = sum(session.client == client for session in self._open.values())
+        clients = len({client, *(session.client for session in self._open.values())})
+        options, total = self._options, len(self._open) + self._opening
+        idle = [session.used_at for session in self._open.values() if not session.busy]
+        oldest = min(idle, default=time.monotonic())
+        soonest = max(1, min(30, math.ceil(oldest + options.session_ttl_s - time.monotonic())))
+        if total >= options.sessions:
+            raise Busy(f"{total} sessions are open, and there may be no more", soonest)
+        if total >= options.sessions // 2 and own >= options.sessions // clients:
+            raise Busy(f"{own} sessions of this client are open, its share among {clients} clients", soonest)
+
+    async def _end_old(self) -> None:
+        while True:
+            await asyncio.sleep(min(_LOOK_S, self._options.session_ttl_s / 4))
+            now = time.monotonic()
+            for name, session in list(self._open.items()):
+                idle = not session.busy and now - session.used_at > self._options.session_ttl_s
+                if idle or now - session.started_at > self._options.session_max_s:
+                    log(logging.INFO, "session ended", session=name, reason="idle" if idle else "old")
+                    self._open.pop(name, None)
+                    await session.close()

@@ -1,0 +1,153 @@
+"""Builds: resumed, atomic, checked."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import DataError, UserInputError
+from agentrl.services.retrieval import bm25
+from agentrl.services.retrieval.build import BuildOptions, build_index
+from agentrl.services.retrieval.index import Index
+
+Build = Callable[..., Path]
+ROWS = [{"id": n, "contents": f"word{n} common"} for n in range(10)]
+
+
+def count(index: Index, query: str) -> int:
+    return len(index.search([query], 100)[0])
+
+
+def test_worker_processes_build_the_same_index(build: Build, tmp_path: Path) -> None:
+    alone = build(ROWS, block_rows=3)
+    build_index([tmp_path / "corpus.jsonl"], tmp_path / "many", BuildOptions(workers=2, block_rows=3), quiet=True)
+    first, second = (json.loads((folder / "index.json").read_text()) for folder in (alone, tmp_path / "many"))
+    assert first["sha256"] == second["sha256"]
+    assert first["corpus"]["sha256"] == second["corpus"]["sha256"]
+
+
+def test_an_interrupted_build_goes_on(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bm25, "_write_small_files", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(ROWS, block_rows=3)
+    assert not (tmp_path / "index").exists()
+    work = tmp_path / ".index.building"
+    made = {path.name: path.stat().st_mtime_ns for path in work.glob("*.npz")}
+    assert len(made) == 4
+    (work / "000002.npz").unlink()
+    corpus = [tmp_path / "corpus.jsonl"]
+    build_index(corpus, tmp_path / "index", BuildOptions(workers=1, block_rows=3), quiet=True)
+    assert count(Index(tmp_path / "index"), "common") == 10
+    assert not work.exists()
+
+
+def test_shards_of_other_settings_or_another_corpus_are_not_used(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted(rows: list[dict[str, object]]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(bm25, "_write_small_files", killed)
+            with pytest.raises(KeyboardInterrupt):
+                build(rows, block_rows=3)
+
+    interrupted([{"id": n, "contents": "running"} for n in range(10)])
+    assert count(Index(build(ROWS, block_rows=3)), "running") == 0
+    interrupted_name = [{"id": n, "contents": "running"} for n in range(4)]
+    (tmp_path / "index").rename(tmp_path / "first")
+    interrupted(interrupted_name)
+    index = Index(build(interrupted_name, block_rows=3, stemmer="none"))
+    assert (count(index, "running"), count(index, "run")) == (4, 0)
+
+
+def test_an_index_is_replaced_only_by_force_and_an_open_one_goes_on(build: Build, tmp_path: Path) -> None:
+    old = Index(build(ROWS))
+    with pytest.raises(UserInputError, match="--force"):
+        build(ROWS[:3])
+    new = Index(build(ROWS[:3], force=True))
+    assert (count(old, "common"), count(new, "common")) == (10, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "index"]
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserInputError, match="not an index"):
+        build(ROWS, name="other", force=True)
+
+
+def test_two_builds_of_one_folder_do_not_mix(build: Build, tmp_path: Path) -> None:
+    work = tmp_path / ".index.building"
+    work.mkdir()
+    lock = os.open(work / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(UserInputError, match="another build"):
+        build(ROWS)
+    os.close(lock)
+    build(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "words"),
+    [
+        ([], UserInputError, "no documents"),
+        ([*ROWS, {"id": "3", "contents": "again"}], DataError, "'3' more than once"),
+        ([*ROWS, {"id": "x"}], DataError, "row 11"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_corpora_that_cannot_be_used(
+    build: Build, tmp_path: Path, rows: list[dict[str, object]], error: type[Exception], words: str, workers: int
+) -> None:
+    with pytest.raises(error, match=words):
+        build(rows, block_rows=20, workers=workers)
+    assert not (tmp_path / "index").exists()
+
+
+def _edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / "index.json").read_text())
+        change(content)
+        (folder / "index.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def _flip(folder: Path) -> None:
+    content = (folder / "documents.jsonl").read_bytes()
+    (folder / "documents.jsonl").write_bytes(content.replace(b"word3", b"word4"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "index.json").unlink(), "agentrl data index"),
+        (lambda folder: (folder / "index.json").write_text("{"), "agentrl data index"),
+        (lambda folder: (folder / "bm25" / "vocab.index.json").unlink(), "vocab.index.json: got no file"),
+        (lambda folder: (folder / "documents.jsonl").write_bytes(b"{}\n"), "documents.jsonl: got 3 bytes"),
+        (_flip, "sha256"),
+        (_edit(lambda content: content.update(format=99)), "format 99"),
+        (_edit(lambda content: content.update(kind="bm26")), "Did you mean 'bm25'"),
+        (_edit(lambda content: content.update(sha256="0")), "changed after the build"),
+        (_edit(lambda content: content["settings"].update(tokenizer_version=0)), "tokenizer"),  # type: ignore[attr-defined]
+    ],
+)
+def test_a_damaged_index_is_not_served(build: Build, damage: Callable[[Path], None], words: str) -> None:
+    folder = build(ROWS)
+    damage(folder)
+    with pytest.raises(UserInputError) as problem:
+        Index(folder)
+    assert words in str(problem.value)
+
+
+def test_without_hashes_only_sizes_are_checked(build: Build) -> None:
+    folder = build(ROWS)
+    _flip(folder)
+    assert count(Index(folder, hash_files=False), "word3") == 1

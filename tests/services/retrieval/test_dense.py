@@ -1,0 +1,180 @@
+"""Dense and hybrid search: presets, pooling, missing neighbours, fusion, with a tiny real encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from agentrl.errors import UserInputError
+from agentrl.services.retrieval.build import BuildOptions, build_index
+from agentrl.services.retrieval.dense import find_nearest, make_faiss
+from agentrl.services.retrieval.encoder import PRESETS, Encoder, Preset, find_preset
+from agentrl.services.retrieval.fusion import fuse
+from agentrl.services.retrieval.index import Index
+
+Build = Callable[..., Path]
+WORDS = ["query", "passage", ":", "red", "green", "blue", "apple", "pear", "sea", "stone", "sand", "the", "of", "a"]
+ROWS = [{"id": n, "contents": f"{a} {b}"} for n, (a, b) in enumerate((x, y) for x in WORDS[3:] for y in WORDS[6:9])]
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of two layers over whole words."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-e5"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {word: number for number, word in enumerate(special + WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def ids(found: list[tuple[bytes, float]]) -> list[str]:
+    return [json.loads(document)["id"] for document, _ in found]
+
+
+def test_presets_are_found_by_name_and_by_folder(tmp_path: Path) -> None:
+    assert find_preset("auto", "intfloat/e5-base-v2") == PRESETS["e5"]
+    assert find_preset("auto", "/models/bge_small_en") == PRESETS["bge"]
+    assert find_preset("auto", "someone/generalist") == PRESETS["plain"]
+    assert (PRESETS["e5"].query_prefix, PRESETS["e5"].passage_prefix) == ("query: ", "passage: ")
+    with pytest.raises(UserInputError, match="Did you mean 'e5'"):
+        find_preset("e5x", "x")
+    folder = tmp_path / "own"
+    (folder / "1_Pooling").mkdir(parents=True)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    written = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
+    (folder / "modules.json").write_text(json.dumps(written))
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert find_preset("auto", str(folder)) == Preset(pooling="cls", normalize=False)
+    written.append({"path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(written))
+    with pytest.raises(UserInputError, match="Dense"):
+        find_preset("auto", str(folder))
+    assert find_preset("dot", str(folder)) == PRESETS["dot"]
+
+
+@pytest.mark.parametrize("preset", [*PRESETS.values(), Preset(pooling="cls", normalize=False)])
+def test_vectors_do_not_depend_on_the_padding(encoder_folder: Path, preset: Preset) -> None:
+    encoder = Encoder(str(encoder_folder), preset, 16, "cpu")
+    texts = ["red apple", "the sea of blue stone and sand sand sand", "pear"]
+    together, alone = encoder.passages(texts), np.concatenate([encoder.passages([text]) for text in texts])
+    assert np.allclose(together, alone, atol=1e-5)
+    assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5) == preset.normalize
+    assert np.allclose(encoder.queries(texts[:1]), encoder.passages(texts[:1])) == (
+        preset.query_prefix == preset.passage_prefix
+    )
+
+
+def test_mean_pooling_is_over_the_tokens(encoder_folder: Path) -> None:
+    model = BertModel.from_pretrained(encoder_folder).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(encoder_folder)
+    encoder = Encoder(str(encoder_folder), PRESETS["e5"], 16, "cpu")
+    with torch.inference_mode():
+        inputs = tokenizer("query: red apple", return_tensors="pt", return_token_type_ids=False)
+        states = model(**inputs).last_hidden_state[0]
+        first = model(**tokenizer("red apple", return_tensors="pt", return_token_type_ids=False)).last_hidden_state[0]
+    wanted = torch.nn.functional.normalize(states.mean(0), dim=0).numpy()
+    assert np.allclose(encoder.queries(["red apple", "a longer text than that"])[0], wanted, atol=1e-5)
+    cls = Encoder(str(encoder_folder), Preset(pooling="cls", normalize=False), 16, "cpu")
+    assert np.allclose(cls.queries(["red apple"])[0], first[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("dense_index", ["flat", "hnsw"])
+def test_a_dense_index_finds_the_document_itself(build: Build, encoder_folder: Path, dense_index: str) -> None:
+    options = {"kind": "dense", "encoder": str(encoder_folder), "preset": "plain", "dense_index": dense_index}
+    index = Index(build(ROWS, block_rows=10, max_tokens=16, **options))
+    found = index.search([str(row["contents"]) for row in ROWS], 1)
+    assert [ids(hits) for hits in found] == [[str(row["id"])] for row in ROWS]
+    assert all(abs(hits[0][1] - 1) < 1e-4 for hits in found)
+    assert index.about["settings"]["dense_index"] == dense_index
+
+
+@pytest.mark.parametrize("dense_index", ["flat", "hnsw"])
+def test_missing_neighbours_are_left_out(build: Build, encoder_folder: Path, dense_index: str) -> None:
+    """A known server gives the last document where faiss says -1."""
+    options = {"kind": "dense", "encoder": str(encoder_folder), "dense_index": dense_index}
+    index = Index(build(ROWS[:2], max_tokens=16, **options))
+    assert sorted(ids(index.search(["red apple"], 50)[0])) == ["0", "1"]
+
+
+def test_encoded_blocks_are_kept_when_a_build_goes_on(
+    build: Build, encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"kind": "hybrid", "encoder": str(encoder_folder), "max_tokens": 16, "block_rows": 10}
+    with monkeypatch.context() as patch:
+        patch.setattr("faiss.write_index", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(ROWS, **options)
+    assert len(list((tmp_path / ".index.building").glob("*.vectors.npy"))) == 4
+    with monkeypatch.context() as patch:
+        patch.delattr(Encoder, "passages")
+        again = BuildOptions(**options, workers=1)
+        assert build_index([tmp_path / "corpus.jsonl"], tmp_path / "index", again, quiet=True) == len(ROWS)
+    assert len(Index(tmp_path / "index").search(["red apple"], 5)[0]) == 5
+
+
+def test_hybrid_fuses_both(build: Build, encoder_folder: Path) -> None:
+    options = {"encoder": str(encoder_folder), "max_tokens": 16}
+    both = Index(build(ROWS, name="both", kind="hybrid", **options))
+    parts = [Index(build(ROWS, name=kind, kind=kind, **options)) for kind in ("bm25", "dense")]
+    query = "green pear"
+    rankings = [[(int(i), 0.0) for i in ids(part.search([query], 100)[0])] for part in parts]
+    wanted = fuse(rankings, 5)
+    found = both.search([query], 5)[0]
+    assert ids(found) == [str(number) for number, _ in wanted]
+    assert np.allclose([score for _, score in found], [score for _, score in wanted])
+
+
+def test_reciprocal_rank_fusion() -> None:
+    fused = fuse([[(7, 9.0), (3, 8.0)], [(3, 0.9), (5, 0.8)]], 3)
+    assert [number for number, _ in fused] == [3, 7, 5]
+    assert np.allclose([score for _, score in fused], [1 / 62 + 1 / 61, 1 / 61, 1 / 62])
+    assert fuse([[], []], 3) == []
+
+
+def test_an_index_of_another_encoder_is_refused(build: Build, encoder_folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "encoder"
+    copy.symlink_to(encoder_folder)
+    folder = build(ROWS, kind="dense", encoder=str(copy), max_tokens=16)
+    copy.unlink()
+    with pytest.raises(UserInputError, match="transformers cannot load it"):
+        Index(folder)
+    other = BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    BertModel(other).save_pretrained(copy)
+    PreTrainedTokenizerFast.from_pretrained(encoder_folder).save_pretrained(copy)
+    with pytest.raises(UserInputError, match="made by another encoder"):
+        Index(folder)
+
+
+def test_the_graph_finds_what_exact_search_finds() -> None:
+    vectors = np.random.default_rng(1).normal(size=(3000, 24)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    exact, graph = make_faiss("flat", 24), make_faiss("hnsw", 24)
+    exact.add(vectors)
+    graph.add(vectors)
+    wanted, found = find_nearest(exact, vectors[:100], 10, False)[1], find_nearest(graph, vectors[:100], 10, True)[1]
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(wanted.tolist(), found.tolist(), strict=True)])
+    assert recall >= 0.95

@@ -1,0 +1,26 @@
+"""One sandbox service for the tests of this folder, checked after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from sandbox_service import Server, serve
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Server]:
+    with serve(environment={"A_SECRET": "sesame"}) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """The service; whatever a test does, it must serve afterwards and leave nothing on the machine."""
+    yield shared_server
+    deadline = time.monotonic() + 10
+    while (left := shared_server.left_over()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    assert shared_server.python("print(6 * 7)")["stdout"] == "42\n"

@@ -1,0 +1,113 @@
+"""A sandbox service, started as a user starts it, and what it must look like when nothing runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+
+START_S = 60
+COMMAND = (sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "sandbox", "--port", "0")
+
+
+class Server:
+    """A running service."""
+
+    def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
+        self.url, self.process = url, process
+        self.exit_code = 0
+        """With what it must end."""
+        self.http = httpx.Client(base_url=url, timeout=60)
+
+    def run(self, code: str, language: str = "python", **fields: Any) -> dict[str, Any]:
+        answer = self.http.post("/run_code", json={"code": code, "language": language, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()  # type: ignore[no-any-return]
+
+    def python(self, code: str, **fields: Any) -> dict[str, Any]:
+        """The `run_result` of Python code."""
+        result = self.run(code, **fields)["run_result"]
+        assert isinstance(result, dict)
+        return result
+
+    @property
+    def health(self) -> dict[str, Any]:
+        return self.http.get("/health").json()  # type: ignore[no-any-return]
+
+    @property
+    def folder(self) -> Path:
+        """Where the folders of its runs are."""
+        for fd in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            target = os.readlink(fd)
+            if target.endswith("/lock") and "agentrl-sandbox-" in target:
+                return Path(target).parent
+        raise AssertionError("it has no folder")
+
+    def left_over(self) -> str:
+        """What is there beyond sandboxes that wait for a job; empty: nothing."""
+        health = self.health
+        folders = len(list(self.folder.glob("run-*")))
+        trees = children(self.process.pid)
+        if health["running"] or health["waiting"]:
+            return f"{health['running']} run, {health['waiting']} wait"
+        if folders != health["warm"] or len(trees) != health["warm"]:
+            return f"{folders} folders and {len(trees)} process trees for {health['warm']} warm sandboxes"
+        busy = [pid for tree in trees if len(pids := [tree, *descendants(tree)]) > 3 for pid in pids]
+        return f"processes {busy}" if busy else ""
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found += map(int, (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        return [one for child in children(pid) for one in (child, *descendants(child))]
+    except FileNotFoundError:
+        return []
+
+
+@contextmanager
+def serve(*options: str, environment: dict[str, str] | None = None) -> Iterator[Server]:
+    """Start the service with these options; it must end well when it is told to."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen([*COMMAND, *options], stderr=log, env={**os.environ, **(environment or {})})
+        try:
+            server = Server(wait_for_url(process, log), process)
+            with server.http:
+                while server.http.get("/ready").status_code != 200 or server.health["warm"] == 0:
+                    time.sleep(0.02)
+                yield server
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == server.exit_code
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for_url(process: subprocess.Popen[bytes], log: IO[str]) -> str:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        log.seek(0)
+        for line in log:
+            if '"serving"' in line:
+                return str(json.loads(line)["url"])
+        time.sleep(0.05)
+    log.seek(0)
+    raise AssertionError(log.read())

@@ -1,0 +1,98 @@
+"""The weaker levels of isolation, what the command line refuses, and how a server ends."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from sandbox_service import COMMAND, serve
+
+from agentrl.services.sandbox.seccomp import seccomp_program
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""Other users can read it, which the interpreter of the tests may not let them."""
+
+
+def test_bubblewrap_is_there() -> None:
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is absent (apt-get install bubblewrap): the other tests used plain namespaces")
+
+
+@pytest.mark.parametrize("level", ["namespaces", "rlimits"])
+def test_a_weaker_level(level: str) -> None:
+    options = ["--isolation", level, "--require-isolation", "rlimits", "--parallel", "2"]
+    with serve(*options, "--python", SYSTEM_PYTHON) as server:
+        assert server.health["isolation"] == level
+        assert server.python("print(input())", stdin="a")["stdout"] == "a\n"
+        assert server.run("echo b", "bash")["run_result"]["stdout"] == "b\n"
+        port = server.url.rpartition(":")[2]
+        code = f"import socket; socket.create_connection(('127.0.0.1', {port}), 1)"
+        assert server.python(code)["return_code"] == 1
+        daemon = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork() or time.sleep(60)\n  os._exit(0)"
+        assert server.python(daemon)["return_code"] == 0
+        bomb = server.python("import os\nwhile True:\n  try: os.fork()\n  except OSError: pass", run_timeout=0.7)
+        assert bomb["status"] == "TimeLimitExceeded"
+        assert "MemoryError" in server.python("bytearray(900 << 20)", memory_limit_MB=300)["stderr"]
+        secrets = f"print(open('/proc/{server.process.pid}/environ').read())"
+        assert server.python(secrets)["stdout"] == ""
+        deadline = time.monotonic() + 10
+        while server.health["warm"] < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(list(server.folder.glob("run-*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--require-isolation", "bubblewarp"], "Did you mean 'bubblewrap'?"),
+        (["--isolation", "rlimits", "--require-isolation", "namespaces"], "is weaker than --require-isolation"),
+        (["--python", "/no/such/python"], "--python: got '/no/such/python', wanted a Python interpreter"),
+        (["--host", "0.0.0.0"], "other machines would reach this service without a token"),
+    ],
+)
+def test_what_the_command_refuses(options: list[str], says: str) -> None:
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert says in " ".join(ended.stderr.split())
+
+
+def test_a_killed_server_leaves_no_processes_and_the_next_one_cleans_up() -> None:
+    with serve("--parallel", "1") as server:
+        server.exit_code = -signal.SIGKILL
+        folder = server.folder
+        server.http.post("/sessions", json={})
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        deadline = time.monotonic() + 5
+        while _users(folder) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert _users(folder) == []
+        assert folder.exists()
+    with serve("--parallel", "1"):
+        assert not folder.exists()
+
+
+def _users(folder: Path) -> list[str]:
+    """Processes whose arguments name the folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = process.read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in arguments:
+            found.append(process.parent.name)
+    return found
+
+
+def test_the_seccomp_program_of_an_unknown_machine() -> None:
+    assert seccomp_program(True, "riscv64") is None
+    for machine in ("x86_64", "aarch64"):
+        program = seccomp_program(True, machine)
+        assert program is not None
+        assert len(program) % 8 == 0
+        assert len(program) // 8 < 4096

@@ -1,0 +1,182 @@
+"""Sessions, notebook cells and the judge, against a real service."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sandbox_service import Server, serve
+
+from agentrl.tools.python import Python
+
+
+class Session:
+    def __init__(self, server: Server, **fields: Any) -> None:
+        answer = server.http.post("/sessions", json=fields)
+        assert answer.status_code == 200, answer.text
+        self.server, self.path = server, f"/sessions/{answer.json()['session_id']}"
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.http.delete(self.path)
+
+    def run(self, code: str, **fields: Any) -> dict[str, Any]:
+        answer = self.server.http.post(f"{self.path}/run", json={"code": code, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["run_result"]  # type: ignore[no-any-return]
+
+
+def test_a_session_keeps_its_variables(server: Server) -> None:
+    with Session(server) as one, Session(server) as other:
+        assert one.run("x = 1")["stdout"] == ""
+        assert one.run("def f():\n    return x + 41")["return_code"] == 0
+        assert one.run("print(f()); f()")["stdout"] == "42\n"
+        failed = one.run("print('before')\ndef g():\n    1 / 0\ng()")
+        assert (failed["return_code"], failed["stdout"]) == (1, "before\n")
+        assert failed["stderr"].startswith('Traceback (most recent call last):\n  File "<cell 4>", line 4, in <module>')
+        assert "    1 / 0" in failed["stderr"]
+        assert "NameError" in other.run("print(x)")["stderr"]
+        assert one.run("print(x)")["stdout"] == "1\n"
+    gone = server.http.post(f"{one.path}/run", json={"code": "1"})
+    assert gone.status_code == 404
+    assert server.http.delete(one.path).status_code == 404
+
+
+def test_code_that_takes_too_long_keeps_the_variables(server: Server) -> None:
+    with Session(server) as session:
+        late = session.run("x = 7\nprint('a', flush=True)\nwhile True: pass", run_timeout=0.4)
+        assert (late["status"], late["return_code"], late["stdout"]) == ("TimeLimitExceeded", None, "a\n")
+        assert session.run("print(x)")["stdout"] == "7\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        "import os; os._exit(0)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'9' * 8)\n    except OSError: pass\nos._exit(3)",
+        "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'00000003{{{')\n    except OSError: pass",
+    ],
+)
+def test_code_that_ends_the_interpreter_is_its_own_doing(server: Server, code: str) -> None:
+    with Session(server) as session:
+        session.run("x = 1")
+        result = session.run(code, run_timeout=0.5)
+        assert "The interpreter has ended" in result["stderr"]
+        assert result["return_code"] != 0
+        assert session.run("print('x' in globals())")["stdout"] == "False\n"
+
+
+def test_memory_of_a_session(server: Server) -> None:
+    with Session(server, memory_limit_MB=200) as session:
+        assert "MemoryError" in session.run("x = bytearray(400 << 20)")["stderr"]
+        assert session.run("print(1)")["stdout"] == "1\n"
+
+
+def test_two_hundred_sessions_that_nobody_closes() -> None:
+    with serve("--sessions", "6", "--session-ttl-s", "1") as server:
+        statuses = []
+        for _ in range(200):
+            answer = server.http.post("/sessions", json={})
+            statuses.append(answer.status_code)
+            if answer.status_code == 429:
+                assert int(answer.headers["retry-after"]) >= 1
+        assert {200, 429} == set(statuses)
+        assert server.health["sessions"] <= 6
+        assert server.python("print(1)")["stdout"] == "1\n"
+        deadline = time.monotonic() + 10
+        while (server.health["sessions"] or server.left_over()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert (server.health["sessions"], server.left_over()) == (0, "")
+        assert server.http.post("/sessions", json={}).status_code == 200
+
+
+async def test_the_python_tool_in_a_session(server: Server) -> None:
+    tool = Python({"sandbox_url": server.url, "session": True, "run_timeout_s": 0.5})
+    await tool.create()
+    assert (await tool.execute({"code": "x = 20"})).text == "(it printed nothing)"
+    assert (await tool.execute({"code": "print(x + 1)"})).text == "21"
+    late = await tool.execute({"code": "while True: pass"})
+    assert late.is_error
+    assert "Stopped: it ran longer than 0.5 s." in late.text
+    assert (await tool.execute({"code": "print(x)"})).text == "20"
+    await tool.release()
+    assert server.health["sessions"] == 0
+
+
+def test_notebook_cells(server: Server) -> None:
+    body = {"cells": ["x = 2\nprint('hi')\nx * 3", "x", "1 / 0", "print('never')"], "fetch_files": ["f"]}
+    body["cells"].insert(1, "open('f', 'w').write('a'); None")
+    answer = server.http.post("/run_jupyter", json=body).json()
+    assert answer["status"] == "Failed"
+    assert [cell["stdout"] for cell in answer["cells"]] == ["hi\n", "", "", ""]
+    assert [cell["display"] for cell in answer["cells"]] == [[{"text/plain": "6"}], [], [{"text/plain": "2"}], []]
+    assert answer["cells"][3]["error"][0]["ename"] == "ZeroDivisionError"
+    assert (answer["files"], answer["message"]) == ({"f": "YQ=="}, "cell 4 failed")
+    late = server.http.post("/run_jupyter", json={"cells": ["1", "while True: pass", "2"], "cell_timeout": 0.3}).json()
+    assert (late["status"], len(late["cells"])) == ("Failed", 2)
+
+
+def judge(server: Server, code: str, tests: list[dict[str, str]], **fields: Any) -> dict[str, Any]:
+    answer = server.http.post("/judge", json={"code": code, "tests": tests, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()  # type: ignore[no-any-return]
+
+
+def test_judge_says_how_each_test_went(server: Server) -> None:
+    code = "import sys\nn = int(input())\nif n == 3: sys.exit(1)\nwhile n == 4: pass\nprint(n * n)"
+    tests = [{"input": str(n), "output": str(n * n if n != 2 else 5)} for n in range(1, 5)]
+    answer = judge(server, code, tests, timeout=0.7)
+    verdicts = [test["verdict"] for test in answer["tests"]]
+    assert verdicts == ["Passed", "WrongAnswer", "RuntimeError", "TimeLimitExceeded"]
+    assert (answer["status"], answer["passed"], answer["total"]) == ("Failed", 1, 4)
+    all_good = judge(server, "def f(x):\n    return x + 1", [{"assert": "assert f(1) == 2"}, {"assert": "f(2)"}])
+    assert (all_good["status"], all_good["passed"]) == ("Success", 2)
+    lenient = judge(server, "print('a  \\nb\\n\\n')", [{"output": "a\nb"}])
+    assert lenient["status"] == "Success"
+
+
+def test_judge_compiles_once_and_runs_at_the_same_time(server: Server) -> None:
+    code = '#include <cstdio>\n#include <unistd.h>\nint main() { int n; scanf("%d", &n); sleep(1); printf("%d", n); }'
+    started = time.monotonic()
+    answer = judge(server, code, [{"input": str(n), "output": str(n)} for n in range(4)], language="cpp")
+    assert (answer["status"], answer["passed"]) == ("Success", 4)
+    assert time.monotonic() - started < 3.9
+    broken = judge(server, "int main() { nope }", [{"output": ""}], language="cpp")
+    assert (broken["status"], broken["tests"]) == ("Failed", [])
+    assert "nope" in broken["compile_result"]["stderr"]
+
+
+def test_judge_stops_early(server: Server) -> None:
+    tests = [{"output": "no"}, *[{"output": "yes"}] * 30]
+    answer = judge(server, "print('yes')", tests, stop_early=True)
+    verdicts = [test["verdict"] for test in answer["tests"]]
+    assert verdicts[0] == "WrongAnswer"
+    assert "Skipped" in verdicts
+
+
+def test_judge_refuses_what_is_no_test(server: Server) -> None:
+    for tests in ([], [{"input": "1"}], [{"output": "1", "assert": "x"}]):
+        assert server.http.post("/judge", json={"code": "1", "tests": tests}).status_code == 422
+
+
+def test_overload_is_refused_and_never_a_wrong_answer() -> None:
+    with serve("--parallel", "1", "--queue", "3") as server, ThreadPoolExecutor(12) as pool:
+
+        def one(number: int) -> tuple[int, str]:
+            body = {"code": f"import time; time.sleep(0.2); print({number})", "language": "python"}
+            answer = server.http.post("/run_code", json=body)
+            if answer.status_code == 429:
+                return 429, answer.headers["retry-after"]
+            return answer.status_code, answer.json()["run_result"]["stdout"]
+
+        answers = list(pool.map(one, range(12)))
+        for number, (status, text) in enumerate(answers):
+            assert (status, text) == (200, f"{number}\n") or (status == 429 and int(text) >= 1)
+        assert 4 <= sum(status == 200 for status, _ in answers) < 12
+        assert server.python("print(1)")["stdout"] == "1\n"
