@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from jinja2 import TemplateError as JinjaError
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
     from agentrl.chat.probe import TemplateReport
 
+T = TypeVar("T")
 _KEPT_PROMPTS = 256
+_KEPT_TAILS = 1024
+_KEPT_TAIL = 4096
+"""Longer tool results, in tokens, hardly repeat and would fill the memory."""
 _TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What Python raises inside a template that expects messages of another shape."""
 
@@ -60,6 +65,7 @@ class ChatRenderer:
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self._stop_ids = frozenset([*stop_token_ids, *eos])
         self._prompts: dict[bytes, array[int]] = {}
+        self._tails: dict[bytes, tuple[array[int], tuple[int, ...]]] = {}
         self._schemas: dict[bytes, tuple[list[JsonDict], list[str]]] = {}
         self.tails = TurnTails(self._apply, self.encoder, self._stop_ids, self.name)
 
@@ -82,16 +88,12 @@ class ChatRenderer:
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None = None) -> list[int]:
         """Ids of a conversation followed by the generation prompt. The rollouts of a group render theirs once."""
-        try:
-            key = orjson.dumps([messages, tools])
-        except TypeError:  # holds what is not JSON, such as an image
-            return self.render(messages, tools, add_generation_prompt=True)
-        ids = self._prompts.get(key)
+        key = _key(messages, tools)
+        ids = self._prompts.get(key) if key else None
         if ids is None:
             ids = array("I", self.render(messages, tools, add_generation_prompt=True))
-            if len(self._prompts) >= _KEPT_PROMPTS:
-                self._prompts.clear()
-            self._prompts[key] = ids
+            if key:
+                _keep(self._prompts, key, ids, _KEPT_PROMPTS)
         return ids.tolist()
 
     def render(
@@ -113,11 +115,18 @@ class ChatRenderer:
     def delta(
         self, messages: Sequence[Message], *, sampled_ids: Sequence[int], tools: Sequence[JsonDict] | None = None
     ) -> list[int]:
-        """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4)."""
-        hidden_tools, vault = self._protect_tools(tools)
-        text, follows = self.tails.render(self._protect(messages, vault), hidden_tools)
-        tail = self.encoder.encode(text, vault)
-        return tail[self._already_sampled(tail, sampled_ids, follows.end_ids) :]
+        """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4).
+
+        The rollouts of a group often read the same: the feedback of an interaction, the result of a call.
+        """
+        key = _key(messages, tools)
+        kept = self._tails.get(key) if key else None
+        if kept is None:
+            kept = self._tail(messages, tools)
+            if key and len(kept[0]) <= _KEPT_TAIL:
+                _keep(self._tails, key, kept, _KEPT_TAILS)
+        tail, end = kept[0].tolist(), kept[1]
+        return tail[self._already_sampled(tail, sampled_ids, end) :]
 
     def encode_text(self, text: str, *, starts: bool = False) -> list[int]:
         """Ids of plain text, special look-alikes too; with `starts` behind the token that the tokenizer begins with."""
@@ -136,6 +145,14 @@ class ChatRenderer:
         from agentrl.chat.probe import probe_template
 
         return probe_template(self, tools, after)
+
+    def _tail(
+        self, messages: Sequence[Message], tools: Sequence[JsonDict] | None
+    ) -> tuple[array[int], tuple[int, ...]]:
+        """Ids behind the content of a turn that `messages` answer, and those among them that end the turn."""
+        hidden_tools, vault = self._protect_tools(tools)
+        text, follows = self.tails.render(self._protect(messages, vault), hidden_tools)
+        return array("I", self.encoder.encode(text, vault)), follows.end_ids
 
     def _protect_tools(self, tools: Sequence[JsonDict] | None) -> tuple[list[JsonDict] | None, list[str]]:
         """Schemas without look-alikes, and a vault that begins with those: they are the same in every turn of a run."""
@@ -190,3 +207,17 @@ class ChatRenderer:
             if tail[length - 1] == last and tail[:length] == list(sampled[-length:]):
                 return length
         return 0
+
+
+def _key(messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> bytes | None:
+    """Under which ids of these are kept; None where they hold what is not JSON, such as an image."""
+    try:
+        return blake2b(orjson.dumps([messages, tools]), digest_size=16).digest()
+    except TypeError:
+        return None
+
+
+def _keep(kept: dict[bytes, T], key: bytes, value: T, most: int) -> None:
+    if len(kept) >= most:
+        kept.clear()
+    kept[key] = value

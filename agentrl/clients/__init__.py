@@ -1,17 +1,20 @@
 """How plug-ins reach services: JSON over HTTP, the sandbox protocol, and what a worker's plug-ins share."""
 
-from agentrl.clients.code_tests import CodeTest, TestOutcome, last_code_block, read_tests, run_tests
+from agentrl.clients.code_tests import CodeTest, FunctionCall, last_code_block, read_tests
 from agentrl.clients.http import ServiceClient
 from agentrl.clients.sandbox import RunResult, SandboxClient
 from agentrl.clients.scope import WorkerScope
+from agentrl.clients.trials import TestOutcome, judge_tests, run_tests
 
 __all__ = [
     "CodeTest",
+    "FunctionCall",
     "RunResult",
     "SandboxClient",
     "ServiceClient",
     "TestOutcome",
     "WorkerScope",
+    "judge_tests",
     "last_code_block",
     "read_tests",
     "run_tests",

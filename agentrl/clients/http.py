@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -19,6 +20,7 @@ from agentrl.errors import ToolServiceError
 _SHOWN = 200
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Failures after which the service has certainly not begun."""
+_NOT_THERE = (404, 405, 410)
 Refuse = Callable[[Any], str | None]
 """Looks at a decoded answer and says why it must be asked for again; None: it is good."""
 
@@ -71,6 +73,7 @@ class ServiceClient:
         timeout_s: float | None = None,
         repeatable: bool = True,
         refuse: Refuse | None = None,
+        may_lack: bool = False,
     ) -> Any:
         """`POST` a JSON body and decode the JSON answer.
 
@@ -81,11 +84,13 @@ class ServiceClient:
             repeatable: False when a second run of the same request would do harm: it is tried again only where the
                 service has certainly not begun.
             refuse: says why a decoded answer must be asked for again.
+            may_lack: None is the answer of a service that has no such path.
 
         Raises:
             ToolServiceError: no good answer after all attempts.
         """
-        return await self._call("POST", path, body, timeout_s or self._timeout_s, repeatable, refuse)
+        request = _Request("POST", self.url + path, body, timeout_s or self._timeout_s, refuse, may_lack)
+        return await self._call(request, repeatable)
 
     async def delete(self, path: str) -> None:
         """`DELETE`; what is gone already is fine.
@@ -93,7 +98,7 @@ class ServiceClient:
         Raises:
             ToolServiceError: no good answer after all attempts.
         """
-        await self._call("DELETE", path, None, self._timeout_s, True, None)
+        await self._call(_Request("DELETE", self.url + path, None, self._timeout_s, None, may_lack=True), True)
 
     async def aclose(self) -> None:
         """Close the connections that this client opened for itself; shared ones stay."""
@@ -101,12 +106,10 @@ class ServiceClient:
             await self._own_scope.close()
             self._own_scope = None
 
-    async def _call(
-        self, method: str, path: str, body: Any, timeout_s: float, repeatable: bool, refuse: Refuse | None
-    ) -> Any:
-        url, failure, attempt = self.url + path, "", 0
+    async def _call(self, request: _Request, repeatable: bool) -> Any:
+        failure, attempt = "", 0
         for attempt in range(1, self._retries + 2):
-            answer = await self._attempt(method, url, body, timeout_s, refuse)
+            answer = await self._attempt(request)
             if not isinstance(answer, _Failure):
                 return answer
             failure = answer.text
@@ -115,19 +118,19 @@ class ServiceClient:
             if attempt <= self._retries:
                 pause_s = self._backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
                 await asyncio.sleep(min(max(answer.wait_s, pause_s), self._max_backoff_s))
-        raise ToolServiceError(f"{url} failed after {attempt} attempt{'s' * (attempt > 1)}: {failure}")
+        raise ToolServiceError(f"{request.url} failed after {attempt} attempt{'s' * (attempt > 1)}: {failure}")
 
-    async def _attempt(self, method: str, url: str, body: Any, timeout_s: float, refuse: Refuse | None) -> Any:
+    async def _attempt(self, request: _Request) -> Any:
         client = await self._connections()
         try:
-            async with asyncio.timeout(timeout_s):
-                response = await client.request(method, url, json=body, headers=self._headers)
+            async with asyncio.timeout(request.timeout_s):
+                response = await client.request(request.method, request.url, json=request.body, headers=self._headers)
         except TimeoutError:
-            return _Failure(f"no answer within {timeout_s:g} s", passing=True)
+            return _Failure(f"no answer within {request.timeout_s:g} s", passing=True)
         except httpx.TransportError as error:
             return _Failure(f"{type(error).__name__}: {error}", passing=True, not_begun=isinstance(error, _NOT_SENT))
         if not response.is_success:
-            if method == "DELETE" and response.status_code in (404, 410):
+            if request.may_lack and response.status_code in _NOT_THERE:
                 return None
             busy = response.status_code == 429
             return _Failure(
@@ -136,13 +139,13 @@ class ServiceClient:
                 not_begun=busy,
                 wait_s=retry_after_s(response.headers.get("retry-after", "")),
             )
-        if method == "DELETE":
+        if request.method == "DELETE":
             return None
         try:
             answer = response.json()
         except ValueError:
             return _Failure(f"the answer is not JSON: {response.text[:_SHOWN]}")
-        reason = refuse(answer) if refuse is not None else None
+        reason = request.refuse(answer) if request.refuse is not None else None
         return answer if reason is None else _Failure(reason, passing=True)
 
     async def _connections(self) -> httpx.AsyncClient:
@@ -151,6 +154,18 @@ class ServiceClient:
             scope = self._own_scope = self._own_scope or WorkerScope()
         parts = urlsplit(self.url)
         return await scope.get(("http", parts.scheme, parts.netloc), lambda: _connections(parts.scheme == "https"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked, however often."""
+
+    method: str
+    url: str
+    body: Any
+    timeout_s: float
+    refuse: Refuse | None
+    may_lack: bool
 
 
 class _Failure:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +40,7 @@ class SandboxClient:
         run_timeout_s: the code's own time limit.
         compile_timeout_s: the compiler's time limit.
         memory_limit_mb: -1: the service's default.
+        slots: taken by each request for `run` and `judge`; None: no bound.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class SandboxClient:
         run_timeout_s: float = 10.0,
         compile_timeout_s: float = 10.0,
         memory_limit_mb: int = -1,
+        slots: asyncio.Semaphore | None = None,
     ) -> None:
         service.url = service.url.removesuffix("/run_code")
         self.service = service
@@ -55,6 +60,7 @@ class SandboxClient:
         self._compile_timeout_s = compile_timeout_s
         self._memory_limit_mb = memory_limit_mb
         self._deadline_s = compile_timeout_s + run_timeout_s + _OVERHEAD_S
+        self._slots = slots
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SandboxClient:
@@ -101,8 +107,41 @@ class SandboxClient:
             "files": dict(files or {}),
             "fetch_files": [],
         }
-        answer = await self.service.post("/run_code", body, timeout_s=self._deadline_s, refuse=_sandbox_error)
+        async with self._slots or nullcontext():
+            answer = await self.service.post("/run_code", body, timeout_s=self._deadline_s, refuse=_sandbox_error)
         return _read(answer, self.service.url)
+
+    async def judge(
+        self, code: str, tests: Sequence[Mapping[str, Any]], *, stop_early: bool = False
+    ) -> list[RunResult] | None:
+        """Run a program against tests in one request.
+
+        Args:
+            code: source text.
+            tests: `{input, output}` or `{input, assert}` each.
+            stop_early: once one has failed the others are not run, and are no `ok`.
+
+        Returns:
+            One result per test, in order. `ok` is the program's end alone: outputs are not compared here. None: the
+            service has no `/judge`, which SandboxFusion does not know.
+
+        Raises:
+            ToolServiceError: the sandbox could not run one of them, after retries (R9).
+        """
+        body = {
+            "code": code,
+            "language": self.language,
+            "tests": list(tests),
+            "timeout": self.run_timeout_s,
+            "compile_timeout": self._compile_timeout_s,
+            "memory_limit_MB": self._memory_limit_mb,
+            "stop_early": stop_early,
+        }
+        # a service runs two tests at the same time at least
+        deadline_s = self._deadline_s + self.run_timeout_s * math.ceil(len(tests) / 2)
+        async with self._slots or nullcontext():
+            answer = await self.service.post("/judge", body, timeout_s=deadline_s, refuse=_sandbox_error, may_lack=True)
+        return None if answer is None else _read_verdicts(answer, len(tests), self.service.url)
 
     async def open_session(self) -> str:
         """Start a session and return its id.
@@ -157,12 +196,27 @@ def _read(answer: dict[str, Any], url: str) -> RunResult:
     failed = answer["status"] != "Success"
     compile_failed = failed and bool(compiled) and not ran
     last = compiled if compile_failed else ran
+    message = str(answer.get("message") or "") if failed and not last else ""
+    return _result(last, ok=not failed, compile_failed=compile_failed, message=message)
+
+
+def _read_verdicts(answer: dict[str, Any], number: int, url: str) -> list[RunResult]:
+    tests, compiled = answer.get("tests"), answer.get("compile_result")
+    if isinstance(compiled, dict) and not tests:
+        return [_result(compiled, ok=False, compile_failed=True)] * number
+    if not isinstance(tests, list) or len(tests) != number or not all(isinstance(test, dict) for test in tests):
+        raise ToolServiceError(f"{url}/judge answered without one result per test: {answer!r:.{_SHOWN}}")
+    runs = [test.get("run_result") or {} for test in tests]
+    return [_result(ran, ok=ran.get("status") == "Finished" and ran.get("return_code") == 0) for ran in runs]
+
+
+def _result(told: dict[str, Any], *, ok: bool, compile_failed: bool = False, message: str = "") -> RunResult:
     return RunResult(
-        ok=not failed,
-        stdout=str(last.get("stdout") or ""),
-        stderr=str(last.get("stderr") or (answer.get("message") if failed and not last else "") or ""),
-        return_code=last.get("return_code"),
-        timed_out=last.get("status") == "TimeLimitExceeded",
+        ok=ok,
+        stdout=str(told.get("stdout") or ""),
+        stderr=str(told.get("stderr") or message),
+        return_code=told.get("return_code"),
+        timed_out=told.get("status") == "TimeLimitExceeded",
         compile_failed=compile_failed,
-        seconds=float(last.get("execution_time") or 0.0),
+        seconds=float(told.get("execution_time") or 0.0),
     )

@@ -54,6 +54,20 @@ class CombineConfig(Section):
     their own turn."""
 
 
+class SandboxFusionConfig(Section):
+    """The sandbox service that runs the tests of coding tasks."""
+
+    url: str | None = None
+    """Address of `agentrl serve sandbox`, or of any service that speaks SandboxFusion's protocol, with or without
+    `/run_code`; needed by rows whose `data_source` is codecontests, apps, codeforces or taco."""
+    max_concurrent: int = Field(default=64, ge=1)
+    """Requests to it at the same time, of all agent-loop workers together."""
+    memory_limit_mb: int = Field(default=1024, ge=1)
+    """Memory of each test."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request, for example `{Authorization: "Bearer TOKEN"}`."""
+
+
 class RewardModelConfig(Section):
     """Scoring of trajectories."""
 
@@ -63,6 +77,8 @@ class RewardModelConfig(Section):
     """Deadline of one score."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
     """What a trajectory's reward is made of."""
+    sandbox_fusion: SandboxFusionConfig = Field(default_factory=SandboxFusionConfig)
+    """The sandbox service that runs the tests of coding tasks."""
 
 
 class CustomRewardFunction(Section):

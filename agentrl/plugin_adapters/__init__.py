@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseInteraction, BaseTool
+from agentrl.plugin_adapters.arguments import innermost
 from agentrl.plugin_adapters.functions import FunctionTool, function_schema
 from agentrl.plugin_adapters.verl import VerlInteraction, VerlTool, has_parameter, verl_schema
 from agentrl.types import JsonDict
@@ -37,8 +38,11 @@ def as_tool(plugin: Any, config: JsonDict, schema: JsonDict) -> BaseTool:
     """Build one tool instance for one trajectory.
 
     Raises:
-        PluginError: `plugin` is neither a tool class nor a function.
+        PluginError: `plugin` is neither a tool class nor a function, or it yields.
     """
+    execute = innermost(getattr(plugin, "execute", plugin) if isinstance(plugin, type) else plugin)
+    if inspect.isgeneratorfunction(execute) or inspect.isasyncgenfunction(execute):
+        raise PluginError(f"{execute.__qualname__} yields: a tool's whole result is wanted at once, so `return` it")
     if isinstance(plugin, type):
         if issubclass(plugin, BaseTool):
             return plugin(config, schema)

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.errors import RewardError, UserInputError
+from agentrl.errors import InfrastructureError, RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.plugin_adapters.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
@@ -46,6 +46,7 @@ class BatchRewardManager(RewardManager):
 
         Raises:
             RewardError: the function raised for this trajectory, took too long, or gave no finite number for it.
+            InfrastructureError: a service behind the function failed for this trajectory.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[RewardResult] = loop.create_future()
@@ -117,7 +118,7 @@ def _settle_one(future: asyncio.Future[RewardResult], value: Any) -> None:
 
 
 def _as_error(error: Exception, timeout_s: float) -> Exception:
-    if isinstance(error, RewardError | UserInputError):
+    if isinstance(error, RewardError | UserInputError | InfrastructureError):
         return error
     if isinstance(error, TimeoutError):
         return RewardError(f"the score function took over {timeout_s:g} s")

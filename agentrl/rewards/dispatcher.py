@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any
 
 from agentrl.errors import PluginError, suggest
 from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
+from agentrl.rewards.scores.code import CodeScore
 
 ScoreFunction = Callable[..., Any]
 
@@ -22,30 +25,48 @@ SCORES: dict[str, ScoreFunction] = {
 """Score function by `data_source`; `*` stands for anything."""
 TAKES_EXTRA_INFO = frozenset({arithmetic.compute_score})
 CODE_SOURCES = ("codecontests", "apps", "codeforces", "taco")
+"""Scored by running code in a sandbox service."""
 
 
-def find_score(data_source: str) -> ScoreFunction:
+def find_score(data_source: str, code_score: CodeScore | None = None) -> ScoreFunction:
     """The score function of a data source.
 
+    Args:
+        data_source: of a row.
+        code_score: over the run's sandbox service, if it names one.
+
     Raises:
-        PluginError: there is none; lists the known sources.
+        PluginError: there is none, and which sources are known; or it needs a sandbox.
     """
     if data_source in CODE_SOURCES:
-        raise PluginError(
-            f"data_source '{data_source}' is scored by running code in a sandbox service, which this version of "
-            "agentrl does not offer: give your own score function in custom_reward_function.path."
-        )
+        if code_score is None:
+            raise PluginError(
+                f"data_source '{data_source}' is scored by running code in a sandbox service, and the run names none: "
+                "start one (`agentrl serve sandbox`) and give its address in reward_model.sandbox_fusion.url, or "
+                "your own score function in custom_reward_function.path"
+            )
+        return code_score
     for pattern, function in SCORES.items():
         if fnmatchcase(data_source, pattern):
             return function
+    known = [*SCORES, *CODE_SOURCES]
     raise PluginError(
-        f"no score function for data_source '{data_source}'.{suggest(data_source, SCORES)} "
-        f"Known: {', '.join(SCORES)}. For your own: custom_reward_function.path."
+        f"no score function for data_source '{data_source}'.{suggest(data_source, known)} "
+        f"Known: {', '.join(known)}. For your own: custom_reward_function.path."
     )
 
 
 def default_compute_score(
-    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: dict[str, Any] | None = None,
+    sandbox_fusion_url: str | None = None,
+    concurrent_semaphore: AbstractContextManager[Any] | None = None,
+    memory_limit_mb: int | None = None,
+    *,
+    code_score: CodeScore | None = None,
+    **kwargs: Any,
 ) -> Any:
     """Score a solution with the function of its data source.
 
@@ -54,12 +75,30 @@ def default_compute_score(
         solution_str: what the assistant wrote.
         ground_truth: the row's `reward_model.ground_truth`.
         extra_info: the row's `extra_info` and what the rollout added.
+        sandbox_fusion_url: for coding tasks: the sandbox service. Where no event loop runs, this call waits for the
+            tests; else it gives an awaitable.
+        concurrent_semaphore: for coding tasks: held while this call waits.
+        memory_limit_mb: for coding tasks: memory of each test; None: 1024.
+        code_score: for coding tasks: as the run's own calls have it; gives an awaitable.
         **kwargs: options of the score function, for example `method="flexible"`.
 
     Raises:
-        PluginError: unknown data source.
+        PluginError: unknown data source, or one that needs a sandbox.
     """
-    function = find_score(data_source)
+    if sandbox_fusion_url is not None and data_source in CODE_SOURCES:
+        score = CodeScore(sandbox_fusion_url, memory_limit_mb=memory_limit_mb or 1024)
+        return _settle(score(solution_str, ground_truth, **kwargs), concurrent_semaphore or nullcontext())
+    function = find_score(data_source, code_score)
     if function in TAKES_EXTRA_INFO:
         kwargs["extra_info"] = extra_info
     return function(solution_str, ground_truth, **kwargs)
+
+
+def _settle(work: Coroutine[Any, Any, Any], permit: AbstractContextManager[Any]) -> Any:
+    """Wait for the work where nothing else could; in an event loop the caller does."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with permit:
+            return asyncio.run(work)
+    return work

@@ -8,11 +8,12 @@ from typing import cast
 
 from agentrl import plugins
 from agentrl.config.root import RunConfig
-from agentrl.errors import PluginError, suggest
+from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.interfaces import RewardManager
 from agentrl.rewards.batch import BatchRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction, default_compute_score
 from agentrl.rewards.naive import NaiveRewardManager
+from agentrl.rewards.scores.code import CodeScore
 
 MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
     "naive": NaiveRewardManager,
@@ -20,14 +21,50 @@ MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
 }
 
 
-def load_score_function(config: RunConfig) -> ScoreFunction:
+def load_code_score(config: RunConfig, workers: int = 1) -> CodeScore | None:
+    """What scores coding tasks, if the run names a sandbox service.
+
+    Args:
+        config: the run.
+        workers: agent-loop workers, which share `max_concurrent`.
+
+    Raises:
+        ConfigError: the address is none, or a worker would have no request.
+    """
+    section = config.reward_model.sandbox_fusion
+    if section.url is None:
+        return None
+    if section.max_concurrent < workers:
+        raise ConfigError(
+            f"reward_model.sandbox_fusion.max_concurrent: got {section.max_concurrent} for {workers} agent-loop "
+            "workers, wanted at least one request for each"
+        )
+    try:
+        return CodeScore(
+            section.url,
+            max_concurrent=section.max_concurrent // workers,
+            memory_limit_mb=section.memory_limit_mb,
+            headers=section.headers,
+        )
+    except ValueError as error:
+        raise ConfigError(f"reward_model.sandbox_fusion.url {error}") from error
+
+
+def load_score_function(config: RunConfig, workers: int = 1) -> ScoreFunction:
     """The user's score function, else `default_compute_score`; with `reward_kwargs` bound to either.
+
+    Args:
+        config: the run.
+        workers: see `load_code_score`.
 
     Raises:
         PluginError: the file or the function cannot be found or loaded.
+        ConfigError: see `load_code_score`.
     """
     section = config.custom_reward_function
     function: ScoreFunction = default_compute_score
+    if section.path is None and (code_score := load_code_score(config, workers)) is not None:
+        function = functools.partial(default_compute_score, code_score=code_score)
     if section.path is not None and section.path in plugins.known("rewards"):
         function = cast(ScoreFunction, plugins.resolve("rewards", section.path))
     elif section.path is not None:
@@ -38,8 +75,12 @@ def load_score_function(config: RunConfig) -> ScoreFunction:
     return functools.partial(function, **section.reward_kwargs) if section.reward_kwargs else function
 
 
-def load_reward_manager(config: RunConfig) -> RewardManager:
+def load_reward_manager(config: RunConfig, workers: int = 1) -> RewardManager:
     """Build the run's reward manager around its score function.
+
+    Args:
+        config: the run.
+        workers: see `load_code_score`.
 
     Raises:
         PluginError: unknown manager, or the score function cannot be loaded.
@@ -56,4 +97,4 @@ def load_reward_manager(config: RunConfig) -> RewardManager:
         if not any(mark in name for mark in ".:") and name not in known:
             raise PluginError(f"reward_model.reward_manager: '{name}' is unknown.{suggest(name, known)}")
         manager = plugins.resolve("rewards", name)
-    return cast(RewardManager, manager(load_score_function(config), config.reward_model.timeout_s))
+    return cast(RewardManager, manager(load_score_function(config, workers), config.reward_model.timeout_s))

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.errors import RewardError, UserInputError
+from agentrl.errors import InfrastructureError, RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.plugin_adapters.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
@@ -38,6 +38,7 @@ class NaiveRewardManager(RewardManager):
 
         Raises:
             RewardError: the function raised, took too long, or gave no finite number.
+            InfrastructureError: a service behind the function failed.
         """
         task = asyncio.ensure_future(self._call(item))
         try:
@@ -47,7 +48,7 @@ class NaiveRewardManager(RewardManager):
         if not task.done():
             raise RewardError(f"the score function took over {self._timeout_s:g} s")
         error = task.exception()
-        if isinstance(error, RewardError | UserInputError):
+        if isinstance(error, RewardError | UserInputError | InfrastructureError):
             raise error
         if error is not None:
             raise RewardError(f"the score function raised {type(error).__name__}: {error}") from error

@@ -23,7 +23,7 @@ from agentrl.plugin_config import (
     load_tools,
 )
 from agentrl.rewards.dispatcher import find_score
-from agentrl.rewards.loading import load_reward_manager
+from agentrl.rewards.loading import load_code_score, load_reward_manager
 from agentrl.rollout.outage import ENGINE, interaction_service, tool_service
 from agentrl.rollout.tool_cache import check_recorded, recorded_discovery
 from agentrl.rollout.tool_limits import check_limits
@@ -89,7 +89,7 @@ class RolloutSetup:
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
             loops=load_agent_loops(rollout.agent.agent_loop_config_path),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
-            rewards=load_reward_manager(config),
+            rewards=load_reward_manager(config, num_workers(config)),
             limits=loop_limits(config),
             training=Training(turns.trainable_turns, turns.mask_tool_call_args),
         )
@@ -193,7 +193,7 @@ class RolloutSetup:
 
     def _check_score(self, sample: Sample) -> None:
         if self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0:
-            find_score(sample.data_source)
+            find_score(sample.data_source, load_code_score(self.config))
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:

@@ -27,6 +27,7 @@ from agentrl.errors import (
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
+from agentrl.rollout.garbage import seldom_collected
 from agentrl.rollout.outage import ServiceGate
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.session import Session
@@ -73,7 +74,8 @@ class AgentLoopWorker:
         tasks = [asyncio.create_task(self.run_job(job, step)) for job in jobs]
         self._chunks.update(tasks)
         try:
-            return ChunkResult(list(await asyncio.gather(*tasks)), lag)
+            with seldom_collected():
+                return ChunkResult(list(await asyncio.gather(*tasks)), lag)
         finally:
             watch.cancel()
             self._chunks.difference_update(tasks)

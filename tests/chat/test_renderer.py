@@ -6,6 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.renderer import ChatRenderer
+from agentrl.chat.turns import ANY_TOOL
 from agentrl.errors import TemplateError
 from tests.chat.templates import FAMILIES, family_tokenizer
 
@@ -217,3 +218,39 @@ def test_many_prompts_stay_right(renderer: ChatRenderer) -> None:
     for _ in range(2):
         for messages in conversations:
             assert renderer.render_prompt(messages) == renderer.render(messages, add_generation_prompt=True)
+
+
+def test_what_follows_a_turn_rendered_again_is_a_list_of_its_own(renderer: ChatRenderer) -> None:
+    messages = [{"role": "tool", "name": "calculator", "content": "42"}]
+    turn = [*renderer.encode_text("x"), special(renderer, "<|im_end|>")]
+    first = renderer.delta(messages, sampled_ids=turn)
+    first.append(0)
+    messages[0]["content"] = "43"
+    changed = renderer.delta(messages, sampled_ids=turn)
+    messages[0]["content"] = "42"
+    assert renderer.delta(messages, sampled_ids=turn) == first[:-1] != changed
+    open_turn = renderer.encode_text("x")
+    assert renderer.delta(messages, sampled_ids=open_turn) == [special(renderer, "<|im_end|>"), *first[:-1]]
+
+
+def test_many_results_stay_right(renderer: ChatRenderer) -> None:
+    contents = [f"Result {number}" for number in range(1100)] + ["long " * 5000]
+    turn = [*renderer.encode_text("x"), special(renderer, "<|im_end|>")]
+    for _ in range(2):
+        for content in contents:
+            ids = renderer.delta([{"role": "user", "content": content}], sampled_ids=turn)
+            wanted = f"\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
+            assert renderer.encoder.decode(ids) == wanted
+
+
+def test_offered_tools_count_where_the_template_repeats_them(tokenizer: PreTrainedTokenizerFast) -> None:
+    template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    template += "{% if add_generation_prompt %}{{ '<|im_start|>assistant (' }}"
+    template += "{{ (tools | length | string if tools else 'none') + ')\n' }}{% endif %}"
+    renderer = ChatRenderer(tokenizer, chat_template=template)
+    sampled = [*renderer.encode_text("x"), special(renderer, "<|im_end|>")]
+    texts = [
+        renderer.encoder.decode(renderer.delta([NEXT], sampled_ids=sampled, tools=tools))
+        for tools in (None, [ANY_TOOL], [ANY_TOOL, ANY_TOOL], None)
+    ]
+    assert [text.rpartition("(")[2] for text in texts] == ["none)\n", "1)\n", "2)\n", "none)\n"]

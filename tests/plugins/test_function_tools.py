@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.errors import PluginError, ToolServiceError
+from agentrl.interfaces import BaseTool
 from agentrl.plugin_adapters import as_tool, schema_of
 from agentrl.plugin_config import ToolSpec
 from agentrl.rollout.toolset import ToolSet
@@ -127,6 +128,27 @@ def test_types_that_json_cannot_carry() -> None:
         schema_of(recursive, {})
     with pytest.raises(PluginError, match=r"unknown\(x\): JSON has no type"):
         schema_of(_unknown_class(), {})
+
+
+async def _streams(x: int) -> Any:
+    """Counts."""
+    yield x
+
+
+def _counts(x: int) -> Any:
+    """Counts."""
+    yield x
+
+
+class _StreamingTool(BaseTool):
+    async def execute(self, arguments: dict[str, Any], **kwargs: Any) -> Any:
+        yield "a part"
+
+
+@pytest.mark.parametrize("tool", [_streams, _counts, functools.partial(_counts, 1), _StreamingTool])
+def test_a_tool_that_yields_is_refused(tool: Any) -> None:
+    with pytest.raises(PluginError, match=r"(_streams|_counts|_StreamingTool\.execute) yields: .*so `return` it"):
+        as_tool(tool, {}, {})
 
 
 def _unknown_class() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -99,5 +100,6 @@ def serve(options: EngineOptions) -> int:
             server.should_exit = True
 
         frontend.engine.on_failure = shut_down
+        gc.freeze()  # what start-up made lives as long as the process: no collection need look through it again
         server.run(sockets=[listener])
     return ENGINE_FAILED if frontend.engine.failed else 0

@@ -1,0 +1,116 @@
+"""Code: the last fenced block against the row's tests, run in a sandbox service (`reward_model.sandbox_fusion`).
+
+A sandbox that could not run the tests says nothing about the code: the score is an error then (R9), never a number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.clients.code_tests import CodeTest, last_code_block, read_tests
+from agentrl.clients.http import ServiceClient
+from agentrl.clients.sandbox import SandboxClient
+from agentrl.clients.trials import judge_tests
+from agentrl.errors import RewardError
+
+AT_ONCE = 8
+"""Tests of one request: what is known after it decides whether more are run."""
+MAX_TIMEOUTS = 3
+"""A program that ran out of time on so many tests does not run the rest."""
+
+
+class CodeScore:
+    """Scores programs in one sandbox service: `agentrl serve sandbox`, or any that speaks SandboxFusion's protocol.
+
+    Args:
+        url: its address, with or without `/run_code`.
+        max_concurrent: requests to it at the same time.
+        memory_limit_mb: of each test.
+        headers: sent with every request.
+        retries: attempts after the first, of a request that the service could not serve.
+        backoff_s: the first pause between attempts.
+
+    Raises:
+        ValueError: the address is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_concurrent: int = 64,
+        memory_limit_mb: int = 1024,
+        headers: Mapping[str, str] | None = None,
+        retries: int = 5,
+        backoff_s: float = 0.5,
+    ) -> None:
+        self._url, self._memory_limit_mb, self._headers = url, memory_limit_mb, headers
+        self._retries, self._backoff_s = retries, backoff_s
+        self._slots = asyncio.Semaphore(max_concurrent)
+        self._service()
+
+    async def __call__(
+        self,
+        solution_str: str,
+        ground_truth: Any,
+        continuous: bool = False,
+        timeout: float = 10.0,
+        language: str = "python",
+    ) -> dict[str, Any]:
+        """Score one solution.
+
+        Args:
+            solution_str: what the assistant wrote.
+            ground_truth: the tests; see `agentrl.clients.read_tests`.
+            continuous: the share of tests that passed; else 1 if all did, and 0 if not.
+            timeout: seconds of each test.
+            language: of the code.
+
+        Returns:
+            `score`, and `has_code`, whether there was a fenced block. Without one the score is 0.
+
+        Raises:
+            RewardError: the ground truth holds no tests, or they do not fit the language.
+            ToolServiceError: the sandbox could not run the tests, after retries (R9).
+        """
+        try:
+            tests = read_tests(ground_truth)
+        except ValueError as error:
+            raise RewardError(f"the ground truth of a coding task: {error}") from error
+        code = last_code_block(solution_str, language)
+        if code is None:
+            return {"score": 0.0, "has_code": False}
+        service = self._service()
+        sandbox = SandboxClient(
+            service,
+            language=language,
+            run_timeout_s=timeout,
+            memory_limit_mb=self._memory_limit_mb,
+            slots=self._slots,
+        )
+        try:
+            passed = await _passed(sandbox, code, tests, stop_early=not continuous)
+        except ValueError as error:
+            raise RewardError(f"the ground truth of a coding task: {error}") from error
+        finally:
+            await service.aclose()
+        return {"score": passed / len(tests) if continuous else float(passed == len(tests)), "has_code": True}
+
+    def _service(self) -> ServiceClient:
+        return ServiceClient(self._url, retries=self._retries, backoff_s=self._backoff_s, headers=self._headers)
+
+
+async def _passed(sandbox: SandboxClient, code: str, tests: Sequence[CodeTest], *, stop_early: bool) -> int:
+    """How many tests pass; of those that the first ones make needless, none does."""
+    passed = timeouts = 0
+    for start in range(0, len(tests), AT_ONCE):
+        group = tests[start : start + AT_ONCE]
+        outcomes = await judge_tests(sandbox, code, group, stop_early=stop_early, at_once=AT_ONCE)
+        passed += sum(outcome.passed for outcome in outcomes)
+        timeouts += sum(outcome.result.timed_out for outcome in outcomes)
+        compiles = not outcomes[0].result.compile_failed
+        if (stop_early and passed < start + len(group)) or timeouts >= MAX_TIMEOUTS or not compiles:
+            break
+    return passed
