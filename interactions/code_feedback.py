@@ -60,7 +60,7 @@ class CodeFeedbackInteraction(BaseInteraction):
             ToolServiceError: the sandbox could not run the tests (R9).
         """
         said = next((str(m["content"]) for m in reversed(messages) if m["role"] == "assistant"), "")
-        code = last_code_block(said)
+        code = last_code_block(said, self._sandbox.language)
         if code is None:
             self._score = 0.0
             return InteractionResponse(False, str(self.config.get("no_code_text", _NO_CODE)), 0.0)

@@ -60,7 +60,13 @@ async def run_tests(
         async with slots:
             return trial.outcome(test, await sandbox.run(trial.program(test), test.stdin))
 
-    return list(await asyncio.gather(*map(run, tests)))
+    tasks = [asyncio.create_task(run(test)) for test in tests]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:  # one that failed must not leave the others to a client that its owner closes
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def judge_tests(

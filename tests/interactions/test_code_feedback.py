@@ -45,6 +45,11 @@ async def test_asserts(sandbox: Sandbox) -> None:
     assert (await review(sandbox, WRONG, ASSERTS, continuous=False)).score == 0.0
 
 
+@pytest.mark.parametrize("leave", ["raise SystemExit(0)", "import os\nos._exit(0)"])
+async def test_code_that_ends_before_its_asserts_passes_none(sandbox: Sandbox, leave: str) -> None:
+    assert (await review(sandbox, f"```python\n{leave}\n```", ASSERTS)).score == 0.0
+
+
 async def test_programs(sandbox: Sandbox) -> None:
     tests = {"inputs": ["2", "3", "x"], "outputs": ["4\n", "6", "0"]}
     code = "```\nn = int(input())\nprint(2 * n if n < 3 else 5)\n```"
@@ -118,6 +123,14 @@ def test_spellings_of_an_assert(value: Any) -> None:
 )
 def test_the_last_block_counts(text: str, code: str | None) -> None:
     assert last_code_block(text) == code
+
+
+@pytest.mark.parametrize(
+    ("language", "code"), [("python", "b"), ("cpp", "c"), ("bash", "4"), (None, "4")], ids=lambda value: str(value)
+)
+def test_the_last_block_of_the_language_counts(language: str | None, code: str) -> None:
+    text = "```python\na\n```\n```py\nb\n```\n```C++\nc\n```\nIt prints\n```\n4\n```"
+    assert last_code_block(text, language) == code
 
 
 def test_outputs_differ_in_more_than_space_at_ends() -> None:

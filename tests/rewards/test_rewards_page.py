@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from sandbox_server import Sandbox
 
 from agentrl.config import RunConfig
 from agentrl.interfaces import RewardInput, RewardResult
@@ -16,7 +17,8 @@ from agentrl.rewards.loading import load_reward_manager
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 (SCORE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-SETTINGS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+SETTINGS = [block for block in BLOCKS if "combine" in block["reward_model"]]
 
 
 async def test_the_score_function(tmp_path: Path) -> None:
@@ -26,6 +28,22 @@ async def test_the_score_function(tmp_path: Path) -> None:
     config.custom_reward_function.reward_kwargs = {"penalty": 0.05}
     item = RewardInput("my/own", "It is 7", 7, {"num_tool_calls": 2})
     assert await load_reward_manager(config).score(item) == RewardResult(0.9, {"right": True})
+
+
+async def test_the_code_settings(sandbox: Sandbox) -> None:
+    """The page's example of each kind of ground truth passes, with the page's settings."""
+    (settings,) = [block for block in BLOCKS if "sandbox_fusion" in block["reward_model"]]
+    config = RunConfig.model_validate(settings)
+    config.reward_model.sandbox_fusion.url = f"{sandbox.url}/run_code"
+    manager = load_reward_manager(config)
+    add = "```python\ndef add(a, b):\n    return a + b\n```"
+    square = "```python\nprint(int(input()) ** 2)\n```"
+    for answer, truth in (
+        (square, {"inputs": ["2\n"], "outputs": ["4\n"]}),
+        (add, {"fn_name": "add", "inputs": ["1\n2"], "outputs": ["3"]}),
+        (add, ["assert add(1, 2) == 3"]),
+    ):
+        assert (await manager.score(RewardInput("taco", answer, truth))).score == 1.0
 
 
 @pytest.mark.parametrize(

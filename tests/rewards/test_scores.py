@@ -211,5 +211,7 @@ def test_default_score_routes_by_data_source() -> None:
 def test_default_score_names_the_known_sources() -> None:
     with pytest.raises(PluginError, match=r"Did you mean 'openai/gsm8k'.*searchR1_\*"):
         default_compute_score("openai/gsm8", "#### 72", "72")
-    with pytest.raises(PluginError, match="sandbox service"):
+    with pytest.raises(PluginError, match=r"reward_model\.sandbox_fusion\.url"):
         default_compute_score("codecontests", "x", None)
+    with pytest.raises(PluginError, match="Did you mean 'codecontests'"):
+        default_compute_score("codecontest", "x", None)

@@ -1,0 +1,193 @@
+"""The score of coding tasks, by tests that run in a sandbox service; one that fails is never a score."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import Response
+from sandbox_server import Sandbox
+from service_process import Service, serve
+
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, PluginError, RewardError, ToolServiceError
+from agentrl.interfaces import RewardInput, RewardResult
+from agentrl.rewards import default_compute_score
+from agentrl.rewards.dispatcher import CODE_SOURCES, find_score
+from agentrl.rewards.loading import load_code_score, load_reward_manager
+from agentrl.rewards.scores.code import MAX_TIMEOUTS, CodeScore
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with serve("sandbox") as running:
+        yield running
+
+
+def answer(code: str, tag: str = "python") -> str:
+    return f"I think:\n```{tag}\n{code}\n```\nIt prints:\n```text\nthis is no program\n```"
+
+
+SQUARES = {"inputs": ["2\n", "3\n", "4\n"], "outputs": ["4\n", "9", "16  \n\n"]}
+ASSERTS = ["assert double(2) == 4", "assert double(3) == 6, 'three'"]
+CALLS = {"fn_name": "add", "inputs": ["1\n[2, 3]", [4, [5]]], "outputs": ["[3, 4]", [[9]]]}
+ADD = "def add(n, many: List[int]):\n    return tuple(n + one for one in many)"
+SQUARE = "print(int(input()) ** 2)"
+DOUBLE = "def double(n):\n    return 2 * n"
+HALF = {"fn_name": "half", "inputs": ["3"], "outputs": [0.3]}
+CASES = [
+    (SQUARE, SQUARES, 3, 3),
+    ("n = int(input())\nprint(n * n if n < 4 else 0)", SQUARES, 2, 3),
+    ("print(input())", SQUARES, 0, 3),
+    ("1 / 0", SQUARES, 0, 3),
+    ("def f(:", SQUARES, 0, 3),
+    (SQUARE, json.dumps(SQUARES), 3, 3),
+    (SQUARE, [{"input": "2", "output": "4"}, {"input": ["3"], "output": ["9"]}, {"input": 4, "output": 16}], 3, 3),
+    (DOUBLE, ASSERTS, 2, 2),
+    ("def double(n):\n    return n + 2", ASSERTS, 1, 2),
+    (DOUBLE, {"assert_case": ASSERTS}, 2, 2),
+    (DOUBLE, json.dumps(ASSERTS), 2, 2),
+    (DOUBLE, ASSERTS[0], 1, 1),
+    (ADD, CALLS, 2, 2),
+    ("class Solution:\n    def add(self, n, many: List[int]):\n        return [n + one for one in many]", CALLS, 2, 2),
+    (f"from __future__ import annotations\n{ADD}\nprint('a try:', add(1, [1]))", json.dumps(CALLS), 2, 2),
+    ("def add(n, many):\n    return [7, 7] if n == 1 else [n + many[0]]", CALLS, 1, 2),
+    ("def other(n, many):\n    return many", CALLS, 0, 2),
+    ("def add(n, many):\n    return object()", CALLS, 0, 2),
+    ("def half(x):\n    return math.fsum([0.1] * x)", HALF, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("code", "truth", "passed", "total"), CASES)
+async def test_tests_that_pass(service: Service, code: str, truth: Any, passed: int, total: int) -> None:
+    score = CodeScore(service.url)
+    share = await score(answer(code), truth, continuous=True)
+    assert share == {"score": pytest.approx(passed / total), "has_code": True}
+    assert await score(answer(code), truth) == {"score": float(passed == total), "has_code": True}
+
+
+@pytest.mark.parametrize("leave", ["raise SystemExit(0)", "import os\nos._exit(0)", "import sys\nsys.exit()"])
+@pytest.mark.parametrize("truth", [ASSERTS, {"fn_name": "double", "inputs": ["2"], "outputs": ["4"]}])
+async def test_a_program_that_ends_before_its_tests_passes_none(service: Service, leave: str, truth: Any) -> None:
+    score = await CodeScore(service.url)(answer(leave), truth, continuous=True)
+    assert score["score"] == 0.0
+
+
+async def test_another_language(service: Service) -> None:
+    score = CodeScore(service.url)
+    code = "#include <iostream>\nint main() { int n; std::cin >> n; std::cout << n * n; }"
+    assert (await score(answer(code, "cpp"), SQUARES, language="cpp"))["score"] == 1.0
+    assert (await score(answer("int main( {", "c++"), SQUARES, language="cpp"))["score"] == 0.0
+    with pytest.raises(RewardError, match="fn_name 'add' for bash"):
+        await score(answer("echo", "bash"), CALLS, language="bash")
+
+
+async def test_an_answer_without_code_scores_0(service: Service) -> None:
+    assert await CodeScore(service.url)("I do not know.", SQUARES) == {"score": 0.0, "has_code": False}
+
+
+async def test_a_program_that_never_ends_does_not_run_every_test(sandbox: Sandbox) -> None:
+    many = {"inputs": ["1"] * 50, "outputs": ["1"] * 50}
+    score = CodeScore(sandbox.url, max_concurrent=MAX_TIMEOUTS)
+    assert (await score(answer("while True: pass"), many, continuous=True, timeout=0.05))["score"] == 0.0
+    assert sum(path == "/run_code" for path, _ in sandbox.requests) == 8
+
+
+@pytest.mark.parametrize("truth", [None, [], {}, 3, "[]", "[1", "{'inputs': []}", "no tests", {"inputs": ["1"]}, [""]])
+async def test_a_ground_truth_without_tests_is_an_error(truth: Any) -> None:
+    with pytest.raises(RewardError, match="ground truth of a coding task: got"):
+        await CodeScore("http://127.0.0.1:9")(answer(SQUARE), truth)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"inputs": ["1"]}, "1 inputs and 2 outputs"),
+        ({"inputs": ["1\n[2", "1"]}, "one JSON value per line"),
+        ({"fn_name": "a b"}, "'a b'"),
+        ({"inputs": [], "outputs": []}, "fn_name"),
+    ],
+)
+async def test_calls_that_cannot_be_made(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(RewardError, match=says.replace("[", r"\[")):
+        await CodeScore("http://127.0.0.1:9")(answer(ADD), {**CALLS, **change})
+
+
+async def test_a_service_without_judge_runs_test_by_test(sandbox: Sandbox) -> None:
+    score = CodeScore(f"{sandbox.url}/run_code", max_concurrent=2)
+    for code, truth, wanted in ((SQUARE, SQUARES, 1.0), (ADD, CALLS, 1.0), ("print(4)", SQUARES, 0.0)):
+        assert (await score(answer(code), truth))["score"] == wanted
+    assert (await score(answer("print(4)"), SQUARES, continuous=True))["score"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("status", [503, 429, 422])
+async def test_a_sandbox_that_fails_is_no_score(sandbox: Sandbox, status: int) -> None:
+    sandbox.orders += [{"status": "Success", "run_result": {"stdout": "4"}}, *([Response("down", status)] * 2)]
+    score = CodeScore(sandbox.url, max_concurrent=1, retries=1, backoff_s=0.01)
+    with pytest.raises(ToolServiceError, match=f"HTTP {status}: down"):
+        await score(answer(SQUARE), SQUARES, continuous=True)
+
+
+async def test_one_test_that_could_not_run_ends_the_others(sandbox: Sandbox) -> None:
+    sandbox.orders += [Response("down", 503)]
+    with pytest.raises(ToolServiceError, match="down"):
+        await CodeScore(sandbox.url, retries=0)(answer("import time; time.sleep(1)"), SQUARES)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_sandbox_error_is_no_score(sandbox: Sandbox) -> None:
+    sandbox.orders += [{"status": "SandboxError", "message": "no memory left"}] * 3
+    with pytest.raises(ToolServiceError, match="no memory left"):
+        await CodeScore(sandbox.url, retries=0)(answer(SQUARE), SQUARES)
+
+
+def config(**section: Any) -> RunConfig:
+    return RunConfig.model_validate({"reward_model": {"sandbox_fusion": section}})
+
+
+@pytest.mark.parametrize("source", CODE_SOURCES)
+async def test_the_run_scores_its_coding_rows(service: Service, source: str) -> None:
+    run = config(url=f"{service.url}/run_code", max_concurrent=8, memory_limit_mb=512)
+    run.custom_reward_function.reward_kwargs = {"continuous": True}
+    half = answer("n = int(input())\nprint(n * n if n == 2 else 0)")
+    result = await load_reward_manager(run).score(RewardInput(source, half, json.dumps(SQUARES)))
+    assert result == RewardResult(pytest.approx(1 / 3), {"has_code": True})
+
+
+async def test_the_run_leaves_out_what_the_sandbox_did_not_run(sandbox: Sandbox) -> None:
+    sandbox.orders += [Response("no such limit", 422)]
+    with pytest.raises(ToolServiceError, match="no such limit"):
+        await load_reward_manager(config(url=sandbox.url)).score(RewardInput("apps", answer(SQUARE), SQUARES))
+
+
+def test_a_run_without_a_sandbox_refuses_coding_rows() -> None:
+    with pytest.raises(PluginError, match=r"agentrl serve sandbox.*reward_model\.sandbox_fusion\.url"):
+        find_score("apps", load_code_score(config()))
+    assert find_score("apps", load_code_score(config(url="http://localhost:8080"))) is not None
+
+
+@pytest.mark.parametrize(
+    ("section", "workers", "says"),
+    [
+        ({"url": "localhost:8080"}, 1, r"sandbox_fusion\.url must be an http\(s\) address, got 'localhost:8080'"),
+        ({"url": "http://x", "max_concurrent": 3}, 4, "max_concurrent: got 3 for 4 agent-loop workers"),
+    ],
+)
+def test_a_section_that_cannot_work(section: dict[str, Any], workers: int, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load_reward_manager(config(**section), workers)
+
+
+def test_a_score_function_of_verl_calls_it(sandbox: Sandbox) -> None:
+    asked = ("taco", answer(SQUARE), SQUARES, None, f"{sandbox.url}/run_code")
+    assert default_compute_score(*asked, None, 512)["score"] == 1.0
+    assert sandbox.requests[-1][1]["memory_limit_MB"] == 512
+
+    async def inside() -> Any:
+        return await default_compute_score(*asked)
+
+    assert asyncio.run(inside())["score"] == 1.0
+    assert default_compute_score("openai/gsm8k", "#### 72", "72", None, sandbox.url) == 1.0
