@@ -72,14 +72,14 @@ async def test_a_try_that_fails_doubles_the_backoff() -> None:
     down(gate)
     for expected in (0.05, 0.1, 0.2):
         await gate.wait([SEARCH])
-        assert time.monotonic() - began == pytest.approx(expected, abs=0.04)
+        assert expected <= time.monotonic() - began < expected + 0.3
         assert gate.enter([SEARCH], "try")
         assert not gate.enter([SEARCH], "other")
         began = time.monotonic()
         gate.failed(SEARCH, began, "503")
     gate.failed(SEARCH, 0.0, "of a trajectory that began before the outage")
     await gate.wait([SEARCH])
-    assert time.monotonic() - began == pytest.approx(0.4, abs=0.06)
+    assert 0.4 <= time.monotonic() - began < 0.7
 
 
 async def test_one_that_never_calls_leaves_the_try_to_the_next() -> None:
