@@ -1,6 +1,6 @@
 """Reads a page's code blocks and does what a reader would do with them, top to bottom.
 
-- `` `name.py`: `` on the line before a block: the block is that file.
+- `` `name.py`: `` on the line before a block: the block is that file (of any language that is named here, or JSON).
 - ```` ```bash ````: run. ```` ```python ```` without a file name: run. ```` ```yaml ```` without one: must be YAML.
 - `<!-- not run: reason -->` before a block: left out.
 - `<!-- run with: key=value ... -->` before a block: added to every `agentrl train` and `agentrl sft` in it.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,46 +49,52 @@ def blocks(page: Path) -> list[Block]:
             number += 1
             continue
         end = next(i for i in range(number + 1, len(lines)) if lines[i].strip() == "```")
-        if fence[1] in LANGUAGES:
-            marks = [pattern.search(before) for pattern in (_FILE, _NOT_RUN, _RUN_WITH)]
+        marks = [pattern.search(before) for pattern in (_FILE, _NOT_RUN, _RUN_WITH)]
+        if fence[1] in LANGUAGES or (fence[1] == "json" and marks[0]):
             text = "\n".join(lines[number + 1 : end]) + "\n"
             found.append(Block(fence[1], text, number + 1, *(mark[1] if mark else None for mark in marks)))
         number, before = end + 1, ""
     return found
 
 
-def run_page(page: Path, folder: Path, environment: dict[str, str], overrides: str) -> int:
-    """Use every block of a page in `folder`; how many were used.
+def run_page(
+    page: Path, folder: Path, environment: dict[str, str], overrides: str, addresses: Mapping[str, str]
+) -> list[str]:
+    """Use every block of a page in `folder`; what each printed.
 
     Args:
         page: the page.
         folder: where a reader stands.
         environment: of the commands.
         overrides: added to every `agentrl train`: an engine that runs already.
+        addresses: where services that the page asks really are.
 
     Raises:
         AssertionError: a command failed, with its output; or a block is no YAML.
     """
-    used = 0
+    printed = []
     for block in blocks(page):
         if block.not_run is not None:
             continue
-        used += 1
-        where = f"{page.name}, line {block.line}"
+        where, said = f"{page.name}, line {block.line}", ""
         if block.file is not None:
             target = folder / block.file
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("a", encoding="utf-8") as file:  # a page may write a file in parts
-                file.write(block.text)
+            with target.open("a", encoding="utf-8") as part:  # a page may write a file in parts
+                part.write(block.text)
         if block.language == "yaml":
             assert yaml.safe_load(block.text) is not None, f"{where}: no YAML"
         elif block.language == "bash":
-            _run(["bash", "-euo", "pipefail", "-c", _small(block, overrides)], folder, environment, where)
+            script = _small(block, overrides).replace("curl -s", "curl -sSf")
+            for written, real in addresses.items():
+                script = script.replace(written, real)
+            said = _run(["bash", "-euo", "pipefail", "-c", script], folder, environment, where)
         elif block.file is None:
-            script = folder / f"block_{block.line}.py"
-            script.write_text(block.text)
-            _run(["bash", "-c", f"python {script.name}"], folder, environment, where)
-    return used
+            file = folder / f"block_{block.line}.py"
+            file.write_text(block.text)
+            said = _run(["bash", "-c", f"python {file.name}"], folder, environment, where)
+        printed.append(said)
+    return printed
 
 
 def _small(block: Block, overrides: str) -> str:
@@ -99,7 +106,7 @@ def _small(block: Block, overrides: str) -> str:
     return _TRAINS.sub(lambda match: f"{match[1]} {overrides}", joined)
 
 
-def _run(command: list[str], folder: Path, environment: dict[str, str], where: str) -> None:
+def _run(command: list[str], folder: Path, environment: dict[str, str], where: str) -> str:
     done = subprocess.run(
         command,
         cwd=folder,
@@ -111,3 +118,4 @@ def _run(command: list[str], folder: Path, environment: dict[str, str], where: s
         check=False,
     )
     assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{command[-1]}\n{done.stdout}"
+    return done.stdout

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pages import blocks, run_page
+from service_process import serve
 from zygote import CLIENT
 
 from agentrl.rollout.local_pool import LoopThread
@@ -32,7 +33,16 @@ GUIDE = (
     "docs/port_from_verl.md",
     "docs/testing_plugins.md",
     "docs/rewards.md",
+    "docs/services.md",
 )
+SAID = {
+    "docs/services.md": (
+        *('"id":"sample-1"', "Apollo 11", "agentrl_retrieval_queries_total 3.0", '"service":"retrieval"'),
+        *("bm25 index of 2 documents", '"out.txt":"YQpiCg=="', '"bash":"', '"pong"', '"text/plain":"6"'),
+        *('"verdict":"Passed"', '"service":"sandbox"', '"stdout":"42\\n"'),
+    ),
+}
+"""What the commands of a page print, besides ending well."""
 PAGES = [page for page in GUIDE if (ROOT / page).is_file()]
 MY_RUN = """
 data: {train_files: rows.parquet, max_prompt_length: 1400, max_response_length: 256, train_batch_size: 2}
@@ -130,10 +140,25 @@ def environment(commands: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "COLUMNS": "100"}
 
 
+@pytest.fixture
+def addresses(page: str) -> Iterator[dict[str, str]]:
+    """The two services of the page that is about them, started as it says."""
+    if page != "docs/services.md":
+        yield {}
+        return
+    with serve("retrieval") as retrieval, serve("sandbox") as sandbox:
+        yield {"http://127.0.0.1:8000": retrieval.url, "http://127.0.0.1:8080": sandbox.url}
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_works_as_written(page: str, folder: Path, environment: dict[str, str], engine: str) -> None:
+def test_a_page_works_as_written(
+    page: str, folder: Path, environment: dict[str, str], engine: str, addresses: dict[str, str]
+) -> None:
     overrides = f"'actor_rollout_ref.rollout.server.addresses=[{engine}]' trainer.backend=local"
-    assert run_page(ROOT / page, folder, environment, overrides) > 0
+    printed = run_page(ROOT / page, folder, environment, overrides, addresses)
+    assert printed
+    missing = [text for text in SAID.get(page, ()) if text not in "".join(printed)]
+    assert not missing, f"{missing} not in {printed}"
 
 
 def test_few_blocks_are_left_out() -> None:
