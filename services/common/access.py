@@ -66,9 +66,20 @@ def bearer_auth(token: str | None) -> Check:
 
 def _refuse_foreign_pages(headers: Headers) -> HTTPException | None:
     origin = headers.get("origin")
-    if origin is None or urlsplit(origin).netloc == headers.get("host"):
+    if origin is None or (urlsplit(origin).netloc == headers.get("host") and _is_address(urlsplit(origin).hostname)):
         return None
     return HTTPException(403, f"a web page of {origin[:100]!r} may not use this service; start it with --token")
+
+
+def _is_address(host: str | None) -> bool:
+    """Whether this is an address or `localhost`: a name may be one that somebody else lets point at this machine."""
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host or "")
+    except ValueError:
+        return False
+    return True
 
 
 class Guarded:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ def build_index(files: list[Path], out: Path, options: BuildOptions, force: bool
         UserInputError: something of the arguments cannot be used, or another build of the same folder runs.
         DataError: a row cannot be used.
     """
+    if options.encoder is not None and Path(options.encoder).is_dir():  # the server may start in another folder
+        options = replace(options, encoder=str(Path(options.encoder).resolve()))
     if out.exists() and not (force and (out / MANIFEST).is_file()):
         hint = "give --force to replace it" if (out / MANIFEST).is_file() else "it is not an index; choose another name"
         raise UserInputError(f"--out {out}: exists already; {hint}")

@@ -128,6 +128,7 @@ def _serve_parser() -> argparse.ArgumentParser:
 def _index_parser() -> argparse.ArgumentParser:
     from agentrl.services.retrieval.build import BuildOptions
     from agentrl.services.retrieval.dense import INDEXES
+    from agentrl.services.retrieval.encoder import PRESETS
     from agentrl.services.retrieval.manifest import KINDS
 
     defaults = BuildOptions()
@@ -145,7 +146,7 @@ def _index_parser() -> argparse.ArgumentParser:
     add("--b", type=float, default=defaults.b, help="bm25: how much long documents are held back")
     add("--stemmer", default=defaults.stemmer, help="bm25: language of PyStemmer, or none")
     add("--encoder", help="dense: folder or hub name of a Hugging Face encoder")
-    add("--preset", default=defaults.preset, help="dense: prefixes and pooling: auto, e5, bge, plain or dot")
+    add("--preset", default=defaults.preset, help=f"dense: prefixes and pooling: auto, {', '.join(PRESETS)}")
     add("--dense-index", choices=(*INDEXES, "auto"), default=defaults.dense_index, help="exact, or a graph")
     add("--max-tokens", type=_at_least(1), default=defaults.max_tokens, help="dense: longer texts are cut")
     add("--encode-batch", type=_at_least(1), default=defaults.encode_batch, help="dense: texts per forward pass")

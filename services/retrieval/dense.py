@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.services.retrieval.bm25 import Hits
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from agentrl.services.retrieval.encoder import Encoder, Vectors
 
 FOLDER = "dense"
-_FILE = "vectors.faiss"
+_FILE, _PROBE = "vectors.faiss", "probe.npy"
+_PROBE_TEXT = "The quick brown fox jumps over the lazy dog."
+_PROBE_SIMILARITY = 0.99
+"""Of the same encoder on another device or version of its libraries; another encoder is far below."""
 INDEXES = ("flat", "hnsw")
 FLAT_UP_TO = 50_000
 """`auto` searches so many vectors exactly; more get a graph."""
@@ -76,6 +80,7 @@ def assemble(
     for shard in shards:
         index.add(np.load(shard.vectors))
     faiss.write_index(index, str(out / _FILE))
+    np.save(out / _PROBE, encoder.queries([_PROBE_TEXT])[0])
     return {"dense_index": kind, "dimension": dimension, "preset": encoder.settings()}
 
 
@@ -135,11 +140,11 @@ class DenseSearch:
         except RuntimeError as error:
             raise UserInputError(f"{folder}: faiss cannot read it ({error}); build the index again") from error
         self._encoder = Encoder(settings["encoder"], Preset(**settings["preset"]), settings["max_tokens"], device)
-        dimension = self._encoder.queries(["dimension"]).shape[1]
-        if dimension != self._index.d:
+        given, wanted = self._encoder.queries([_PROBE_TEXT])[0], np.load(folder / _PROBE)
+        if not is_same_direction(given, wanted):
             raise UserInputError(
-                f"{folder}: {settings['encoder']} gives vectors of {dimension} numbers, the index has {self._index.d}; "
-                "it was made by another encoder"
+                f"{folder}: {settings['encoder']} gives other vectors ({len(given)} numbers) than the index was built "
+                f"with ({len(wanted)}); it was made by another encoder"
             )
         self._is_graph = settings["dense_index"] == "hnsw"
 
@@ -152,6 +157,13 @@ class DenseSearch:
             [(number, score) for number, score in zip(*row, strict=True) if number >= 0 and np.isfinite(score)]
             for row in zip(numbers.tolist(), scores.tolist(), strict=True)
         ]
+
+
+def is_same_direction(given: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]) -> bool:
+    """Whether two vectors are those of one text and encoder."""
+    if given.shape != wanted.shape:
+        return False
+    return bool(given @ wanted >= _PROBE_SIMILARITY * np.linalg.norm(given) * np.linalg.norm(wanted))
 
 
 def find_nearest(index: Any, vectors: Vectors, k: int, is_graph: bool) -> tuple[Any, Any]:

@@ -29,13 +29,17 @@ class Preset:
     """Scale to length 1, so that the inner product is the cosine."""
 
 
+_INSTRUCTION = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
 PRESETS = {
     "e5": Preset(query_prefix="query: ", passage_prefix="passage: "),
+    "e5-instruct": Preset(query_prefix=_INSTRUCTION),
     "bge": Preset(query_prefix="Represent this sentence for searching relevant passages: ", pooling="cls"),
+    "bge-zh": Preset(query_prefix="为这个句子生成表示以用于检索相关文章：", pooling="cls"),
+    "bge-m3": Preset(pooling="cls"),
     "plain": Preset(),
     "dot": Preset(normalize=False),
 }
-"""`auto` takes e5 or bge by the model's name, else what a sentence-transformers folder says, else plain."""
+"""`auto` takes those of e5 and bge by the model's name, else what sentence-transformers' files say, else plain."""
 
 
 def find_preset(name: str, model: str) -> Preset:
@@ -48,28 +52,70 @@ def find_preset(name: str, model: str) -> Preset:
         if name not in PRESETS:
             raise UserInputError(f"--preset {name!r}.{suggest(name, [*PRESETS, 'auto'])}")
         return PRESETS[name]
-    words = Path(model).name.lower().replace("_", "-").split("-")
-    for known in ("e5", "bge"):
-        if known in words:
-            return PRESETS[known]
-    return _sentence_transformers_preset(Path(model)) or PRESETS["plain"]
+    return _preset_by_name(Path(model).name) or _sentence_transformers_preset(model) or PRESETS["plain"]
 
 
-def _sentence_transformers_preset(folder: Path) -> Preset | None:
-    """What the model folder itself says."""
-    if not (folder / "modules.json").is_file():
+def _preset_by_name(model: str) -> Preset | None:
+    """Presets of families whose files do not say how a query differs from a document.
+
+    Raises:
+        UserInputError: a model that pools in a way that is not here.
+    """
+    words = set(model.lower().replace("_", "-").split("-"))
+    if {"e5", "mistral"} <= words:
+        raise UserInputError(f"--encoder {model}: it pools by its last token, which is not supported")
+    for family, variants in (("e5", ("instruct",)), ("bge", ("zh", "m3"))):
+        if family in words:
+            variant = next((f"{family}-{one}" for one in variants if one in words), family)
+            return PRESETS[variant]
+    return None
+
+
+def _sentence_transformers_preset(model: str) -> Preset | None:
+    """What the model's own files say, in a folder or on the hub."""
+    modules = _read(model, "modules.json")
+    if modules is None:
         return None
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     types = [module["type"].rsplit(".", 1)[-1] for module in modules]
     unknown = set(types) - {"Transformer", "Pooling", "Normalize"}
     if unknown:
-        raise UserInputError(f"{folder}: its module {unknown.pop()} is not supported; choose a --preset to ignore it")
+        raise UserInputError(f"{model}: its module {unknown.pop()} is not supported; choose a --preset to ignore it")
     pooling = "mean"
     for module in modules:
         if module["type"].endswith("Pooling"):
-            config = json.loads((folder / module["path"] / "config.json").read_text(encoding="utf-8"))
-            pooling = "cls" if config.get("pooling_mode_cls_token") else "mean"
-    return Preset(pooling=pooling, normalize="Normalize" in types)
+            config = _read(model, f"{module['path']}/config.json") or {}
+            pooling = _pooling(model, config)
+    prompts = (_read(model, "config_sentence_transformers.json") or {}).get("prompts") or {}
+    return Preset(
+        query_prefix=prompts.get("query") or "",
+        passage_prefix=prompts.get("document") or prompts.get("passage") or "",
+        pooling=pooling,
+        normalize="Normalize" in types,
+    )
+
+
+def _pooling(model: str, config: dict[str, Any]) -> str:
+    """How a `Pooling` module pools; newer files name it, older ones have a switch for each way."""
+    ways = [
+        name.removeprefix("pooling_mode_") for name, on in config.items() if name.startswith("pooling_mode_") and on
+    ]
+    named = config.get("pooling_mode")
+    ways = [named] if isinstance(named, str) else ways or ["mean_tokens"]
+    known = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean"}
+    if len(ways) != 1 or ways[0] not in known:
+        raise UserInputError(f"{model}: it pools by {' and '.join(ways)}, which is not supported; choose a --preset")
+    return known[ways[0]]
+
+
+def _read(model: str, name: str) -> Any:
+    """A JSON file of a model; None where it has none."""
+    from transformers.utils import cached_file
+
+    try:
+        path = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+    except OSError:  # no such model either: loading it says so
+        return None
+    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 class Encoder:

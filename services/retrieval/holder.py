@@ -79,5 +79,6 @@ class IndexHolder:
 
     def _finished(self, task: asyncio.Task[Loaded]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # logged by `reload`
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, UserInputError):  # those `reload` has logged
+            log(logging.ERROR, "reload failed", reason=f"{type(error).__name__}: {error}")

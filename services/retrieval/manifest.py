@@ -13,7 +13,7 @@ import agentrl
 from agentrl.errors import UserInputError, suggest
 
 MANIFEST = "index.json"
-FORMAT = 1
+FORMAT = 2
 KINDS = ("bm25", "dense", "hybrid")
 _PACKAGES = ("numpy", "bm25s", "faiss-cpu", "faiss-gpu", "torch", "transformers", "PyStemmer")
 
@@ -28,15 +28,16 @@ def write_manifest(folder: Path, kind: str, documents: int, settings: dict[str, 
         "settings": settings,
         "corpus": corpus,
         "versions": {"agentrl": agentrl.__version__, "python": platform.python_version(), **_versions()},
-        "sha256": content_hash(files),
         "files": files,
     }
+    content["sha256"] = content_hash(content)
     (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def content_hash(files: dict[str, dict[str, Any]]) -> str:
-    """One hash over the names and hashes of all files."""
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+def content_hash(content: dict[str, Any]) -> str:
+    """One hash over all that decides what a search finds: the settings, and the names and hashes of all files."""
+    decides = {name: content[name] for name in ("kind", "documents", "settings", "files")}
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path, hash_files: bool = True) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def read_manifest(folder: Path, hash_files: bool = True) -> dict[str, Any]:
     """
     try:
         content: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        found_format, kind, files = content["format"], content["kind"], content["files"]
+        found_format, kind, files, hashed = content["format"], content["kind"], content["files"], content_hash(content)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserInputError(
             f"{folder}: got a folder without a readable {MANIFEST} ({type(error).__name__}), "
@@ -61,7 +62,7 @@ def read_manifest(folder: Path, hash_files: bool = True) -> dict[str, Any]:
         raise UserInputError(f"{folder}: got an index of format {found_format}, wanted {FORMAT}; build it again")
     if kind not in KINDS:
         raise UserInputError(f"{folder}: an index of kind {kind!r}.{suggest(str(kind), KINDS)}")
-    if content["sha256"] != content_hash(files):
+    if content.get("sha256") != hashed:
         raise UserInputError(f"{folder / MANIFEST} was changed after the build; build the index again")
     for name, wanted in files.items():
         _check_file(folder / name, wanted, hash_files)

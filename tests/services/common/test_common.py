@@ -112,6 +112,11 @@ def test_web_pages_of_others_are_refused(client: httpx.Client) -> None:
     assert client.post("/echo", json={"a": 1}, headers={"Origin": "https://evil.example"}).status_code == 403
     own = str(client.base_url).rstrip("/")
     assert client.post("/echo", json={"a": 1}, headers={"Origin": own}).status_code == 200
+    # a name of the page's own that now leads here
+    renamed = {"Origin": "http://evil.example:8000", "Host": "evil.example:8000"}
+    assert client.post("/echo", json={"a": 1}, headers=renamed).status_code == 403
+    local = {"Origin": "http://localhost:8000", "Host": "localhost:8000"}
+    assert client.post("/echo", json={"a": 1}, headers=local).status_code == 200
 
 
 def test_bodies_over_the_limit_are_413(client: httpx.Client) -> None:

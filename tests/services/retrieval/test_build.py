@@ -14,6 +14,7 @@ from agentrl.errors import DataError, UserInputError
 from agentrl.services.retrieval import bm25
 from agentrl.services.retrieval.build import BuildOptions, build_index
 from agentrl.services.retrieval.index import Index
+from agentrl.services.retrieval.manifest import content_hash
 
 Build = Callable[..., Path]
 ROWS = [{"id": n, "contents": f"word{n} common"} for n in range(10)]
@@ -111,10 +112,12 @@ def test_corpora_that_cannot_be_used(
     assert not (tmp_path / "index").exists()
 
 
-def _edit(change: Callable[[dict[str, object]], object]) -> Callable[[Path], None]:
+def _edit(change: Callable[[dict[str, object]], object], hashed: bool = False) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         content = json.loads((folder / "index.json").read_text())
         change(content)
+        if hashed:
+            content["sha256"] = content_hash(content)
         (folder / "index.json").write_text(json.dumps(content))
 
     return damage
@@ -134,9 +137,11 @@ def _flip(folder: Path) -> None:
         (lambda folder: (folder / "documents.jsonl").write_bytes(b"{}\n"), "documents.jsonl: got 3 bytes"),
         (_flip, "sha256"),
         (_edit(lambda content: content.update(format=99)), "format 99"),
-        (_edit(lambda content: content.update(kind="bm26")), "Did you mean 'bm25'"),
+        (_edit(lambda content: content.update(kind="bm26"), hashed=True), "Did you mean 'bm25'"),
         (_edit(lambda content: content.update(sha256="0")), "changed after the build"),
-        (_edit(lambda content: content["settings"].update(tokenizer_version=0)), "tokenizer"),  # type: ignore[attr-defined]
+        (_edit(lambda content: content["settings"].update(stemmer="none")), "changed after the build"),  # type: ignore[attr-defined]
+        (_edit(lambda content: content.update(documents=9)), "changed after the build"),
+        (_edit(lambda content: content["settings"].update(tokenizer_version=0), hashed=True), "tokenizer"),  # type: ignore[attr-defined]
     ],
 )
 def test_a_damaged_index_is_not_served(build: Build, damage: Callable[[Path], None], words: str) -> None:

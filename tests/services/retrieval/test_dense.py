@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,22 +59,67 @@ def ids(found: list[tuple[bytes, float]]) -> list[str]:
 def test_presets_are_found_by_name_and_by_folder(tmp_path: Path) -> None:
     assert find_preset("auto", "intfloat/e5-base-v2") == PRESETS["e5"]
     assert find_preset("auto", "/models/bge_small_en") == PRESETS["bge"]
+    assert find_preset("auto", "BAAI/bge-large-zh-v1.5").query_prefix.startswith("为")
+    assert find_preset("auto", "BAAI/bge-m3") == Preset(pooling="cls")
+    assert find_preset("auto", "intfloat/multilingual-e5-large-instruct").query_prefix.endswith("\nQuery: ")
+    with pytest.raises(UserInputError, match="last token"):
+        find_preset("auto", "intfloat/e5-mistral-7b-instruct")
     assert find_preset("auto", "someone/generalist") == PRESETS["plain"]
     assert (PRESETS["e5"].query_prefix, PRESETS["e5"].passage_prefix) == ("query: ", "passage: ")
     with pytest.raises(UserInputError, match="Did you mean 'e5'"):
         find_preset("e5x", "x")
-    folder = tmp_path / "own"
-    (folder / "1_Pooling").mkdir(parents=True)
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    written = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
-    (folder / "modules.json").write_text(json.dumps(written))
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    folder = write_modules(tmp_path, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False})
     assert find_preset("auto", str(folder)) == Preset(pooling="cls", normalize=False)
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "q: ", "passage": "p: "}}')
+    assert find_preset("auto", str(folder)) == Preset("q: ", "p: ", pooling="cls", normalize=False)
+    written = json.loads((folder / "modules.json").read_text())
     written.append({"path": "2_Dense", "type": "sentence_transformers.models.Dense"})
     (folder / "modules.json").write_text(json.dumps(written))
     with pytest.raises(UserInputError, match="Dense"):
         find_preset("auto", str(folder))
     assert find_preset("dot", str(folder)) == PRESETS["dot"]
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"),
+    [
+        ({}, "mean"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "mean_tokens and max_tokens"),
+        ({"pooling_mode_lasttoken": True}, "lasttoken"),
+    ],
+)
+def test_pooling_that_the_model_says(tmp_path: Path, config: dict[str, object], pooling: str) -> None:
+    folder = str(write_modules(tmp_path, config))
+    if pooling in ("mean", "cls"):
+        assert find_preset("auto", folder).pooling == pooling
+    else:
+        with pytest.raises(UserInputError, match=f"pools by {pooling}"):
+            find_preset("auto", folder)
+
+
+def test_a_model_of_the_hub_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was downloaded once lies in the cache."""
+    snapshot = tmp_path / "models--someone--own" / "snapshots" / "0123"
+    snapshot.parent.mkdir(parents=True)
+    write_modules(tmp_path, {"pooling_mode_cls_token": True}).rename(snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("0123")
+    monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path), raising=False)
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert find_preset("auto", "someone/own").pooling == "cls"
+
+
+def write_modules(folder: Path, pooling: dict[str, object]) -> Path:
+    """A sentence-transformers folder without its weights."""
+    folder = folder / "own"
+    (folder / "1_Pooling").mkdir(parents=True)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    written = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
+    (folder / "modules.json").write_text(json.dumps(written))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
 
 
 @pytest.mark.parametrize("preset", [*PRESETS.values(), Preset(pooling="cls", normalize=False)])
@@ -155,11 +201,20 @@ def test_reciprocal_rank_fusion() -> None:
     assert fuse([[], []], 3) == []
 
 
-def test_an_index_of_another_encoder_is_refused(build: Build, encoder_folder: Path, tmp_path: Path) -> None:
+def test_an_index_of_another_encoder_is_refused(
+    build: Build, encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy = tmp_path / "encoder"
-    copy.symlink_to(encoder_folder)
-    folder = build(ROWS, kind="dense", encoder=str(copy), max_tokens=16)
-    copy.unlink()
+    shutil.copytree(encoder_folder, copy)
+    monkeypatch.chdir(tmp_path)
+    folder = build(ROWS, kind="dense", encoder="encoder", max_tokens=16)
+    monkeypatch.chdir("/")
+    Index(folder)
+    torch.manual_seed(4)
+    BertModel(BertConfig.from_pretrained(copy)).save_pretrained(copy)
+    with pytest.raises(UserInputError, match="made by another encoder"):
+        Index(folder)
+    shutil.rmtree(copy)
     with pytest.raises(UserInputError, match="transformers cannot load it"):
         Index(folder)
     other = BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
