@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +24,41 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 Services = dict[str, Service]
 Hook = Callable[[int, int], None]
 """Called with the number of trajectories that began and the turn that is asked for."""
+StartEngine = Callable[..., str]
 SEARCH = '<tool_call>\n{"name": "search", "arguments": {"query_list": ["capital of Australia"]}}\n</tool_call>'
 PYTHON = '<tool_call>\n{"name": "python", "arguments": {"code": "print(6 * 7)"}}\n</tool_call>'
 TURNS = (SEARCH, PYTHON, "Canberra, 42")
+CODE = ("```python\nprint(int(input()) ** 2)\n```\nIt squares",)
+SQUARES = {"inputs": ["2", "3"], "outputs": ["4", "9"]}
 SCORE = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     return extra_info["num_tool_calls"] + len(solution_str) / 1000
 """
 
 
-@pytest.fixture
-def services() -> Iterator[Services]:
-    with serve("retrieval") as retrieval, serve("sandbox") as sandbox:
-        yield {"search": retrieval, "python": sandbox}
+@pytest.fixture(scope="module")
+def started() -> Iterator[tuple[Services, ExitStack]]:
+    with ExitStack() as stack:
+        yield {}, stack
 
 
 @pytest.fixture
-def engine() -> Iterator[Callable[[Hook], str]]:
-    """Starts an engine that plays `TURNS`, a little longer for each trajectory; gives its address."""
+def services(started: tuple[Services, ExitStack]) -> Services:
+    """Both; one that an earlier test killed is started again."""
+    running, stack = started
+    for tool, name in (("search", "retrieval"), ("python", "sandbox")):
+        if tool not in running or running[tool].process.returncode is not None:
+            running[tool] = stack.enter_context(serve(name))
+    return running
+
+
+@pytest.fixture
+def engine() -> Iterator[StartEngine]:
+    """Starts an engine that plays turns, a little longer for each trajectory; gives its address."""
     thread, tokenizer = LoopThread("scripted-engine"), byte_tokenizer()
     engines: list[ScriptedEngine] = []
 
-    def start(before: Hook) -> str:
+    def start(before: Hook, turns: Sequence[str] = TURNS) -> str:
         begun: list[str] = []
 
         def respond(payload: dict[str, Any]) -> tuple[list[int], str]:
@@ -53,7 +67,7 @@ def engine() -> Iterator[Callable[[Hook], str]]:
             if trajectory not in begun:
                 begun.append(trajectory)
             before(len(begun), turn)
-            text = TURNS[turn] + " ." * begun.index(trajectory) * (turn == 2)
+            text = turns[turn] + " ." * begun.index(trajectory) * (turn == len(turns) - 1)
             return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id], "stop"
 
         engines.append(ScriptedEngine(respond))
@@ -91,7 +105,7 @@ def recipe(workspace: Workspace, folder: Path, name: str, services: Services, ad
 
 
 def test_one_step_over_both_services(
-    workspace: Workspace, tmp_path: Path, services: Services, engine: Callable[[Hook], str]
+    workspace: Workspace, tmp_path: Path, services: Services, engine: StartEngine
 ) -> None:
     run = recipe(workspace, tmp_path, "both_services", services, engine(lambda begun, turn: None))
     run_training(run.config)
@@ -110,7 +124,7 @@ def test_one_step_over_both_services(
 
 @pytest.mark.parametrize(("tool", "turn"), [("search", 0), ("python", 1)])
 def test_a_service_that_is_killed_in_the_middle(
-    workspace: Workspace, tmp_path: Path, services: Services, engine: Callable[[Hook], str], tool: str, turn: int
+    workspace: Workspace, tmp_path: Path, services: Services, engine: StartEngine, tool: str, turn: int
 ) -> None:
     def kill(begun: int, asked: int) -> None:
         if begun == 3 and asked == turn:
@@ -133,3 +147,28 @@ def test_a_service_that_is_killed_in_the_middle(
         run_training(again.config)
     assert services[tool].url in str(stopped.value)
     assert not (again.folder / "metrics.jsonl").exists() or not again.metrics
+
+
+def test_coding_rows_are_scored_by_the_sandbox_until_it_is_killed(
+    workspace: Workspace, tmp_path: Path, services: Services, engine: StartEngine
+) -> None:
+    address = engine(lambda begun, turn: services["python"].kill() if begun == 4 else None, CODE)
+    truth = {"style": "rule", "ground_truth": json.dumps(SQUARES)}
+    rows = {"data_source": "taco", "reward_model": truth, "agent_name": "single_turn_agent"}
+    run = workspace.run(
+        "coding_rows",
+        data__train_files=str(write_rows(tmp_path / "rows.parquet", 2, **rows)),
+        data__max_response_length=128,
+        data__train_batch_size=2,
+        actor_rollout_ref__rollout__server__addresses=[address],
+        actor_rollout_ref__rollout__agent__max_in_flight=1,
+        actor_rollout_ref__rollout__max_failure_rate=0.5,
+        custom_reward_function__path=None,
+        reward_model__sandbox_fusion__url=f"{services['python'].url}/run_code",
+        trainer__total_training_steps=1,
+    )
+    run_training(run.config)
+    (metrics,) = run.metrics
+    assert metrics["rollout/env_error_rate"] == 0.25
+    assert metrics["critic/score/min"] == metrics["critic/score/max"] == 1.0
+    assert len(run.rollouts(1)) == 3

@@ -43,7 +43,7 @@ class CodeScore:
         max_concurrent: int = 64,
         memory_limit_mb: int = 1024,
         headers: Mapping[str, str] | None = None,
-        retries: int = 5,
+        retries: int = 3,
         backoff_s: float = 0.5,
     ) -> None:
         self._url, self._memory_limit_mb, self._headers = url, memory_limit_mb, headers
