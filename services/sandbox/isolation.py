@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
-import socket
-import subprocess
+import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.services.sandbox.layout import Layout, closed_folder
-from agentrl.services.sandbox.mounts import ADMIN_PATH, bubblewrap_mounts, mount_script
+from agentrl.services.sandbox.limits import MIB
+from agentrl.services.sandbox.mounts import ADMIN_PATH, SHM_MB, bubblewrap_mounts, mount_script
 from agentrl.services.sandbox.seccomp import seccomp_program
+from agentrl.services.sandbox.starting import Started, make_run_folder, message, start
+from agentrl.services.sandbox.zygotes import Zygote
 
 LEVELS = ("bubblewrap", "namespaces", "rlimits")
 """Strongest first."""
@@ -40,6 +44,8 @@ class Isolation:
     own_users: bool
     seccomp_file: Path | None
     details: tuple[str, ...]
+    forks: bool = False
+    """Jails are forked from interpreters that are up (see `zygotes`), else each is started anew."""
 
     @property
     def has_own_root(self) -> bool:
@@ -85,6 +91,31 @@ class Isolation:
         ]
         return [*supervise, *launcher]
 
+    def zygote_command(self, home: Path, socket: int) -> list[str]:
+        """Arguments that start a zygote, which makes the jails of all folders below `home`."""
+        zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
+        if self.level == "namespaces":
+            user = [] if self.own_users else ["--user", "--map-root-user"]
+            script = mount_script(self.layout, home, home, own_proc=False)
+            return ["unshare", *user, "--mount", "--uts", "/bin/sh", "-c", script, "sandbox", *zygote]
+        user = [] if self.own_users else ["--unshare-user", "--uid", "0", "--gid", "0"]
+        return [
+            *(self.layout.bubblewrap, *user, "--unshare-uts", "--hostname", "sandbox", "--die-with-parent"),
+            *("--cap-add", "ALL", *bubblewrap_mounts(self.layout, home, own_proc=False), "--", *zygote),
+        ]
+
+    def zygote_setup(self) -> dict[str, Any]:
+        """What a zygote is told (see `guest/jails.py`)."""
+        return {
+            "inside": self.layout.inside,
+            "shown": self.layout.shown,
+            "own_users": self.own_users,
+            "terminals": self.level == "bubblewrap",
+            "shm_bytes": SHM_MB * MIB,
+            "tmp_bytes": self.layout.tmp_mb * MIB,
+            "seccomp": None if self.seccomp_file is None else self.seccomp_file.read_bytes(),
+        }
+
     def _bubblewrap(self, folder: Path, seccomp_fd: int | None) -> list[str]:
         users = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         if not self.own_users:
@@ -97,7 +128,7 @@ class Isolation:
         ]
 
     def _unshare(self, folder: Path) -> list[str]:
-        shell = ["/bin/sh", "-c", mount_script(self.layout, folder), "sandbox"]
+        shell = ["/bin/sh", "-c", mount_script(self.layout, folder, folder / "work"), "sandbox"]
         names = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
         if self.own_users:
             return ["unshare", *names, *shell]
@@ -160,6 +191,9 @@ def _build(level: str, home: Path, layout: Layout) -> tuple[Isolation | None, st
         file.write_bytes(program)
         file.chmod(0o444)
     isolation = Isolation(level, layout, own_users, file, _details(level, own_users, program is not None))
+    forking = replace(isolation, forks=True)
+    if isolation.has_own_root and _probe(forking, home) is None:
+        return forking, ""
     problem = _probe(isolation, home)
     return (isolation, "") if problem is None else (None, problem)
 
@@ -179,83 +213,36 @@ def _details(level: str, own_users: bool, seccomp: bool) -> tuple[str, ...]:
 
 def _probe(isolation: Isolation, home: Path) -> str | None:
     """Run a little Python in a sandbox; None when that goes well, else what goes wrong."""
-    folder, uid = home / f"probe-{isolation.level}", first_uid() if isolation.own_users else None
+    folder, uid = home / f"probe-{isolation.level}-{isolation.forks}", first_uid() if isolation.own_users else None
     make_run_folder(folder, uid)
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
-    path = isolation.layout.python_path
     try:
-        started = start(isolation, folder, uid)
+        if not isolation.forks:
+            return _try(isolation, folder, uid, start(isolation, folder, uid))
+        with Zygote(isolation, home) as zygote:
+            return _try(isolation, folder, uid, zygote.start(folder))
     except OSError as error:
         return str(error)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _try(isolation: Isolation, folder: Path, uid: int | None, started: Started) -> str | None:
+    path = isolation.layout.python_path
     job: dict[str, Any] = {"kind": "main", "path": path, "limits": {}, "uid": uid}
-    with started.process as process, started.control as control:
+    with started.control as control, open(started.stderr, "rb") as stderr:
         control.settimeout(_PROBE_S)
-        try:
+        with contextlib.suppress(OSError):
             if control.recv(1) == b"R":
                 control.sendall(message({**job, "folder": isolation.folder_inside(folder)}))
-            _, errors = process.communicate(timeout=_PROBE_S)
-        except (OSError, subprocess.TimeoutExpired):
-            process.kill()
-            _, errors = process.communicate()
-    shutil.rmtree(folder)
-    if process.returncode == 0:
+        if not select.select([stderr], [], [], _PROBE_S)[0]:
+            os.kill(started.pid, signal.SIGKILL)
+        errors = stderr.read()
+    code = started.reap()
+    os.close(started.stdin)
+    os.close(started.stdout)
+    if code == 0:
         return None
     text = errors.decode(errors="replace").strip().splitlines()
-    reason = text[-1] if text else f"a trial ended with code {process.returncode}"
+    reason = text[-1] if text else f"a trial ended with code {code}"
     return f"{isolation.layout.python} does not run in it: {reason}"
-
-
-def message(job: dict[str, Any]) -> bytes:
-    """A job in the form that the launcher reads."""
-    data = repr(job).encode()
-    return b"%08d" % len(data) + data
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A launcher in its sandbox: its process on this side, and the socket to it."""
-
-    process: subprocess.Popen[bytes]
-    control: socket.socket
-
-
-def start(isolation: Isolation, folder: Path, uid: int | None) -> Started:
-    """Start a launcher around a run's folder.
-
-    Raises:
-        OSError: no process or file descriptor is to be had.
-    """
-    ours, theirs = socket.socketpair()
-    passed = [theirs.fileno()]
-    try:
-        if isolation.seccomp_file is not None:
-            passed.append(os.open(isolation.seccomp_file, os.O_RDONLY))
-        process = subprocess.Popen(
-            isolation.command(folder, uid, *passed),
-            env=isolation.environment(folder),
-            cwd="/",
-            pass_fds=passed,
-            start_new_session=True,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-    except OSError:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-        for fd in passed[1:]:
-            os.close(fd)
-    return Started(process, ours)
-
-
-def make_run_folder(folder: Path, uid: int | None) -> None:
-    """Make the folders of a run: `work` and `tmp` for its code, `root` to mount on."""
-    folder.mkdir(mode=0o711)
-    folder.chmod(0o711)  # whatever the umask is
-    for name in ("work", "tmp", "root"):
-        (folder / name).mkdir(mode=0o700)
-        if uid is not None and name != "root":
-            os.chown(folder / name, uid, uid)

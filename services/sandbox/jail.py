@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.services.sandbox.isolation import Isolation, make_run_folder, message, start
+from agentrl.services.sandbox.isolation import Isolation
 from agentrl.services.sandbox.processes import descendants, kill_tree, signal_quietly
+from agentrl.services.sandbox.starting import Started, message
 from agentrl.services.sandbox.streams import Drain, Feed
 
 START_S = 20.0
@@ -42,30 +43,30 @@ class Jail:
 
     Args:
         isolation: how it is kept apart.
-        folder: its own folder, which is made now.
+        folder: its own folder.
         uid: the user that its code becomes where the isolation gives runs users of their own.
+        started: its launcher.
         output_bytes: what is kept of each output stream.
     """
 
-    def __init__(self, isolation: Isolation, folder: Path, uid: int, output_bytes: int) -> None:
+    def __init__(self, isolation: Isolation, folder: Path, uid: int, started: Started, output_bytes: int) -> None:
         self.isolation, self.folder, self.uid = isolation, folder, uid
         self.stopped: str | None = None
         """Why the server stopped the code before its time, for example its memory."""
         self.began_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._exited = asyncio.Event()
-        make_run_folder(folder, self.owner)
-        started = start(isolation, folder, self.owner)
-        self._process, self._control = started.process, started.control
+        self._started, self._control, self._pid = started, started.control, started.pid
+        self._code = 0
         self._control.setblocking(False)
-        self._pidfd = os.pidfd_open(self._process.pid)
+        self._pidfd = os.pidfd_open(self._pid)
         self._init_pid = 0
         self._init_fd: int | None = None
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._feed: Feed | None = None
-        self.stdout = Drain(_take(self._process.stdout), output_bytes)
-        self.stderr = Drain(_take(self._process.stderr), output_bytes)
-        self._stdin = _take(self._process.stdin)
+        self.stdout = Drain(started.stdout, output_bytes)
+        self.stderr = Drain(started.stderr, output_bytes)
+        self._stdin = started.stdin
 
     @property
     def work(self) -> Path:
@@ -84,8 +85,10 @@ class Jail:
 
     @property
     def pids(self) -> list[int]:
-        """All processes of the sandbox."""
-        return descendants(self._process.pid) if self.alive else []
+        """All processes of the sandbox, its own first."""
+        if not self.alive:
+            return []
+        return [*([self._pid] if self._started.is_first else []), *descendants(self._pid)]
 
     async def ready(self) -> None:
         """Wait until the launcher is up.
@@ -94,8 +97,8 @@ class Jail:
             SandboxFault: it does not come up.
         """
         await self._expect(b"R")
-        if self.isolation.has_own_root:
-            below = descendants(self._process.pid)
+        if self.isolation.has_own_root and not self._started.is_first:
+            below = descendants(self._pid)
             if not below:
                 raise SandboxFault("the sandbox died while it started")
             # The first is process 1 of the pid namespace: when it dies, the kernel ends all others.
@@ -146,8 +149,7 @@ class Jail:
         timed_out = self.alive
         seconds = time.monotonic() - self.began_at
         await self.kill()
-        code = self._process.returncode
-        return Exit(code if code >= 0 else 128 - code, seconds, timed_out)
+        return Exit(self._code if self._code >= 0 else 128 - self._code, seconds, timed_out)
 
     def stop(self, reason: str) -> None:
         """End the code before its time."""
@@ -160,7 +162,7 @@ class Jail:
         if self.alive:
             self._end()
             if not await self._came(self._exited):
-                await asyncio.to_thread(kill_tree, self._process.pid)
+                await asyncio.to_thread(kill_tree, self._pid)
                 await self._came(self._exited)
         await self._init_gone()
         for drain in (self.stdout, self.stderr):
@@ -211,9 +213,9 @@ class Jail:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
         elif not self.isolation.has_own_root:
-            signal_quietly(self._process.pid, signal.SIGTERM)  # the supervisor ends the others
+            signal_quietly(self._pid, signal.SIGTERM)  # the supervisor ends the others
         else:
-            self._process.kill()
+            signal_quietly(self._pid, signal.SIGKILL)
 
     async def _came(self, event: asyncio.Event, timeout_s: float = _GONE_S) -> bool:
         try:
@@ -224,7 +226,7 @@ class Jail:
         return True
 
     def _on_exit(self) -> None:
-        self._process.wait()
+        self._code = self._started.reap()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._exited.set()
@@ -237,10 +239,3 @@ def remove_folder(folder: Path) -> None:
     except (OSError, RecursionError):
         subprocess.run(["chmod", "-R", "u+rwX", str(folder)], stderr=subprocess.DEVNULL, check=False)
         subprocess.run(["rm", "-rf", str(folder)], stderr=subprocess.DEVNULL, check=False)
-
-
-def _take(stream: Any) -> int:
-    """A descriptor of our own; the stream object is done with."""
-    fd = os.dup(stream.fileno())
-    stream.close()
-    return fd

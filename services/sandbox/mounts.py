@@ -16,14 +16,21 @@ from agentrl.services.sandbox.limits import MIB
 
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_SHM_MB = 64
+SHM_MB = 64
 
 
-def bubblewrap_mounts(layout: Layout, work: Path) -> list[str]:
-    """Options of `bwrap`."""
+def bubblewrap_mounts(layout: Layout, work: Path, own_proc: bool = True) -> list[str]:
+    """Options of `bwrap`.
+
+    Args:
+        layout: what the code sees.
+        work: what is at the place of the run's folder.
+        own_proc: show the processes of the new namespace; else what the machine's own /proc shows.
+    """
     options = [
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--perms", "1777", "--size", str(_SHM_MB * MIB), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *(("--proc", "/proc") if own_proc else ("--dev-bind", "/proc", "/proc")),
+        *("--dev", "/dev"),
+        *("--perms", "1777", "--size", str(SHM_MB * MIB), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *("--perms", "1777", "--size", str(layout.tmp_mb * MIB), "--tmpfs", "/tmp"),
     ]
     for folder in parents(layout.shown):  # made by itself, bubblewrap would close some to others
@@ -36,8 +43,15 @@ def bubblewrap_mounts(layout: Layout, work: Path) -> list[str]:
     return [*options, "--bind", str(work), layout.inside, "--remount-ro", "/", "--chdir", "/"]
 
 
-def mount_script(layout: Layout, folder: Path) -> str:
-    """A shell script that builds the same file system inside new namespaces and runs its arguments there."""
+def mount_script(layout: Layout, folder: Path, work: Path, own_proc: bool = True) -> str:
+    """A shell script that builds the same file system inside new namespaces and runs its arguments there.
+
+    Args:
+        layout: what the code sees.
+        folder: where there is a folder `root` to mount on.
+        work: what is at the place of the run's folder.
+        own_proc: show the processes of the new namespace; else what the machine's own /proc shows.
+    """
     root = shlex.quote(str(folder / "root"))
     lines = [
         "set -e",
@@ -45,14 +59,14 @@ def mount_script(layout: Layout, folder: Path) -> str:
         f"mount -t tmpfs -o mode=755,size=4m none {root}",
         f"cd {root}",
         "mkdir -p proc dev tmp old",
-        "mount -t proc proc proc",
+        "mount -t proc proc proc" if own_proc else "mount --rbind /proc proc",
     ]
     for name in _DEVICES:
         lines += [f": > dev/{name}", f"mount --bind /dev/{name} dev/{name}"]
     lines += [
         "ln -s /proc/self/fd dev/fd",
         "mkdir dev/shm",
-        f"mount -t tmpfs -o mode=1777,size={_SHM_MB}m none dev/shm",
+        f"mount -t tmpfs -o mode=1777,size={SHM_MB}m none dev/shm",
         f"mount -t tmpfs -o mode=1777,size={layout.tmp_mb}m none tmp",
     ]
     for path in layout.shown:
@@ -61,7 +75,7 @@ def mount_script(layout: Layout, folder: Path) -> str:
     lines += [f"ln -s {shlex.quote(target)} .{shlex.quote(path)}" for target, path in layout.links]
     lines += [
         f"mkdir -p .{layout.inside}",
-        f"mount --bind {shlex.quote(str(folder / 'work'))} .{layout.inside}",
+        f"mount --bind {shlex.quote(str(work))} .{layout.inside}",
         f"{shutil.which('pivot_root', path=ADMIN_PATH)} . old",
         "cd /",
         "umount -l old",

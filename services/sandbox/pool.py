@@ -16,6 +16,8 @@ from agentrl.services.common.logs import log
 from agentrl.services.sandbox.isolation import Isolation
 from agentrl.services.sandbox.jail import Jail, SandboxFault, remove_folder
 from agentrl.services.sandbox.limits import MIB
+from agentrl.services.sandbox.starting import make_run_folder, start
+from agentrl.services.sandbox.zygotes import Zygotes
 
 _PAUSE_S = 1.0
 
@@ -38,6 +40,7 @@ class Pool:
         self._home, self._warm, self._output_bytes = home, warm, output_mb * MIB
         self._free_uids = deque(uids)
         self._numbers = itertools.count()
+        self._zygotes = Zygotes(isolation, home) if isolation.forks else None
         self._ready: deque[Jail] = deque()
         self._starting = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,6 +83,8 @@ class Pool:
         while self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*(self._close(jail) for jail in list(self.open)))
+        if self._zygotes is not None:
+            await self._zygotes.close()
 
     async def _add(self) -> None:
         try:
@@ -99,29 +104,35 @@ class Pool:
             raise SandboxFault("every user number is in use")
         uid = self._free_uids.popleft()
         folder = self._home / f"run-{next(self._numbers)}"
+        starting = asyncio.create_task(self._make(folder, uid))  # a cancelled wait would lose the launcher's word
         try:
-            jail = Jail(self.isolation, folder, uid, self._output_bytes)
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._spawn(self._close_when_up(starting))
+            raise
+
+    async def _make(self, folder: Path, uid: int) -> Jail:
+        owner = uid if self.isolation.own_users else None
+        try:
+            make_run_folder(folder, owner)
+            started = await self._zygotes.start(folder) if self._zygotes else start(self.isolation, folder, owner)
+            jail = Jail(self.isolation, folder, uid, started, self._output_bytes)
         except OSError as error:
             self._free_uids.append(uid)
             remove_folder(folder)
             raise SandboxFault(f"cannot start a sandbox: {error}") from error
         self.open.add(jail)
-        starting = asyncio.create_task(jail.ready())  # a cancelled wait would lose the launcher's word
         try:
-            await asyncio.shield(starting)
+            await jail.ready()
         except SandboxFault:
             self._spawn(self._close(jail))
             raise
-        except asyncio.CancelledError:
-            self._spawn(self._close_when_up(jail, starting))
-            raise
         return jail
 
-    async def _close_when_up(self, jail: Jail, starting: asyncio.Task[None]) -> None:
+    async def _close_when_up(self, starting: asyncio.Task[Jail]) -> None:
         """Ended in the middle of its start, bubblewrap would leave processes that nobody knows of."""
         with contextlib.suppress(SandboxFault):
-            await starting
-        await self._close(jail)
+            await self._close(await starting)
 
     async def _close(self, jail: Jail) -> None:
         await jail.close()

@@ -6,9 +6,13 @@ prints goes through the ordinary pipes. An interrupt (Ctrl-C) ends a piece, not 
 
 from __future__ import annotations
 
+import ast
+import json
+import linecache
 import os
 import signal
 import sys
+import traceback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +30,6 @@ def run(
     prepare: Callable[[dict[str, Any], str], ModuleType],
 ) -> int:
     """Serve until the server hangs up."""
-    import json
-
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main = prepare(job, os.getcwd())
     sys.argv[:] = [""]
@@ -55,9 +57,6 @@ def run(
 
 
 def _run_piece(piece: dict[str, Any], namespace: dict[str, Any], name: str) -> dict[str, Any]:
-    import ast
-    import linecache
-
     source = piece["code"]
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     value = None
@@ -84,8 +83,6 @@ def _run_piece(piece: dict[str, Any], namespace: dict[str, Any], name: str) -> d
 
 def _describe(error: BaseException) -> dict[str, Any]:
     """Print the traceback, without this file's frames."""
-    import traceback
-
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next

@@ -15,6 +15,7 @@ import sys
 _HEADER = 8
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
     from typing import Any
 
@@ -45,6 +46,14 @@ def restrict(job: dict[str, Any]) -> None:
     os.umask(0o022)
     os.chdir(job["folder"])
     os.environ["PWD"] = job["folder"]
+
+
+def forget_shadowed(extra: Iterable[str]) -> None:
+    """Where one of the job's own files has the name of an extra module, `import` must find that file: forget them."""
+    own = {name.partition(".")[0] for name in os.listdir(".")}
+    if any(name.partition(".")[0] in own for name in extra):
+        for name in extra:
+            sys.modules.pop(name, None)
 
 
 def prepare_python(job: dict[str, Any], folder: str) -> ModuleType:
@@ -98,36 +107,32 @@ def run_command(job: dict[str, Any], control: int) -> None:
         os._exit(126)
 
 
-def load_filter(fd: int) -> None:
-    """Load a seccomp program into this process and all that come from it."""
-    import ctypes
-
-    with open(fd, "rb") as stream:
-        program = stream.read()
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    argument = ctypes.byref(Program(len(program) // 8, program))
-    set_no_new_privs, set_seccomp, mode_filter = 38, 22, 2
-    if libc.prctl(set_no_new_privs, 1, 0, 0, 0) or libc.prctl(set_seccomp, mode_filter, argument, 0, 0):
-        raise OSError(ctypes.get_errno(), "the kernel refuses the seccomp program")
-
-
 def main() -> int:
     """Wait for a job and do it."""
     control = int(sys.argv[1])
     if len(sys.argv) > 2:
-        load_filter(int(sys.argv[2]))
+        with open(int(sys.argv[2]), "rb") as stream:
+            __import__("kernel").load_filter(stream.read())  # the file beside this one
+    return serve_job(control)
+
+
+def serve_job(control: int, interpreter: Any = None, extra: Iterable[str] = ()) -> int:
+    """Wait for a job and do it.
+
+    Args:
+        control: the control socket.
+        interpreter: the module of that name; None: not loaded yet.
+        extra: modules that are loaded here and not in a plain interpreter.
+    """
     os.write(control, b"R")
     job = receive(control)
     if job is None:
         os._exit(0)
     if job["kind"] == "session":  # before the rights to read these files are gone
-        interpreter = __import__("interpreter")  # the file beside this one
+        interpreter = interpreter or __import__("interpreter")
     sys.path[:] = sys.path[1:]
     restrict(job)
+    forget_shadowed(extra)
     if job["kind"] == "main":
         return run_main(job, control)
     if job["kind"] == "command":

@@ -57,13 +57,23 @@ class Server:
         """What is there beyond sandboxes that wait for a job; empty: nothing."""
         health = self.health
         folders = len(list(self.folder.glob("run-*")))
-        trees = children(self.process.pid)
+        trees = [pid for pid in children(self.process.pid) if not is_zygote(pid)]
         if health["running"] or health["waiting"]:
             return f"{health['running']} run, {health['waiting']} wait"
         if folders != health["warm"] or len(trees) != health["warm"]:
             return f"{folders} folders and {len(trees)} process trees for {health['warm']} warm sandboxes"
         busy = [pid for tree in trees if len(pids := [tree, *descendants(tree)]) > 3 for pid in pids]
         return f"processes {busy}" if busy else ""
+
+
+def is_zygote(pid: int) -> bool:
+    """One of the interpreters that fork sandboxes, which itself is in none."""
+    try:
+        return b"zygote.py" in Path(f"/proc/{pid}/cmdline").read_bytes() and os.path.samefile(
+            f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def children(pid: int) -> list[int]:

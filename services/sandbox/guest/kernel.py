@@ -1,0 +1,110 @@
+"""Calls of the Linux kernel that Python's own modules do not have, or only later versions of them.
+
+None releases the interpreter's lock, for after `clone_apart` nobody else is there to give it back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_MOVE = 2, 4, 8, 32, 4096, 8192
+MS_REC, MS_PRIVATE = 16384, 1 << 18
+_MS_RDONLY = 1
+_DETACH = 2
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_NEW_CGROUP, _NEW_USER = 0x02000000, 0x10000000
+_PARENT, _MOUNT, _UTS, _IPC, _PID, _NET = 0x8000, 0x20000, 0x04000000, 0x08000000, 0x20000000, 0x40000000
+_SET_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_SECCOMP, _NO_NEW_PRIVS, _AMBIENT = 1, 4, 24, 22, 38, 47
+_SIGCHLD, _SIGKILL = 17, 9
+_CAPABILITIES_V3 = 0x20080522
+USER_CHANGES = 1 << 6 | 1 << 7
+"""CAP_SETGID and CAP_SETUID."""
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def clone_apart() -> int:
+    """Fork into new namespaces, as a child of this process's parent; 0 in the new process."""
+    flags = _PARENT | _MOUNT | _UTS | _IPC | _PID | _NET | _SIGCHLD
+    if os.path.exists("/proc/self/ns/cgroup"):
+        flags |= _NEW_CGROUP
+    number = ctypes.c_long(_CLONE[os.uname().machine])
+    return _checked(_libc.syscall(number, ctypes.c_long(flags), *[ctypes.c_long(0)] * 4), "clone")
+
+
+def own_user_namespace(uid: int) -> None:
+    """Become this user in a new user namespace."""
+    ids = os.geteuid(), os.getegid()
+    _checked(_libc.unshare(_NEW_USER), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {ids[0]} 1"), ("gid_map", f"{uid} {ids[1]} 1")):
+        with open(f"/proc/self/{name}", "w") as stream:
+            stream.write(text)
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    """Make a mount, or change one."""
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+    done = _libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3])
+    _checked(done, f"mount of {source} on {target}")
+
+
+def bind_read_only(source: str, target: str) -> None:
+    """Show a folder or file at another place too."""
+    mount(source, target, None, MS_BIND | MS_REC)
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | _MS_RDONLY)
+
+
+def unmount(target: str) -> None:
+    """Let a mount go, in use or not."""
+    _checked(_libc.umount2(os.fsencode(target), _DETACH), f"umount of {target}")
+
+
+def die_with_parent() -> None:
+    """Be killed when the parent dies."""
+    _prctl(_SET_PDEATHSIG, _SIGKILL)
+
+
+def hide_memory() -> None:
+    """Let no process of the same user look into this one."""
+    _prctl(_SET_DUMPABLE, 0)
+
+
+def drop_bounding_set() -> None:
+    """No program that is started from here on gains capabilities."""
+    number = 0
+    while _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0) == 0:
+        number += 1
+
+
+def keep_capabilities(mask: int) -> None:
+    """Give up all others."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0)
+    _prctl(_AMBIENT, 4)
+    _checked(_libc.capset(header, (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0)), "capset")
+
+
+def load_filter(program: bytes) -> None:
+    """Load a seccomp program into this process and all that come from it."""
+    _prctl(_NO_NEW_PRIVS, 1)
+    _checked(_libc.prctl(_SET_SECCOMP, 2, ctypes.byref(_Program(len(program) // 8, program)), 0, 0), "seccomp")
+
+
+def end(code: int) -> None:
+    """What C does at the end of a program."""
+    _libc.exit(code)
+
+
+def _prctl(option: int, value: int) -> None:
+    _checked(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result

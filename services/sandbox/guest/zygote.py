@@ -1,0 +1,19 @@
+"""A Python interpreter that is up already and forks one jail after another (see `jails.py`).
+
+Usage: `python -S -B zygote.py SOCKET`, in the file system that jails see, with every run's folder below the place of
+a run's own folder.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Note which modules a plain interpreter has, then load the rest."""
+    bare = frozenset(sys.modules)
+    return int(__import__("jails").main(int(sys.argv[1]), bare))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

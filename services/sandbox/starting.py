@@ -1,0 +1,130 @@
+"""Starts a launcher around a run's folder, as a program of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentrl.services.sandbox.isolation import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A launcher in its sandbox, seen from this side.
+
+    Attributes:
+        pid: the child of this process to which all others of the sandbox belong.
+        is_first: it is the first process of the sandbox's own namespace: when it dies, the kernel ends the others.
+        reap: returns its exit code when it has ended; waits until then.
+        control: the socket to the launcher.
+        stdin: the code's input, to write; like the next two a descriptor to close.
+        stdout: the code's output, to read.
+        stderr: the code's errors, to read.
+    """
+
+    pid: int
+    is_first: bool
+    reap: Callable[[], int]
+    control: socket.socket
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class Pipes:
+    """Both ends of what a launcher is given: `theirs` are its control socket, stdin, stdout and stderr."""
+
+    def __init__(self) -> None:
+        self.control, control = socket.socketpair()
+        self._open = [control.detach()]
+        try:
+            stdin, self.stdin = self._pipe()
+            self.stdout, stdout = self._pipe()
+            self.stderr, stderr = self._pipe()
+        except OSError:
+            self.close_all()
+            raise
+        self.theirs = [self._open[0], stdin, stdout, stderr]
+
+    def started(self, pid: int, is_first: bool, reap: Callable[[], int]) -> Started:
+        """Close their ends and hand over ours."""
+        for fd in self.theirs:
+            os.close(fd)
+        return Started(pid, is_first, reap, self.control, self.stdin, self.stdout, self.stderr)
+
+    def close_all(self) -> None:
+        """Nothing was started."""
+        self.control.close()
+        for fd in self._open:
+            os.close(fd)
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open += ends
+        return ends
+
+
+@contextmanager
+def pipes() -> Iterator[Pipes]:
+    """What a launcher is given; closed where the block fails.
+
+    Raises:
+        OSError: no descriptors are to be had.
+    """
+    made = Pipes()
+    try:
+        yield made
+    except BaseException:
+        made.close_all()
+        raise
+
+
+def start(isolation: Isolation, folder: Path, uid: int | None) -> Started:
+    """Start a launcher around a run's folder.
+
+    Raises:
+        OSError: no process or file descriptor is to be had.
+    """
+    with pipes() as ends:
+        control, *streams = ends.theirs
+        passed = [control]
+        try:
+            if isolation.seccomp_file is not None:
+                passed.append(os.open(isolation.seccomp_file, os.O_RDONLY))
+            process = subprocess.Popen(
+                isolation.command(folder, uid, *passed),
+                env=isolation.environment(folder),
+                cwd="/",
+                pass_fds=passed,
+                start_new_session=True,
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+            )
+        finally:
+            for fd in passed[1:]:
+                os.close(fd)
+        return ends.started(process.pid, False, process.wait)
+
+
+def message(job: dict[str, Any]) -> bytes:
+    """A job in the form that the launcher reads."""
+    data = repr(job).encode()
+    return b"%08d" % len(data) + data
+
+
+def make_run_folder(folder: Path, uid: int | None) -> None:
+    """Make the folders of a run: `work` and `tmp` for its code, `root` to mount on."""
+    folder.mkdir(mode=0o711)
+    folder.chmod(0o711)  # whatever the umask is
+    for name in ("work", "tmp", "root"):
+        (folder / name).mkdir(mode=0o700)
+        if uid is not None and name != "root":
+            os.chown(folder / name, uid, uid)

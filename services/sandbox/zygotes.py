@@ -1,0 +1,212 @@
+"""Interpreters that are up and fork sandboxes: a fork and a few mounts instead of bubblewrap and a start of Python."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import select
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from agentrl.services.sandbox.starting import Started, pipes
+
+if TYPE_CHECKING:
+    from agentrl.services.sandbox.isolation import Isolation
+
+_START_S = 20.0
+_ANSWER_S = 20.0
+_ANSWER_BYTES = 1000
+_SHOWN_BYTES = 500
+_SET_CHILD_SUBREAPER = 36
+_COUNT = 2
+"""Consecutive runs come from different ones, so that they differ in what an interpreter draws as it starts."""
+_FORKS = 100
+"""A zygote is exchanged after so many."""
+
+
+class Zygote:
+    """One zygote. Its jails do not end with it.
+
+    Args:
+        isolation: how sandboxes are kept apart.
+        home: the folder that holds the runs' folders.
+
+    Raises:
+        OSError: it does not come up.
+    """
+
+    def __init__(self, isolation: Isolation, home: Path) -> None:
+        # It leaves bubblewrap's processes for this one, and makes its jails this one's children.
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.forks = 0
+        self._root = home / "root"
+        self._root.mkdir(mode=0o700, exist_ok=True)
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._pid = self._launch(isolation, home, theirs)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def __enter__(self) -> Zygote:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self.socket.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+    def start(self, folder: Path) -> Started:
+        """Make a sandbox around a run's folder and wait for it.
+
+        Raises:
+            OSError: it cannot, or is gone.
+        """
+        with pipes() as ends:
+            self.ask(folder, ends.theirs)
+            if not select.select([self.socket], [], [], _ANSWER_S)[0]:
+                raise OSError("the zygote does not answer")
+            pid = self.answer()
+            return ends.started(pid, True, functools.partial(reap, pid))
+
+    async def start_soon(self, folder: Path) -> Started:
+        """The same without holding up the event loop. One at a time."""
+        with pipes() as ends:
+            self.ask(folder, ends.theirs)
+            loop, came = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(self.socket, came.set)
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await came.wait()
+            finally:
+                loop.remove_reader(self.socket)
+            pid = self.answer()
+            return ends.started(pid, True, functools.partial(reap, pid))
+
+    def ask(self, folder: Path, theirs: list[int]) -> None:
+        """Ask for a sandbox."""
+        self.forks += 1
+        socket.send_fds(self.socket, [folder.name.encode()], theirs)
+
+    def answer(self) -> int:
+        """Read the number of its first process."""
+        answer = self.socket.recv(_ANSWER_BYTES)
+        if not answer.isdigit():
+            raise OSError(answer[1:].decode(errors="replace") or "the zygote is gone")
+        return int(answer)
+
+    def _launch(self, isolation: Isolation, home: Path, theirs: socket.socket) -> int:
+        process = subprocess.Popen(
+            isolation.zygote_command(home, theirs.fileno()),
+            env=isolation.environment(home),
+            cwd="/",
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        theirs.close()
+        with process:
+            with contextlib.suppress(BrokenPipeError):
+                self.socket.send(repr(isolation.zygote_setup()).encode())
+            came = select.select([self.socket], [], [], _START_S)[0]
+            hello = self.socket.recv(_ANSWER_BYTES) if came else b""
+            if hello:
+                return int(hello)
+            process.kill()
+            assert process.stderr is not None
+            said = process.stderr.read()[-_SHOWN_BYTES:].decode(errors="replace").strip()
+            raise OSError(f"the zygote does not come up: {said or 'no reason given'}")
+
+
+class Zygotes:
+    """Zygotes that take turns and are exchanged for new ones, after some time of use and when one dies.
+
+    Args:
+        isolation: how sandboxes are kept apart.
+        home: the folder that holds the runs' folders.
+    """
+
+    def __init__(self, isolation: Isolation, home: Path) -> None:
+        self._make = functools.partial(Zygote, isolation, home)
+        self._places = [_Place(self._make) for _ in range(_COUNT)]
+        self._turns = itertools.cycle(self._places)
+
+    async def start(self, folder: Path) -> Started:
+        """Make a sandbox around a run's folder.
+
+        Raises:
+            OSError: no zygote can.
+        """
+        return await next(self._turns).start(folder)
+
+    async def close(self) -> None:
+        """End them all."""
+        await asyncio.gather(*(place.close() for place in self._places))
+
+
+class _Place:
+    """Room for one zygote."""
+
+    def __init__(self, make: functools.partial[Zygote]) -> None:
+        self._make = make
+        self._zygote: Zygote | None = None
+        self._next: asyncio.Task[Zygote] | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def start(self, folder: Path) -> Started:
+        async with self._one_at_a_time:
+            try:
+                return await self._start(folder)
+            except (OSError, TimeoutError):  # it was killed; nothing has begun, so another can do it
+                await self._drop()
+                return await self._start(folder)
+
+    async def close(self) -> None:
+        async with self._one_at_a_time:
+            await self._drop()
+            if self._next is not None:
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread((await self._next).close)
+
+    async def _start(self, folder: Path) -> Started:
+        if self._zygote is not None and self._zygote.forks >= _FORKS:
+            await self._exchange()
+        if self._zygote is None:
+            self._zygote = await asyncio.to_thread(self._make)
+        return await self._zygote.start_soon(folder)
+
+    async def _exchange(self) -> None:
+        if self._next is None:
+            self._next = asyncio.create_task(asyncio.to_thread(self._make))
+        if not self._next.done():
+            return
+        made, self._next = self._next, None
+        if made.exception() is None:
+            await self._drop()
+            self._zygote = made.result()
+
+    async def _drop(self) -> None:
+        if self._zygote is not None:
+            zygote, self._zygote = self._zygote, None
+            await asyncio.to_thread(zygote.close)
+
+
+def reap(pid: int) -> int:
+    """The exit code of a child, when it has ended."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
