@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -38,23 +39,28 @@ BOUNDED = settings(
 )
 
 
-@pytest.mark.parametrize("service", ["retrieval", "sandbox"])
-def test_every_answer_is_described(service: str) -> None:
-    with serve(service) as running:
-        schema = schemathesis.openapi.from_url(f"{running.url}/openapi.json")
-        operations = [each.ok() for each in schema.get_all_operations()]
-        assert len(operations) >= 5
-        problems = [problem for each in operations for mode in _modes(each) if (problem := _try(each, mode))]
+@pytest.fixture(scope="module")
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with serve(request.param) as running:
+        yield running.url
+
+
+@pytest.mark.parametrize("url", ["retrieval", "sandbox"], indirect=True)
+def test_every_answer_is_described(url: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    operations = [each.ok() for each in schema.get_all_operations()]
+    assert len(operations) >= 5
+    problems = [problem for each in operations for mode in _modes(each) if (problem := _try(each, mode))]
     assert not problems, "\n\n".join(problems)
 
 
-def test_an_answer_that_is_not_described_is_found() -> None:
-    with serve("retrieval") as running:
-        document = httpx.get(f"{running.url}/openapi.json", trust_env=False).json()
-        del document["paths"]["/retrieve"]["post"]["responses"]["422"]
-        schema = schemathesis.openapi.from_dict(document)
-        schema.config.update(base_url=running.url)
-        problem = _try(schema["/retrieve"]["POST"], GenerationMode.NEGATIVE)
+@pytest.mark.parametrize("url", ["retrieval"], indirect=True)
+def test_an_answer_that_is_not_described_is_found(url: str) -> None:
+    document = httpx.get(f"{url}/openapi.json", trust_env=False).json()
+    del document["paths"]["/retrieve"]["post"]["responses"]["422"]
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=url)
+    problem = _try(schema["/retrieve"]["POST"], GenerationMode.NEGATIVE)
     assert "Undocumented status code" in problem
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -50,20 +48,6 @@ def test_mistakes_are_exit_code_2_with_a_reason(arguments: list[str], words: str
     code, output = run(*arguments)
     assert code == 2, output
     assert words in " ".join(output.split())
-
-
-def test_the_sample_is_served_without_an_index() -> None:
-    command = [sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "retrieval", "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        url = json.loads(process.stderr.readline())["url"]
-        answer = httpx.post(f"{url}/retrieve", json={"query": "Who wrote the Principia?"}, trust_env=False)
-        assert "Isaac Newton" in answer.json()["result"][0][0]["contents"]
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
-    assert process.returncode == 0
 
 
 def test_starting_needs_no_torch() -> None:
