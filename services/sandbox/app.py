@@ -173,6 +173,7 @@ def _health(service: SandboxService) -> dict[str, Any]:
     return {
         "isolation": service.isolation.level,
         "isolation_details": list(service.isolation.details),
+        "interpreters": "forked" if service.isolation.forks else "fresh",
         "languages": sorted(service.languages),
         "running": service.admission.running,
         "waiting": service.admission.waiting,

@@ -33,6 +33,9 @@ def sandbox(
     require_isolation: Annotated[
         str | None, typer.Option(help="Start only with this isolation or a stronger one.")
     ] = None,
+    fresh_interpreters: Annotated[
+        bool, typer.Option("--fresh-interpreters", help="Start an interpreter for each run instead of forking one.")
+    ] = False,
     python: Annotated[
         str, typer.Option(help="Interpreter of Python code, with the packages that it may import.", show_default=False)
     ] = _DEFAULTS.python,
@@ -61,6 +64,7 @@ def sandbox(
     options = Options(
         isolation=isolation,
         require_isolation=require_isolation,
+        fresh_interpreters=fresh_interpreters,
         python=python,
         parallel=parallel,
         queue=queue,

@@ -136,7 +136,9 @@ class Isolation:
         return ["unshare", "--user", "--map-root-user", *names, *shell, *drop]
 
 
-def choose_isolation(home: Path, layout: Layout, wanted: str | None, required: str | None) -> Isolation:
+def choose_isolation(
+    home: Path, layout: Layout, wanted: str | None, required: str | None, fresh: bool = False
+) -> Isolation:
     """The level asked for, or the strongest that works here.
 
     Args:
@@ -144,6 +146,7 @@ def choose_isolation(home: Path, layout: Layout, wanted: str | None, required: s
         layout: what of this machine the code sees.
         wanted: a level, or None.
         required: the weakest level that is good enough, or None.
+        fresh: start an interpreter for each run, where forks of one that is up could do.
 
     Raises:
         UserInputError: no such level, or none works that is strong enough; says why each does not.
@@ -157,7 +160,7 @@ def choose_isolation(home: Path, layout: Layout, wanted: str | None, required: s
             continue
         if required is not None and LEVELS.index(level) > LEVELS.index(required):
             break
-        found, problem = _build(level, home, layout)
+        found, problem = _build(level, home, layout, fresh)
         if found is not None:
             return found
         tried.append(f"{level}: {problem}")
@@ -171,7 +174,7 @@ def first_uid() -> int:
     return _FIRST_UID + os.getpid() % 10_000 * UIDS_PER_SERVER
 
 
-def _build(level: str, home: Path, layout: Layout) -> tuple[Isolation | None, str]:
+def _build(level: str, home: Path, layout: Layout, fresh: bool) -> tuple[Isolation | None, str]:
     missing = [
         name for name in _needs(level) if shutil.which(name) is None and shutil.which(name, path=ADMIN_PATH) is None
     ]
@@ -192,7 +195,7 @@ def _build(level: str, home: Path, layout: Layout) -> tuple[Isolation | None, st
         file.chmod(0o444)
     isolation = Isolation(level, layout, own_users, file, _details(level, own_users, program is not None))
     forking = replace(isolation, forks=True)
-    if isolation.has_own_root and _probe(forking, home) is None:
+    if isolation.has_own_root and not fresh and _probe(forking, home) is None:
         return forking, ""
     problem = _probe(isolation, home)
     return (isolation, "") if problem is None else (None, problem)
@@ -214,7 +217,7 @@ def _details(level: str, own_users: bool, seccomp: bool) -> tuple[str, ...]:
 def _probe(isolation: Isolation, home: Path) -> str | None:
     """Run a little Python in a sandbox; None when that goes well, else what goes wrong."""
     folder, uid = home / f"probe-{isolation.level}-{isolation.forks}", first_uid() if isolation.own_users else None
-    make_run_folder(folder, uid)
+    make_run_folder(folder, uid, isolation.forks)
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
     try:
         if not isolation.forks:

@@ -20,6 +20,8 @@ class Options:
     """Level to use: bubblewrap, namespaces or rlimits; None: the strongest that works here."""
     require_isolation: str | None = None
     """Weakest level with which the service starts; None: any."""
+    fresh_interpreters: bool = False
+    """Start an interpreter for each run; else runs are forks of interpreters that are up, where that works."""
     python: str = sys.executable
     """Interpreter of Python code; its packages are what the code can import."""
     parallel: int = field(default_factory=default_parallel)

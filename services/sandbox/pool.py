@@ -96,6 +96,7 @@ class Pool:
             self._ready.append(jail)
         finally:
             self._starting -= 1
+        self.fill()
 
     async def _start(self) -> Jail:
         if self._closed:
@@ -114,7 +115,7 @@ class Pool:
     async def _make(self, folder: Path, uid: int) -> Jail:
         owner = uid if self.isolation.own_users else None
         try:
-            make_run_folder(folder, owner)
+            make_run_folder(folder, owner, self.isolation.forks)
             started = await self._zygotes.start(folder) if self._zygotes else start(self.isolation, folder, owner)
             jail = Jail(self.isolation, folder, uid, started, self._output_bytes)
         except OSError as error:

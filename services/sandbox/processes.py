@@ -14,7 +14,7 @@ def descendants(pid: int) -> list[int]:
     """Children of a process, their children and so on."""
     found, todo = [], [pid]
     while todo:
-        new = _children(todo.pop())
+        new = children(todo.pop())
         found += new
         todo += new
     return found
@@ -34,7 +34,7 @@ def kill_tree(pid: int) -> None:
     deadline = time.monotonic() + _KILL_S
     signal_quietly(pid, signal.SIGSTOP)
     while time.monotonic() < deadline:
-        below = [one for one in descendants(pid) if not _is_dead(one)]
+        below = [one for one in descendants(pid) if not is_dead(one)]
         if not below:
             break
         for one in below:
@@ -51,7 +51,8 @@ def signal_quietly(pid: int, number: int) -> None:
         return
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Processes whose parent this one is."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -62,12 +63,22 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _is_dead(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
+    """It is gone, or would be if its parent had asked for its exit code."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             return stream.read().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
+
+
+def is_first(pid: int) -> bool:
+    """It is the first process of a pid namespace below this one's."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as stream:
+            return any(line.startswith("NSpid:") and line.split()[2:] == ["1"] for line in stream)
+    except OSError:
+        return False
 
 
 def _statm(pid: int) -> int:

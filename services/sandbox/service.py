@@ -212,7 +212,7 @@ def check_options(options: Options) -> None:
 
 def _isolate(options: Options, home: Path) -> Isolation:
     layout = make_layout(home, options.python, _uids(), options.disk_mb)
-    return choose_isolation(home, layout, options.isolation, options.require_isolation)
+    return choose_isolation(home, layout, options.isolation, options.require_isolation, options.fresh_interpreters)
 
 
 def _uids() -> range:

@@ -120,11 +120,12 @@ def message(job: dict[str, Any]) -> bytes:
     return b"%08d" % len(data) + data
 
 
-def make_run_folder(folder: Path, uid: int | None) -> None:
-    """Make the folders of a run: `work` and `tmp` for its code, `root` to mount on."""
-    folder.mkdir(mode=0o711)
-    folder.chmod(0o711)  # whatever the umask is
-    for name in ("work", "tmp", "root"):
-        (folder / name).mkdir(mode=0o700)
+def make_run_folder(folder: Path, uid: int | None, forked: bool) -> None:
+    """Make the folders of a run: `work` and `tmp` for its code, `root` to mount on; a fork needs only the first."""
+    os.mkdir(folder, 0o711)
+    os.chmod(folder, 0o711)  # whatever the umask is
+    for name in ("work",) if forked else ("work", "tmp", "root"):
+        path = os.path.join(folder, name)
+        os.mkdir(path, 0o700)
         if uid is not None and name != "root":
-            os.chown(folder / name, uid, uid)
+            os.chown(path, uid, uid)

@@ -12,10 +12,13 @@ import select
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from agentrl.services.sandbox.processes import children, is_dead, is_first
 from agentrl.services.sandbox.starting import Started, pipes
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ _SET_CHILD_SUBREAPER = 36
 _COUNT = 2
 """Consecutive runs come from different ones, so that they differ in what an interpreter draws as it starts."""
 _FORKS = 100
-"""A zygote is exchanged after so many."""
+_LOST_S = 1.0
 
 
 class Zygote:
@@ -66,9 +69,7 @@ class Zygote:
     def close(self) -> None:
         """End it."""
         self.socket.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        _end(self._pid)
 
     def start(self, folder: Path) -> Started:
         """Make a sandbox around a run's folder and wait for it.
@@ -124,14 +125,23 @@ class Zygote:
         with process:
             with contextlib.suppress(BrokenPipeError):
                 self.socket.send(repr(isolation.zygote_setup()).encode())
-            came = select.select([self.socket], [], [], _START_S)[0]
-            hello = self.socket.recv(_ANSWER_BYTES) if came else b""
-            if hello:
-                return int(hello)
+            pid = self._hear()
+            if self._hear() == b"R":
+                return int(pid)
             process.kill()
             assert process.stderr is not None
             said = process.stderr.read()[-_SHOWN_BYTES:].decode(errors="replace").strip()
-            raise OSError(f"the zygote does not come up: {said or 'no reason given'}")
+        if pid:
+            _end(int(pid))
+        raise OSError(f"the zygote does not come up: {said or 'no reason given'}")
+
+    def _hear(self) -> bytes:
+        if not select.select([self.socket], [], [], _START_S)[0]:
+            return b""
+        try:
+            return self.socket.recv(_ANSWER_BYTES)
+        except ConnectionError:
+            return b""
 
 
 class Zygotes:
@@ -140,12 +150,14 @@ class Zygotes:
     Args:
         isolation: how sandboxes are kept apart.
         home: the folder that holds the runs' folders.
+        forks: a zygote is exchanged after so many.
     """
 
-    def __init__(self, isolation: Isolation, home: Path) -> None:
-        self._make = functools.partial(Zygote, isolation, home)
-        self._places = [_Place(self._make) for _ in range(_COUNT)]
+    def __init__(self, isolation: Isolation, home: Path, forks: int = _FORKS) -> None:
+        make = functools.partial(Zygote, isolation, home)
+        self._places = [_Place(make, forks, self._reap_lost) for _ in range(_COUNT)]
         self._turns = itertools.cycle(self._places)
+        self._children: set[int] = set()
 
     async def start(self, folder: Path) -> Started:
         """Make a sandbox around a run's folder.
@@ -153,18 +165,30 @@ class Zygotes:
         Raises:
             OSError: no zygote can.
         """
-        return await next(self._turns).start(folder)
+        started = await next(self._turns).start(folder)
+        self._children.add(started.pid)
+        return replace(started, reap=functools.partial(self._reap, started))
 
     async def close(self) -> None:
         """End them all."""
         await asyncio.gather(*(place.close() for place in self._places))
 
+    def _reap(self, started: Started) -> int:
+        self._children.discard(started.pid)
+        return started.reap()
+
+    def _reap_lost(self) -> None:
+        """A zygote that was killed may have made one more sandbox, which has found that nobody wants it."""
+        for pid in children(os.getpid()):
+            if pid not in self._children and is_dead(pid) and is_first(pid):
+                os.waitpid(pid, os.WNOHANG)
+
 
 class _Place:
     """Room for one zygote."""
 
-    def __init__(self, make: functools.partial[Zygote]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], Zygote], forks: int, on_loss: Callable[[], None]) -> None:
+        self._make, self._forks, self._on_loss = make, forks, on_loss
         self._zygote: Zygote | None = None
         self._next: asyncio.Task[Zygote] | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -173,7 +197,8 @@ class _Place:
         async with self._one_at_a_time:
             try:
                 return await self._start(folder)
-            except (OSError, TimeoutError):  # it was killed; nothing has begun, so another can do it
+            except OSError:  # it was killed; nothing has begun, so another can do it
+                asyncio.get_running_loop().call_later(_LOST_S, self._on_loss)
                 await self._drop()
                 return await self._start(folder)
 
@@ -185,7 +210,7 @@ class _Place:
                     await asyncio.to_thread((await self._next).close)
 
     async def _start(self, folder: Path) -> Started:
-        if self._zygote is not None and self._zygote.forks >= _FORKS:
+        if self._zygote is not None and self._zygote.forks >= self._forks:
             await self._exchange()
         if self._zygote is None:
             self._zygote = await asyncio.to_thread(self._make)
@@ -205,6 +230,12 @@ class _Place:
         if self._zygote is not None:
             zygote, self._zygote = self._zygote, None
             await asyncio.to_thread(zygote.close)
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def reap(pid: int) -> int:

@@ -1,8 +1,8 @@
 """What the zygote does: forks jails, each with a launcher that waits for a job.
 
-The first message on the zygote's socket is its set-up. Every further one asks for a jail: the name of its folder, with
-its control socket, stdin, stdout and stderr; the answer is the number of the jail's first process, whose parent is the
-server, or `E` and why there is none.
+The first message on the zygote's socket is its set-up, answered by its number and `R` (ready). Every further one asks
+for a jail: the name of its folder, with its control socket, stdin, stdout and stderr; the answer is the number of the
+jail's first process, whose parent is the server, or `E` and why there is none.
 
 That first process has new namespaces: it mounts what is private, lets the other folders go, gives up its rights,
 forks the launcher (see `launch.py`) and waits for it. When it ends, the kernel ends whatever else the jail holds.
@@ -54,8 +54,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     last = ending.Ending()
     gc.freeze()  # collections leave alone what is here already, and so do not copy it
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    _become_orphan()
-    socket.send(b"%d" % os.getpid())
+    _become_orphan(socket)
     _serve(socket, setup)
     try:
         code = launch.serve_job(_CONTROL, interpreter, sys.modules.keys() - bare)
@@ -66,14 +65,17 @@ def main(given: int, bare: frozenset[str]) -> int:
     return code
 
 
-def _become_orphan() -> None:
+def _become_orphan(socket: _socket.socket) -> None:
     """The server adopts orphans, and so becomes the parent of the jails too; when it dies, so do they."""
     parent = os.getpid()
-    if os.fork():
+    pid = os.fork()
+    if pid:
+        socket.send(b"%d" % pid)
         os._exit(0)
     while os.getppid() == parent:
         time.sleep(0.001)
     kernel.die_with_parent()
+    socket.send(b"R")
 
 
 def _serve(socket: _socket.socket, setup: dict[str, Any]) -> None:

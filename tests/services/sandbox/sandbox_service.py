@@ -69,11 +69,11 @@ class Server:
 def is_zygote(pid: int) -> bool:
     """One of the interpreters that fork sandboxes, which itself is in none."""
     try:
-        return b"zygote.py" in Path(f"/proc/{pid}/cmdline").read_bytes() and os.path.samefile(
-            f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"
-        )
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        is_apart = not os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid")
     except (FileNotFoundError, ProcessLookupError):
         return False
+    return arguments[3:4] != [] and arguments[3].endswith(b"/zygote.py") and not is_apart
 
 
 def children(pid: int) -> list[int]:
