@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,8 +18,5 @@ def shared_server() -> Iterator[Server]:
 def server(shared_server: Server) -> Iterator[Server]:
     """The service; whatever a test does, it must serve afterwards and leave nothing on the machine."""
     yield shared_server
-    deadline = time.monotonic() + 10
-    while (left := shared_server.left_over()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    shared_server.must_be_clean()
     assert shared_server.python("print(6 * 7)")["stdout"] == "42\n"

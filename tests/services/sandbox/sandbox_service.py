@@ -53,6 +53,13 @@ class Server:
                 return Path(target).parent
         raise AssertionError("it has no folder")
 
+    def must_be_clean(self) -> None:
+        """Nothing is left of the runs so far, or soon will be."""
+        deadline = time.monotonic() + 10
+        while (left := self.left_over()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not left
+
     def left_over(self) -> str:
         """What is there beyond sandboxes that wait for a job; empty: nothing."""
         health = self.health
@@ -118,6 +125,6 @@ def wait_for_url(process: subprocess.Popen[bytes], log: IO[str]) -> str:
         for line in log:
             if '"serving"' in line:
                 return str(json.loads(line)["url"])
-        time.sleep(0.05)
+        time.sleep(0.02)
     log.seek(0)
     raise AssertionError(log.read())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,7 +42,7 @@ print("parent")
 
 def test_a_fork_bomb(server: Server) -> None:
     started = time.monotonic()
-    result = server.python(FORK_BOMB, run_timeout=1)
+    result = server.python(FORK_BOMB, run_timeout=0.7)
     assert result["status"] == "TimeLimitExceeded"
     assert time.monotonic() - started < 10
 
@@ -150,6 +150,7 @@ for path in glob.glob("/proc/[0-9]*/environ") + ["/proc/{server.process.pid}/env
     except OSError:
         pass
 for root, folders, files in os.walk({os.fspath(Path.home())!r}):
+    folders[:] = [f for f in folders if os.path.join(root, f) not in {[sys.base_prefix, sys.prefix]}]
     seen += [f for f in files if f == "id_rsa" or f.endswith("history")]
 print("sesame" in str(seen), "root:$" in str(seen), os.path.exists({str(Path(__file__).parents[3])!r} + "/README.md"))
 """
@@ -279,6 +280,5 @@ def test_closing_the_pipes_and_a_child_that_keeps_them(server: Server) -> None:
 
 
 def test_a_body_that_is_too_large(server: Server) -> None:
-    big = base64.b64encode(bytes(90 << 20)).decode()
-    answer = server.http.post("/run_code", json={"code": "1", "language": "python", "files": {"a": big}})
-    assert answer.status_code == 413
+    for body in (bytes(102 << 20), (bytes(1 << 20) for _ in range(102))):  # of a length that is told, or not
+        assert server.http.post("/run_code", content=body).status_code == 413

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import numpy
 import pytest
-from sandbox_service import serve
+from prometheus_client import CollectorRegistry
 
 from agentrl.errors import UserInputError
 from agentrl.services.sandbox.isolation import choose_isolation
 from agentrl.services.sandbox.layout import GUEST, make_layout
+from agentrl.services.sandbox.metrics import SandboxMetrics
+from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.protocol import RunCode
+from agentrl.services.sandbox.service import open_service
 
 UIDS = range(1_900_000, 1_900_010)
 ROOT = os.geteuid() == 0
@@ -67,7 +71,7 @@ def test_an_interpreter_that_runs_may_not_read(python: Path, tmp_path: Path) -> 
         choose_isolation(tmp_path, layout, "rlimits", None)
 
 
-def test_what_lies_beside_an_installation_is_not_shown(tmp_path: Path) -> None:
+async def test_what_lies_beside_an_installation_is_not_shown(tmp_path: Path) -> None:
     python = install(tmp_path)
     (tmp_path / "diary").write_text("sesame")
     (tmp_path / "project" / "venv" / "diary").write_text("sesame")
@@ -75,9 +79,12 @@ def test_what_lies_beside_an_installation_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "project" / "source").mkdir()
     lib = next((tmp_path / "project" / "venv" / "lib").glob("python3*"))
     (lib / "site-packages" / "more.pth").write_text(f"{packages}\n{tmp_path}/project/source\n")
-    with serve("--python", str(python), "--parallel", "1") as server:
-        walk = "import os, numpy\nfor path, below, files in os.walk(ROOT): print(path, sorted(below + files))\n"
-        told = server.python(f"ROOT = {str(tmp_path)!r}\n{walk}open('/tmp/x', 'w').close()\nopen(ROOT + '/x', 'w')")
+    walk = "import os, numpy\nfor path, below, files in os.walk(ROOT): print(path, sorted(below + files))\n"
+    code = f"ROOT = {str(tmp_path)!r}\n{walk}open('/tmp/x', 'w').close()\nopen(ROOT + '/x', 'w')"
+    async with open_service(Options(python=str(python), parallel=1), SandboxMetrics(CollectorRegistry())) as service:
+        answer = await service.run_code(RunCode.model_validate({"code": code, "language": "python"}), "a client")
+    assert answer.run_result is not None
+    told = answer.run_result.model_dump()
     lines = told["stdout"].splitlines()
     assert lines[0] == f"{tmp_path} ['current', 'project', 'versions']"
     assert "diary" not in told["stdout"]

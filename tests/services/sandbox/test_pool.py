@@ -24,7 +24,7 @@ async def test_a_request_that_ends_as_its_sandbox_comes_up_leaves_nothing(tmp_pa
 
     request = asyncio.create_task(use())
     await asyncio.sleep(0)
-    time.sleep(0.5)  # the launcher's word comes while nobody looks
+    time.sleep(0.3)  # the launcher's word comes while nobody looks
     await asyncio.sleep(0)  # it is read
     await asyncio.sleep(0)
     request.cancel()

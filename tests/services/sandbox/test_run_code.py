@@ -194,7 +194,7 @@ print(sorted(mine), sorted(os.listdir()), len([p for p in os.listdir("/proc") if
 
 async def test_the_client_of_the_tools_speaks_with_it(server: Server) -> None:
     service = ServiceClient(server.url)
-    client = SandboxClient(service, run_timeout_s=1.0)
+    client = SandboxClient(service, run_timeout_s=0.3)
     good = await client.run("print(input())", "seven", {"f": b64(b"x")})
     assert (good.ok, good.stdout) == (True, "seven\n")
     late = await client.run("while True: pass")

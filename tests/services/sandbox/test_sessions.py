@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -53,23 +54,26 @@ def test_code_that_takes_too_long_keeps_the_variables(server: Server) -> None:
         assert session.run("print(x)")["stdout"] == "7\n"
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
-        "import os; os._exit(0)",
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-        "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'9' * 8)\n    except OSError: pass\nos._exit(3)",
-        "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'00000003{{{')\n    except OSError: pass",
-    ],
-)
-def test_code_that_ends_the_interpreter_is_its_own_doing(server: Server, code: str) -> None:
-    with Session(server) as session:
-        session.run("x = 1")
-        result = session.run(code, run_timeout=0.5)
-        assert "The interpreter has ended" in result["stderr"]
-        assert result["return_code"] != 0
-        assert session.run("print('x' in globals())")["stdout"] == "False\n"
+ENDS = [
+    "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+    "import os; os._exit(0)",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'9' * 8)\n    except OSError: pass\nos._exit(3)",
+    "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'00000003{{{')\n    except OSError: pass",
+]
+
+
+def test_code_that_ends_the_interpreter_is_its_own_doing(server: Server) -> None:
+    def ends(code: str) -> None:
+        with Session(server) as session:
+            session.run("x = 1")
+            result = session.run(code, run_timeout=0.5)
+            assert "The interpreter has ended" in result["stderr"], code
+            assert result["return_code"] != 0, code
+            assert session.run("print('x' in globals())")["stdout"] == "False\n", code
+
+    with ThreadPoolExecutor(len(ENDS)) as pool:
+        assert list(pool.map(ends, ENDS)) == [None] * len(ENDS)
 
 
 def test_memory_of_a_session(server: Server) -> None:
@@ -78,22 +82,30 @@ def test_memory_of_a_session(server: Server) -> None:
         assert session.run("print(1)")["stdout"] == "1\n"
 
 
-def test_two_hundred_sessions_that_nobody_closes() -> None:
-    with serve("--sessions", "6", "--session-ttl-s", "1") as server:
-        statuses = []
-        for _ in range(200):
-            answer = server.http.post("/sessions", json={})
-            statuses.append(answer.status_code)
-            if answer.status_code == 429:
-                assert int(answer.headers["retry-after"]) >= 1
-        assert {200, 429} == set(statuses)
-        assert server.health["sessions"] <= 6
-        assert server.python("print(1)")["stdout"] == "1\n"
-        deadline = time.monotonic() + 10
-        while (server.health["sessions"] or server.left_over()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert (server.health["sessions"], server.left_over()) == (0, "")
-        assert server.http.post("/sessions", json={}).status_code == 200
+@pytest.fixture(scope="module")
+def small() -> Iterator[Server]:
+    """A service with little room."""
+    with serve("--parallel", "1", "--queue", "3", "--sessions", "6", "--session-ttl-s", "0.6") as server:
+        yield server
+
+
+def test_two_hundred_sessions_that_nobody_closes(small: Server) -> None:
+    statuses = []
+    for _ in range(200):
+        answer = small.http.post("/sessions", json={})
+        statuses.append(answer.status_code)
+        if answer.status_code == 429:
+            assert int(answer.headers["retry-after"]) >= 1
+    assert {200, 429} == set(statuses)
+    assert small.health["sessions"] <= 6
+    assert small.python("print(1)")["stdout"] == "1\n"
+    deadline = time.monotonic() + 10
+    while small.health["sessions"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    small.must_be_clean()
+    assert small.health["sessions"] == 0
+    with Session(small) as session:
+        assert session.run("print(2)")["stdout"] == "2\n"
 
 
 async def test_the_python_tool_in_a_session(server: Server) -> None:
@@ -165,18 +177,17 @@ def test_judge_refuses_what_is_no_test(server: Server) -> None:
         assert server.http.post("/judge", json={"code": "1", "tests": tests}).status_code == 422
 
 
-def test_overload_is_refused_and_never_a_wrong_answer() -> None:
-    with serve("--parallel", "1", "--queue", "3") as server, ThreadPoolExecutor(12) as pool:
+def test_overload_is_refused_and_never_a_wrong_answer(small: Server) -> None:
+    def one(number: int) -> tuple[int, str]:
+        body = {"code": f"import time; time.sleep(0.2); print({number})", "language": "python"}
+        answer = small.http.post("/run_code", json=body)
+        if answer.status_code == 429:
+            return 429, answer.headers["retry-after"]
+        return answer.status_code, answer.json()["run_result"]["stdout"]
 
-        def one(number: int) -> tuple[int, str]:
-            body = {"code": f"import time; time.sleep(0.2); print({number})", "language": "python"}
-            answer = server.http.post("/run_code", json=body)
-            if answer.status_code == 429:
-                return 429, answer.headers["retry-after"]
-            return answer.status_code, answer.json()["run_result"]["stdout"]
-
+    with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(one, range(12)))
-        for number, (status, text) in enumerate(answers):
-            assert (status, text) == (200, f"{number}\n") or (status == 429 and int(text) >= 1)
-        assert 4 <= sum(status == 200 for status, _ in answers) < 12
-        assert server.python("print(1)")["stdout"] == "1\n"
+    for number, (status, text) in enumerate(answers):
+        assert (status, text) == (200, f"{number}\n") or (status == 429 and int(text) >= 1)
+    assert 4 <= sum(status == 200 for status, _ in answers) < 12
+    assert small.python("print(1)")["stdout"] == "1\n"
