@@ -72,7 +72,8 @@ class RewardModelConfig(Section):
     """Scoring of trajectories."""
 
     reward_manager: str = "naive"
-    """Name of the reward manager."""
+    """naive: one call of the score function per trajectory, side by side; batch: one for several; prime, which verl's
+    coding recipes name: the same as naive; or a plug-in's."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one score."""
     combine: CombineConfig = Field(default_factory=CombineConfig)

@@ -18,7 +18,9 @@ from agentrl.rewards.scores.code import CodeScore
 MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
     "naive": NaiveRewardManager,
     "batch": BatchRewardManager,
+    "prime": NaiveRewardManager,
 }
+"""Reward managers by name. verl's `prime` scores rows side by side and calls score functions as `naive` does."""
 
 
 def load_code_score(config: RunConfig, workers: int = 1) -> CodeScore | None:

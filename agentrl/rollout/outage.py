@@ -1,10 +1,10 @@
 """Holds back new trajectories while a service that they need is down (a circuit breaker, one per service and worker).
 
-A service is an engine, a tool or an interaction. It counts as down after so many failures in a row, where a failure
-counts only if the service answered nobody since the failed call began: single calls that hang beside others that work
-are no outage. While it is down, trajectories that need it wait instead of failing one after the other. After a backoff
-one of them may try; its success lets all others go, its failure doubles the backoff. Who waited too long fails with the
-cause, so a step always ends.
+A service is an engine, a tool, an interaction or what a score needs. It counts as down after so many failures in a
+row, where a failure counts only if the service answered nobody since the failed call began: single calls that hang
+beside others that work are no outage. While it is down, trajectories that need it wait instead of failing one after the
+other. After a backoff one of them may try; its success lets all others go, its failure doubles the backoff. Who waited
+too long fails with the cause, so a step always ends.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ def tool_service(name: str) -> str:
 def interaction_service(name: str) -> str:
     """The service behind an interaction."""
     return f"interaction '{name}'"
+
+
+def score_service(data_source: str) -> str:
+    """The service behind the score of a row, for example a sandbox."""
+    return f"the score of '{data_source}'"
 
 
 @dataclass(slots=True)

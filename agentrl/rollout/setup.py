@@ -24,7 +24,7 @@ from agentrl.plugin_config import (
 )
 from agentrl.rewards.dispatcher import find_score
 from agentrl.rewards.loading import load_code_score, load_reward_manager
-from agentrl.rollout.outage import ENGINE, interaction_service, tool_service
+from agentrl.rollout.outage import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tool_cache import check_recorded, recorded_discovery
 from agentrl.rollout.tool_limits import check_limits
 from agentrl.rollout.trainable import Training
@@ -109,11 +109,11 @@ class RolloutSetup:
         return self.interactions[sample.interaction_kwargs["name"]] if sample.interaction_kwargs else None
 
     def services_of(self, sample: Sample) -> list[str]:
-        """What the row's trajectories need to be up: the engine, the tools that are offered, the interaction."""
+        """What the row's trajectories need to be up: the engine, its tools, its interaction, what its score needs."""
         offered = self.offered_tools(sample)
         interaction = self.interaction_of(sample)
         others = [interaction_service(interaction.name)] if interaction is not None else []
-        return [ENGINE, *(tool_service(spec.name) for spec in offered), *others]
+        return [ENGINE, *(tool_service(spec.name) for spec in offered), *others, score_service(sample.data_source)]
 
     def offered_tools(self, sample: Sample) -> list[ToolSpec]:
         """The tools that a row's loop offers to the model."""

@@ -18,6 +18,7 @@ import numpy as np
 from agentrl.config.rollout import RolloutConfig
 from agentrl.errors import (
     EngineTimeout,
+    InfrastructureError,
     RewardError,
     ServiceDownError,
     TokenStreamError,
@@ -28,7 +29,7 @@ from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
 from agentrl.rollout.garbage import seldom_collected
-from agentrl.rollout.outage import ServiceGate
+from agentrl.rollout.outage import ServiceGate, score_service
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
@@ -242,14 +243,22 @@ class AgentLoopWorker:
             "num_tool_calls": int(row.metrics.get("num_tool_calls", 0)),
             "messages": row.messages,
         }
-        return await self._setup.rewards.score(
-            RewardInput(
-                data_source=sample.data_source,
-                solution_str=self._assistant_text(output),
-                ground_truth=sample.ground_truth,
-                extra_info={**sample.extra_info, **row.extra, **known},
+        service, began = score_service(sample.data_source), time.monotonic()
+        try:
+            result = await self._setup.rewards.score(
+                RewardInput(
+                    data_source=sample.data_source,
+                    solution_str=self._assistant_text(output),
+                    ground_truth=sample.ground_truth,
+                    extra_info={**sample.extra_info, **row.extra, **known},
+                )
             )
-        )
+        except InfrastructureError as error:
+            self._gate.failed(service, began, str(error))
+            raise
+        if result.extra.get("has_code", True):  # else no sandbox was asked
+            self._gate.succeeded(service)
+        return result
 
     def _assistant_text(self, output: AgentLoopOutput) -> str:
         """What the assistant wrote, turn by turn: exactly the tokens with mask 1."""

@@ -151,6 +151,7 @@ def config(**section: Any) -> RunConfig:
 @pytest.mark.parametrize("source", CODE_SOURCES)
 async def test_the_run_scores_its_coding_rows(service: Service, source: str) -> None:
     run = config(url=f"{service.url}/run_code", max_concurrent=8, memory_limit_mb=512)
+    run.reward_model.reward_manager = "prime"
     run.custom_reward_function.reward_kwargs = {"continuous": True}
     half = answer("n = int(input())\nprint(n * n if n == 2 else 0)")
     result = await load_reward_manager(run).score(RewardInput(source, half, json.dumps(SQUARES)))

@@ -144,6 +144,10 @@ class Judge(BaseInteraction):
     async def generate_response(self, messages):
         ask()
         return InteractionResponse(True, "thanks", 1.0)
+
+def compute_score(**kwargs):
+    ask()
+    return 0.5
 """
 
 
@@ -197,6 +201,19 @@ def test_an_interaction_is_a_service_too(
     assert len(out) >= 12
     assert out.meta_info["metrics"]["rollout/held_back"] >= 1
     assert interaction_service("judge") == "interaction 'judge'"
+
+
+def test_the_service_of_a_score_is_one_too(
+    config: RunConfig, service: Any, make_engine: MakeEngine, make_manager: MakeManager, play: Any
+) -> None:
+    config.custom_reward_function.path = service().__file__
+    manager = make_manager(make_engine(play("It is #### 7")).address)
+    service().BACK_AT[0] = time.monotonic() + 0.5
+    out = manager.generate_sequences(batch_of([sample(i) for i in range(20)]))
+    _, failures = survivors_and_failures(out)
+    assert len(failures) <= 8
+    assert all(error.startswith("ToolServiceError: 503") for _, error in failures.values())
+    assert out.meta_info["metrics"]["rollout/held_back"] >= 1
 
 
 def test_a_service_that_stays_down_ends_the_step(

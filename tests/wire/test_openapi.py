@@ -30,7 +30,7 @@ CHECKS = [
     negative_data_rejection,
 ]
 BOUNDED = settings(
-    max_examples=25,
+    max_examples=15,
     derandomize=True,
     deadline=None,
     database=None,
