@@ -212,7 +212,7 @@ os.mkdir("real"); os.symlink("../../../../../etc", "real/up")
 
 
 def test_files_that_grow_on_the_way_out(server: Server) -> None:
-    code = "for n in range(3):\n  with open(f'f{n}', 'wb') as f: f.truncate(40 << 20)"
+    code = "for n in range(3):\n  with open(f'f{n}', 'wb') as f: f.truncate(33 << 20)"
     answer = server.run(code, fetch_files=["f0", "f1", "f2"])
     assert list(answer["files"]) == ["f0"]
     assert answer["message"].count("bytes are over the limit") == 2
