@@ -5,6 +5,7 @@ loop of `subprocess.run([python, "-c", "print(1)"])` without isolation, as many 
 Then one run prints 180 kB and one prints 50 MB, which must come back whole or cut, and not by a time-out.
 
     python benchmarks/sandbox.py [--seconds 10] [--clients 16] [--python PROGRAM] [--isolation LEVEL]
+        [--fresh-interpreters]
 """
 
 from __future__ import annotations
@@ -100,9 +101,11 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--isolation", default=None)
+    parser.add_argument("--fresh-interpreters", action="store_true", help="no forks: Python starts for each run")
     given = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     level = ["--isolation", given.isolation] if given.isolation else []
+    level += ["--fresh-interpreters"] if given.fresh_interpreters else []
     bare = bare_runs(given.python, cores, given.seconds / 2)
     with service("--python", given.python, *level) as url:
         asyncio.run(trivial_runs(url, given.clients, 1.0))
