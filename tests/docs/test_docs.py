@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -69,8 +70,10 @@ def folder(tmp_path: Path, model: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for name in ("configs", "examples", "docs", "benchmarks"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    for name in ("configs", "examples", "docs", "benchmarks"):  # copies: a page may write to them
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+        )
     (tmp_path / "MODEL").symlink_to(model)
     activate = tmp_path / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)

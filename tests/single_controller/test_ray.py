@@ -17,9 +17,15 @@ from agentrl.single_controller.ray_runtime import RaySession, init_ray
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
+def is_rank(process: psutil.Process) -> bool:
+    try:
+        return process.status() != "zombie" and "RankHost" in process.name()
+    except psutil.NoSuchProcess:
+        return False
+
+
 def rank_processes() -> set[int]:
-    children = psutil.Process().children(recursive=True)
-    return {child.pid for child in children if child.status() != "zombie" and "RankHost" in child.name()}
+    return {child.pid for child in psutil.Process().children(recursive=True) if is_rank(child)}
 
 
 def two_ranks(**options: float) -> WorkerGroup:
@@ -59,7 +65,7 @@ def test_two_ranks_compute_together_and_leave_no_process() -> None:
         assert future.get() == [0, 1]
         assert future.done()
         group.check()
-    assert not any(psutil.pid_exists(w["pid"]) and psutil.Process(w["pid"]).status() != "zombie" for w in where)
+    assert not {w["pid"] for w in where} & rank_processes()
 
 
 def test_large_batches_arrive_whole_and_writable() -> None:
