@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_corpora_that_cannot_be_used(
     assert not (tmp_path / "index").exists()
 
 
-def _edit(change: Callable[[dict[str, object]], object], hashed: bool = False) -> Callable[[Path], None]:
+def _edit(change: Callable[[dict[str, Any]], object], hashed: bool = False) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         content = json.loads((folder / "index.json").read_text())
         change(content)
@@ -139,9 +140,9 @@ def _flip(folder: Path) -> None:
         (_edit(lambda content: content.update(format=99)), "format 99"),
         (_edit(lambda content: content.update(kind="bm26"), hashed=True), "Did you mean 'bm25'"),
         (_edit(lambda content: content.update(sha256="0")), "changed after the build"),
-        (_edit(lambda content: content["settings"].update(stemmer="none")), "changed after the build"),  # type: ignore[attr-defined]
+        (_edit(lambda content: content["settings"].update(stemmer="none")), "changed after the build"),
         (_edit(lambda content: content.update(documents=9)), "changed after the build"),
-        (_edit(lambda content: content["settings"].update(tokenizer_version=0), hashed=True), "tokenizer"),  # type: ignore[attr-defined]
+        (_edit(lambda content: content["settings"].update(tokenizer_version=0), hashed=True), "tokenizer"),
     ],
 )
 def test_a_damaged_index_is_not_served(build: Build, damage: Callable[[Path], None], words: str) -> None:
