@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,6 +23,7 @@ from agentrl.services.sandbox.limits import MIB, Limits
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import Options
 from agentrl.services.sandbox.pool import Pool
+from agentrl.services.sandbox.processes import adopting_orphans, hidden_memory
 from agentrl.services.sandbox.protocol import (
     CommandResult,
     Judge,
@@ -41,8 +41,6 @@ from agentrl.services.sandbox.protocol import (
 from agentrl.services.sandbox.runner import Ran, Runner
 from agentrl.services.sandbox.sessions import Sessions
 from agentrl.services.sandbox.watch import Watch
-
-_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
 
 
 class SandboxService:
@@ -183,14 +181,12 @@ async def open_service(options: Options, metrics: SandboxMetrics) -> AsyncIterat
     Raises:
         UserInputError: no isolation that is strong enough, or the interpreter does not run.
     """
-    # Other processes of the same user must not read this one's memory and environment.
-    libc = ctypes.CDLL(None)
-    libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     async with AsyncExitStack() as stack:
+        stack.enter_context(hidden_memory())
         home = stack.enter_context(own_folder())
         isolation = _isolate(options, home)
         # A container may have no init that takes in orphans: sandboxes take in their own (see `Jail.kill`).
-        libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        stack.enter_context(adopting_orphans())
         pool = Pool(isolation, home, _uids(), options.warm_count, options.output_mb)
         stack.push_async_callback(pool.close)
         service = SandboxService(options, pool, installed_languages(isolation.layout), metrics)

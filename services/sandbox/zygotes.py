@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import functools
 import itertools
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from agentrl.services.sandbox.processes import children, is_dead, is_first
+from agentrl.services.sandbox.processes import adopting_orphans, children, is_dead, is_first
 from agentrl.services.sandbox.starting import Started, pipes
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ _START_S = 20.0
 _ANSWER_S = 20.0
 _ANSWER_BYTES = 1000
 _SHOWN_BYTES = 500
-_SET_CHILD_SUBREAPER = 36
 _COUNT = 2
 """Consecutive runs come from different ones, so that they differ in what an interpreter draws as it starts."""
 _FORKS = 100
@@ -47,14 +45,13 @@ class Zygote:
     """
 
     def __init__(self, isolation: Isolation, home: Path) -> None:
-        # It leaves bubblewrap's processes for this one, and makes its jails this one's children.
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.forks = 0
         self._root = home / "root"
         self._root.mkdir(mode=0o700, exist_ok=True)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs:
+            # As it starts it leaves bubblewrap's processes for this one; its jails then become this one's children.
+            with theirs, adopting_orphans():
                 self._pid = self._launch(isolation, home, theirs)
         except BaseException:
             self.socket.close()

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sandbox_service import Server, children, is_zygote
+from sandbox_service import Server, children, is_zygote, process_flags
 
 from agentrl.services.sandbox.isolation import choose_isolation
 from agentrl.services.sandbox.layout import make_layout
@@ -184,6 +184,7 @@ def test_zygotes_that_are_killed(server: Server) -> None:
 @pytest.mark.parametrize("level", ["bubblewrap", "namespaces"])
 async def test_a_zygote_is_exchanged_after_some_forks(tmp_path: Path, level: str) -> None:
     tmp_path.chmod(0o711)
+    flags = process_flags()
     isolation = choose_isolation(tmp_path, make_layout(tmp_path, sys.executable, UIDS, 16), level, None)
     assert isolation.forks
     zygotes = Zygotes(isolation, tmp_path, forks=2)
@@ -203,6 +204,7 @@ async def test_a_zygote_is_exchanged_after_some_forks(tmp_path: Path, level: str
             os.close(fd)
         await asyncio.sleep(0.02)
     await zygotes.close()
+    assert process_flags() == flags
     assert len(seen) > 2
     assert not list(filter(is_zygote, children(os.getpid())))
 

@@ -14,7 +14,7 @@ from threading import Thread
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
-from sandbox_service import Server, children, descendants, serve
+from sandbox_service import Server, children, descendants, process_flags, serve
 
 from agentrl.cli import main
 from agentrl.errors import UserInputError
@@ -46,7 +46,7 @@ DAEMON = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork() or tim
 async def test_a_weaker_level(level: str, fresh: bool) -> None:
     if level == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is absent (apt-get install bubblewrap)")
-    before = set(children(os.getpid()))
+    before, flags = set(children(os.getpid())), process_flags()
     options = Options(
         isolation=level, require_isolation="rlimits", fresh_interpreters=fresh, parallel=3, python=SYSTEM_PYTHON
     )
@@ -75,6 +75,7 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
         assert "MemoryError" in (memory.stderr or "")
         assert (secrets.stdout, secrets.return_code) == ("", 1)
     assert not [pid for pid in children(os.getpid()) if pid not in before and not is_dead(pid)]
+    assert process_flags() == flags
 
 
 @pytest.mark.parametrize(
