@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 
 from agentrl.services.sandbox.jail import SandboxFault
 from agentrl.services.sandbox.protocol import CommandResult, JudgeAnswer, JudgeTest, TestResult, Verdict
 
-RunTest = Callable[[JudgeTest], Awaitable[CommandResult]]
-"""Runs the program on one test. Raises SandboxFault, or Busy."""
+RunTest = Callable[[JudgeTest], Awaitable[tuple[CommandResult, bool]]]
+"""Runs the program on one test; how it ended, and whether it came to its last line. Raises SandboxFault, or Busy."""
+_SAY = {
+    "python": '__import__("sys").__stdout__.write("\\n{mark}\\n")',
+    "bash": "printf '\\n%s\\n' {mark}",
+    "nodejs": 'process.stdout.write("\\n{mark}\\n");',
+}
+"""How a program of a language says that it came to its end; others are taken at their exit code."""
+
+
+class Check:
+    """Code that follows a program and must not fail. A program that ends before it has not passed.
+
+    Args:
+        code: the check.
+        language: name of its language.
+    """
+
+    def __init__(self, code: str, language: str) -> None:
+        self._mark = f"ended_{secrets.token_hex(8)}"
+        self._say = _SAY.get(language, "").format(mark=self._mark)
+        self._code = code
+
+    def follow(self, program: str) -> str:
+        """The program with the check behind it."""
+        return f"{program}\n\n{self._code}\n{self._say}\n"
+
+    def read(self, result: CommandResult) -> tuple[CommandResult, bool]:
+        """The result as the program itself printed it, and whether the check was done."""
+        if not self._say:
+            return result, True
+        before, said, after = (result.stdout or "").partition(f"\n{self._mark}\n")
+        return result.model_copy(update={"stdout": before + after}) if said else result, bool(said)
 
 
 async def judge(tests: list[JudgeTest], run: RunTest, at_once: int, stop_early: bool) -> list[TestResult]:
@@ -65,7 +97,7 @@ def same_output(given: str, wanted: str) -> bool:
 
 async def _run(test: JudgeTest, run: RunTest) -> TestResult:
     try:
-        result = await run(test)
+        result, at_end = await run(test)
     except SandboxFault:
         return TestResult(passed=False, verdict="SandboxError")
     verdict: Verdict = "Passed"
@@ -73,7 +105,7 @@ async def _run(test: JudgeTest, run: RunTest) -> TestResult:
         verdict = "TimeLimitExceeded"
     elif result.return_code != 0:
         verdict = "RuntimeError"
-    elif test.output is not None and not same_output(result.stdout or "", test.output):
+    elif not at_end or (test.output is not None and not same_output(result.stdout or "", test.output)):
         verdict = "WrongAnswer"
     return TestResult(passed=verdict == "Passed", verdict=verdict, run_result=result)
 

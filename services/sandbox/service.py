@@ -15,7 +15,7 @@ from agentrl.services.sandbox.home import own_folder
 from agentrl.services.sandbox.interpreter import open_interpreter
 from agentrl.services.sandbox.isolation import UIDS_PER_SERVER, Isolation, choose_isolation, first_uid
 from agentrl.services.sandbox.jail import SandboxFault
-from agentrl.services.sandbox.judge import conclude, judge
+from agentrl.services.sandbox.judge import Check, conclude, judge
 from agentrl.services.sandbox.jupyter import run_cells
 from agentrl.services.sandbox.languages import Language, find_language, installed_languages
 from agentrl.services.sandbox.layout import make_layout
@@ -156,13 +156,15 @@ class SandboxService:
         if compiled is not None and (compiled.status != "Finished" or compiled.return_code != 0):
             return JudgeAnswer(status="Failed", message="", passed=0, total=len(request.tests), compile_result=compiled)
 
-        async def run(test: JudgeTest) -> CommandResult:
+        async def run(test: JudgeTest) -> tuple[CommandResult, bool]:
+            check = None if test.check is None else Check(test.check, language.name)
             tested = program
-            if test.check is not None:
-                tested = self.runner.program(language, f"{request.code}\n\n{test.check}\n", request.files)
+            if check is not None:
+                tested = self.runner.program(language, check.follow(request.code), request.files)
             try:
                 async with self.admission.place(client):
-                    return (await self.runner.run(tested, test.input, limits)).result
+                    result = (await self.runner.run(tested, test.input, limits)).result
+                return (result, True) if check is None else check.read(result)
             except SandboxFault as error:
                 faults.append(str(error))
                 raise

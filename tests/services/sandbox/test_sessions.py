@@ -153,6 +153,31 @@ def test_judge_says_how_each_test_went(server: Server) -> None:
     assert lenient["status"] == "Success"
 
 
+@pytest.mark.parametrize(
+    ("language", "ends", "check", "output"),
+    [
+        ("python", "print('x', end=''); raise SystemExit", "assert False", "x"),
+        ("python", "import os; os._exit(0)", "assert False", ""),
+        ("bash", "printf x; exit 0", "false", "x"),
+        ("nodejs", "process.stdout.write('x'); process.exit(0)", "require('assert')(false)", "x"),
+    ],
+)
+def test_judge_fails_a_program_that_ends_before_its_check(
+    server: Server, language: str, ends: str, check: str, output: str
+) -> None:
+    if language not in server.http.get("/languages").json():
+        pytest.skip(f"{language} is not installed")
+    (result,) = judge(server, ends, [{"assert": check}], language=language)["tests"]
+    assert (result["passed"], result["verdict"]) == (False, "WrongAnswer")
+    assert result["run_result"]["stdout"] == output
+    says = {"bash": "printf x", "python": "print('x', end='')", "nodejs": "process.stdout.write('x')"}[language]
+    goes_on = judge(
+        server, says, [{"assert": check.replace("False", "True").replace("false", "true")}], language=language
+    )
+    assert goes_on["status"] == "Success"
+    assert goes_on["tests"][0]["run_result"]["stdout"] == "x"
+
+
 def test_judge_compiles_once_and_runs_at_the_same_time(server: Server) -> None:
     code = (
         '#include <cstdio>\n#include <unistd.h>\nint main() { int n; scanf("%d", &n); usleep(6e5); printf("%d", n); }'
