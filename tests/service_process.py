@@ -36,7 +36,7 @@ def serve(name: str, *options: str) -> Iterator[Service]:
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stderr=log)
         try:
-            service = Service(_wait_for_url(process, log), process)
+            service = Service(wait_for_url(process, log), process)
             yield service
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
@@ -46,7 +46,8 @@ def serve(name: str, *options: str) -> Iterator[Service]:
             process.wait()
 
 
-def _wait_for_url(process: subprocess.Popen[bytes], log: IO[str]) -> str:
+def wait_for_url(process: subprocess.Popen[bytes], log: IO[str]) -> str:
+    """Where a service that has just been started listens, by what it logs."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         log.seek(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -13,11 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import httpx
+from service_process import wait_for_url
 
-START_S = 60
 COMMAND = (sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "sandbox", "--port", "0")
 
 
@@ -124,15 +123,3 @@ def serve(*options: str, environment: dict[str, str] | None = None) -> Iterator[
         finally:
             process.kill()
             process.wait()
-
-
-def wait_for_url(process: subprocess.Popen[bytes], log: IO[str]) -> str:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        log.seek(0)
-        for line in log:
-            if '"serving"' in line:
-                return str(json.loads(line)["url"])
-        time.sleep(0.02)
-    log.seek(0)
-    raise AssertionError(log.read())
