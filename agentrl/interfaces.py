@@ -312,6 +312,8 @@ class RewardResult:
 
     score: float
     extra: dict[str, Any] = field(default_factory=dict)
+    service_used: bool = True
+    """False: no service was asked for this score, so it does not show that the service is up."""
 
 
 class RewardManager(ABC):

@@ -69,7 +69,7 @@ class NaiveRewardManager(RewardManager):
 
 
 def to_result(outcome: Any) -> RewardResult:
-    """Check what a score function gave.
+    """Check what a score function gave: a number, or a mapping with `score` and, if it likes, `service_used`.
 
     Raises:
         RewardError: no finite number, or a mapping without one under `score`.
@@ -77,8 +77,8 @@ def to_result(outcome: Any) -> RewardResult:
     if isinstance(outcome, Mapping):
         if "score" not in outcome:
             raise RewardError(f"the score function gave a mapping without 'score': {sorted(map(str, outcome))}")
-        extra = {str(key): value for key, value in outcome.items() if key != "score"}
-        return RewardResult(_finite(outcome["score"]), extra)
+        extra = {str(key): value for key, value in outcome.items() if key not in ("score", "service_used")}
+        return RewardResult(_finite(outcome["score"]), extra, bool(outcome.get("service_used", True)))
     return RewardResult(_finite(outcome))
 
 

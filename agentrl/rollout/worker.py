@@ -256,7 +256,7 @@ class AgentLoopWorker:
         except InfrastructureError as error:
             self._gate.failed(service, began, str(error))
             raise
-        if result.extra.get("has_code", True):  # else no sandbox was asked
+        if result.service_used:
             self._gate.succeeded(service)
         return result
 

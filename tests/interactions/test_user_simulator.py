@@ -111,7 +111,7 @@ async def test_a_user_who_says_whether_it_is_content(
 
 
 async def test_an_endpoint_that_fails_is_no_reply(endpoint: Endpoint) -> None:
-    user = make(endpoint, retries=1, timeout_s=0.3)
+    user = make(endpoint, retries=1, timeout_s=1)
     await user.start_interaction(query="q")
     endpoint.replies += [web.Response(status=500), "fine"]
     assert (await user.generate_response(TALK)).content == "fine"
@@ -119,7 +119,7 @@ async def test_an_endpoint_that_fails_is_no_reply(endpoint: Endpoint) -> None:
         ([web.Response(status=503, text="full") for _ in range(2)], "failed after 2 attempts: HTTP 503: full"),
         ([web.Response(status=401, text="who?")], "failed after 1 attempt: HTTP 401"),
         ([web.json_response({}), ""], "no text in the answer"),
-        ([0.6, 0.6], "no answer within 0.3 s"),
+        ([1.5, 1.5], "no answer within 1 s"),
     ):
         endpoint.replies = list(replies)
         with pytest.raises(ToolServiceError) as caught:

@@ -18,6 +18,7 @@ from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards import default_compute_score
 from agentrl.rewards.dispatcher import CODE_SOURCES, find_score
 from agentrl.rewards.loading import load_code_score, load_reward_manager
+from agentrl.rewards.naive import to_result
 from agentrl.rewards.scores.code import MAX_TIMEOUTS, CodeScore
 
 
@@ -86,7 +87,8 @@ async def test_another_language(service: Service) -> None:
 
 
 async def test_an_answer_without_code_scores_0(service: Service) -> None:
-    assert await CodeScore(service.url)("I do not know.", SQUARES) == {"score": 0.0, "has_code": False}
+    outcome = await CodeScore(service.url)("I do not know.", SQUARES)
+    assert to_result(outcome) == RewardResult(0.0, {"has_code": False}, service_used=False)
 
 
 async def test_a_program_that_never_ends_does_not_run_every_test(sandbox: Sandbox) -> None:

@@ -89,10 +89,10 @@ async def test_hanging_functions_time_out_and_do_not_hold_up_others() -> None:
 
 async def test_sync_functions_overlap() -> None:
     def score(**kwargs: Any) -> float:
-        time.sleep(0.1)
+        time.sleep(0.5)
         return 1.0
 
     manager = NaiveRewardManager(score)
     start = time.perf_counter()
     await asyncio.gather(*(manager.score(ITEM) for _ in range(20)))
-    assert time.perf_counter() - start < 1.5
+    assert time.perf_counter() - start < 8

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,20 +67,20 @@ async def test_one_tries_and_its_success_lets_all_others_go() -> None:
     assert sorted(entered) == list(range(50))
 
 
-async def test_a_try_that_fails_doubles_the_backoff() -> None:
+async def test_a_try_that_fails_doubles_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("agentrl.rollout.outage.time", SimpleNamespace(monotonic=lambda: now))
     gate = make()
-    began = time.monotonic()
-    down(gate)
-    for expected in (0.05, 0.1, 0.2):
-        await gate.wait([SEARCH])
-        assert expected <= time.monotonic() - began < expected + 0.3
+    for _ in range(3):
+        gate.failed(SEARCH, now, "503")
+    for backoff_s in (0.05, 0.1, 0.2, 0.4):
+        gate.failed(SEARCH, 0.0, "of a trajectory that began before the outage")
+        now += backoff_s - 0.001
+        assert not gate.enter([SEARCH], "early")
+        now += 0.002
         assert gate.enter([SEARCH], "try")
         assert not gate.enter([SEARCH], "other")
-        began = time.monotonic()
-        gate.failed(SEARCH, began, "503")
-    gate.failed(SEARCH, 0.0, "of a trajectory that began before the outage")
-    await gate.wait([SEARCH])
-    assert 0.4 <= time.monotonic() - began < 0.7
+        gate.failed(SEARCH, now, "503")
 
 
 async def test_one_that_never_calls_leaves_the_try_to_the_next() -> None:
@@ -145,7 +146,9 @@ class Judge(BaseInteraction):
         ask()
         return InteractionResponse(True, "thanks", 1.0)
 
-def compute_score(**kwargs):
+def compute_score(extra_info, **kwargs):
+    if extra_info["index"] % 2:
+        return {"score": 0.0, "service_used": False}
     ask()
     return 0.5
 """
@@ -213,6 +216,7 @@ def test_the_service_of_a_score_is_one_too(
     _, failures = survivors_and_failures(out)
     assert len(failures) <= 8
     assert all(error.startswith("ToolServiceError: 503") for _, error in failures.values())
+    assert all(key % 2 == 0 for key in failures)
     assert out.meta_info["metrics"]["rollout/held_back"] >= 1
 
 

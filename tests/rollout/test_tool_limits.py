@@ -53,9 +53,9 @@ async def run(host: ToolHost, *specs: ToolSpec, calls: int = 6) -> None:
 
 
 async def test_calls_at_once() -> None:
-    busy = Busy()
-    spec = busy.spec(max_concurrency=2, timeout_s=0.05)  # waiting for a turn is not the tool's time
-    await run(ToolHost(), spec, spec, busy.spec(max_concurrency=2, timeout_s=0.05))
+    busy = Busy(seconds=0.1)
+    spec = busy.spec(max_concurrency=2, timeout_s=0.6)  # waiting for a turn is not the tool's time
+    await run(ToolHost(), spec, spec, busy.spec(max_concurrency=2, timeout_s=0.6))
     assert busy.most == 2
     assert len(busy.began) == 18
     free = Busy()
@@ -65,10 +65,11 @@ async def test_calls_at_once() -> None:
 
 async def test_calls_per_second() -> None:
     busy = Busy(seconds=0.0)
+    started = time.monotonic()
     await run(ToolHost(workers=2), busy.spec(rate_limit_per_s=100))
-    gaps = [after - before for before, after in zip(busy.began, busy.began[1:], strict=False)]
-    assert min(gaps) > 0.015
-    assert sum(gaps) > 0.09
+    assert len(busy.began) == 6
+    for number, began in enumerate(busy.began):  # one that begins late does not hold up the next
+        assert began - started >= number * 0.02 - 0.001
 
 
 async def test_a_cancelled_call_gives_its_place_back() -> None:

@@ -59,9 +59,9 @@ def test_two_ranks_compute_together_and_leave_no_process() -> None:
         assert group.metrics_only(data).meta_info["metrics"] == {"sum": 5.0}
 
         started = time.monotonic()
-        future = group.slow(0.3)
+        future = group.slow(2.0)
         assert not future.done()
-        assert time.monotonic() - started < 0.25
+        assert time.monotonic() - started < 1.8
         assert future.get() == [0, 1]
         assert future.done()
         group.check()

@@ -188,21 +188,21 @@ async def test_no_query_is_the_models_mistake(service: Service, arguments: dict[
 
 async def test_a_service_that_hangs_or_hangs_up(service: Service) -> None:
     async def hang(count: int) -> web.Response:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2)
         raise AssertionError
 
     def answer(count: int, body: dict[str, Any]) -> Any:
         return hang(count) if count == 1 else web.json_response({"result": [[DOCUMENT]]})
 
     service.answer = answer
-    assert "Body text" in (await search(service, "q", request_timeout_s=0.05)).text
+    assert "Body text" in (await search(service, "q", request_timeout_s=0.5)).text
     service.bodies.clear()
-    with pytest.raises(ToolServiceError, match=r"after 1 attempt: no answer within 0\.05 s"):
-        await search(service, "q", request_timeout_s=0.05, retries=0)
+    with pytest.raises(ToolServiceError, match=r"after 1 attempt: no answer within 0\.5 s"):
+        await search(service, "q", request_timeout_s=0.5, retries=0)
 
 
 @pytest.mark.parametrize(
-    ("header", "waits"), [("0.3", True), (lambda: format_datetime(datetime.now(UTC) + timedelta(seconds=2)), True),
+    ("header", "waits"), [("1.5", True), (lambda: format_datetime(datetime.now(UTC) + timedelta(seconds=3)), True),
                           ("soon", False), ("-5", False)]
 )  # fmt: skip
 async def test_retry_after_is_honoured(service: Service, header: Any, waits: bool) -> None:
@@ -216,7 +216,7 @@ async def test_retry_after_is_honoured(service: Service, header: Any, waits: boo
     service.answer = answer
     started = time.monotonic()
     await search(service, "q")
-    assert (time.monotonic() - started > 0.25) is waits
+    assert (time.monotonic() - started > 1.2) is waits
 
 
 async def test_a_wait_has_an_end(service: Service) -> None:

@@ -69,7 +69,8 @@ class CodeScore:
             language: of the code.
 
         Returns:
-            `score`, and `has_code`, whether there was a fenced block. Without one the score is 0.
+            `score`, and `has_code`, whether there was a fenced block. Without one the score is 0, and `service_used`
+            says that no sandbox was asked.
 
         Raises:
             RewardError: the ground truth holds no tests, or they do not fit the language.
@@ -81,7 +82,7 @@ class CodeScore:
             raise RewardError(f"the ground truth of a coding task: {error}") from error
         code = last_code_block(solution_str, language)
         if code is None:
-            return {"score": 0.0, "has_code": False}
+            return {"score": 0.0, "has_code": False, "service_used": False}
         service = self._service()
         sandbox = SandboxClient(
             service,

@@ -113,12 +113,12 @@ print(eval("1+1"), input(), open(0).read() if False else "")
 
 def test_time_limit(server: Server) -> None:
     started = time.monotonic()
-    answer = server.run("print('before', flush=True)\nwhile True: pass", run_timeout=0.5)
-    assert 0.5 <= time.monotonic() - started < 3
+    answer = server.run("print('before', flush=True)\nwhile True: pass", run_timeout=1)
+    assert 1 <= time.monotonic() - started < 8
     assert answer["status"] == "Failed"
     result = answer["run_result"]
     assert (result["status"], result["return_code"], result["stdout"]) == ("TimeLimitExceeded", None, "before\n")
-    assert 0.5 <= result["execution_time"] < 1.5
+    assert 1 <= result["execution_time"] < 5
 
 
 def test_compile_errors_and_time(server: Server) -> None:

@@ -49,7 +49,7 @@ def test_a_session_keeps_its_variables(server: Server) -> None:
 
 def test_code_that_takes_too_long_keeps_the_variables(server: Server) -> None:
     with Session(server) as session:
-        late = session.run("x = 7\nprint('a', flush=True)\nwhile True: pass", run_timeout=0.4)
+        late = session.run("x = 7\nprint('a', flush=True)\nwhile True: pass", run_timeout=1)
         assert (late["status"], late["return_code"], late["stdout"]) == ("TimeLimitExceeded", None, "a\n")
         assert session.run("print(x)")["stdout"] == "7\n"
 
@@ -143,7 +143,7 @@ def judge(server: Server, code: str, tests: list[dict[str, str]], **fields: Any)
 def test_judge_says_how_each_test_went(server: Server) -> None:
     code = "import sys\nn = int(input())\nif n == 3: sys.exit(1)\nwhile n == 4: pass\nprint(n * n)"
     tests = [{"input": str(n), "output": str(n * n if n != 2 else 5)} for n in range(1, 5)]
-    answer = judge(server, code, tests, timeout=0.7)
+    answer = judge(server, code, tests, timeout=1.5)
     verdicts = [test["verdict"] for test in answer["tests"]]
     assert verdicts == ["Passed", "WrongAnswer", "RuntimeError", "TimeLimitExceeded"]
     assert (answer["status"], answer["passed"], answer["total"]) == ("Failed", 1, 4)
@@ -180,12 +180,12 @@ def test_judge_fails_a_program_that_ends_before_its_check(
 
 def test_judge_compiles_once_and_runs_at_the_same_time(server: Server) -> None:
     code = (
-        '#include <cstdio>\n#include <unistd.h>\nint main() { int n; scanf("%d", &n); usleep(6e5); printf("%d", n); }'
+        '#include <cstdio>\n#include <unistd.h>\nint main() { int n; scanf("%d", &n); usleep(2e6); printf("%d", n); }'
     )
     started = time.monotonic()
     answer = judge(server, code, [{"input": str(n), "output": str(n)} for n in range(4)], language="cpp")
     assert (answer["status"], answer["passed"]) == ("Success", 4)
-    assert time.monotonic() - started < 2.3
+    assert time.monotonic() - started < 7.5
     broken = judge(server, "int main() { nope }", [{"output": ""}], language="cpp")
     assert (broken["status"], broken["tests"]) == ("Failed", [])
     assert "nope" in broken["compile_result"]["stderr"]
