@@ -67,6 +67,9 @@ class Jail:
         self.stdout = Drain(started.stdout, output_bytes)
         self.stderr = Drain(started.stderr, output_bytes)
         self._stdin = started.stdin
+        if self.owner is not None:  # the code may open them by name, as `/dev/stdin`
+            for fd in (started.stdin, started.stdout, started.stderr):
+                os.fchown(fd, self.owner, self.owner)
 
     @property
     def work(self) -> Path:

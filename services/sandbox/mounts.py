@@ -64,7 +64,7 @@ def mount_script(layout: Layout, folder: Path, work: Path, own_proc: bool = True
     for name in _DEVICES:
         lines += [f": > dev/{name}", f"mount --bind /dev/{name} dev/{name}"]
     lines += [
-        "ln -s /proc/self/fd dev/fd",
+        *("ln -s /proc/self/fd dev/fd", "ln -s fd/0 dev/stdin", "ln -s fd/1 dev/stdout", "ln -s fd/2 dev/stderr"),
         "mkdir dev/shm",
         f"mount -t tmpfs -o mode=1777,size={SHM_MB}m none dev/shm",
         f"mount -t tmpfs -o mode=1777,size={layout.tmp_mb}m none tmp",

@@ -63,14 +63,15 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
             port = listener.getsockname()[1]
             echo, shell, network, daemon, bomb, memory, secrets = await asyncio.gather(
                 run("print(input())", stdin="a"),
-                run("echo b", "bash"),
+                run("cat /dev/stdin > /dev/stdout; echo c > /dev/stderr", "bash", stdin="b\n"),
                 run(f"import socket; socket.create_connection(('127.0.0.1', {port}), 1)"),
                 run(DAEMON),
                 run(BOMB, run_timeout=0.5),
                 run("bytearray(900 << 20)", memory_limit_MB=300),
                 run(f"print(open('/proc/{os.getpid()}/environ').read())"),
             )
-        assert (echo.stdout, shell.stdout, network.return_code, daemon.return_code) == ("a\n", "b\n", 1, 0)
+        assert (echo.stdout, network.return_code, daemon.return_code) == ("a\n", 1, 0)
+        assert (shell.stdout, shell.stderr, shell.return_code) == ("b\n", "c\n", 0)
         assert bomb.status == "TimeLimitExceeded"
         assert "MemoryError" in (memory.stderr or "")
         assert (secrets.stdout, secrets.return_code) == ("", 1)

@@ -15,8 +15,8 @@ from agentrl.clients import SandboxClient, ServiceClient
 
 HELLO = {
     "python": "import sys; print('hello', sys.stdin.read())",
-    "bash": "echo hello $(cat)",
-    "nodejs": "console.log('hello', require('fs').readFileSync(0, 'utf8'))",
+    "bash": "echo hello $(cat /dev/fd/0) >> /dev/stdout",
+    "nodejs": "console.log('hello', require('fs').readFileSync('/dev/stdin', 'utf8'))",
     "cpp": "#include <iostream>\nint main() { std::string s; std::cin >> s; std::cout << \"hello \" << s << '\\n'; }",
     "c": '#include <stdio.h>\nint main() { char s[9]; scanf("%8s", s); printf("hello %s\\n", s); }',
     "perl": "print 'hello ', <STDIN>, \"\\n\"",
