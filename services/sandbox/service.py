@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastapi import HTTPException
 
-from agentrl.services.sandbox.admission import Admission
+from agentrl.services.sandbox.admission import Admission, Busy
 from agentrl.services.sandbox.home import own_folder
 from agentrl.services.sandbox.interpreter import open_interpreter
 from agentrl.services.sandbox.isolation import UIDS_PER_SERVER, Isolation, choose_isolation, first_uid
@@ -97,9 +97,11 @@ class SandboxService:
         """
         session = self.sessions.get(name)
         seconds = self.runner.limits(request.run_timeout, -1).seconds
+        if session.busy > self.options.queue:
+            raise Busy(f"{session.busy} runs of this session wait already", 1)
         session.busy += 1
         try:
-            async with self.admission.place(client):
+            async with session.turn, self.admission.place(client):
                 limit = self.options.files_mb * MIB
                 piece, files, problems = await session.run(request.code, seconds, request.fetch_files, limit)
         except SandboxFault as error:

@@ -17,12 +17,14 @@ from agentrl.services.common.logs import log
 from agentrl.services.sandbox.admission import Busy
 from agentrl.services.sandbox.folders import Content, get_files
 from agentrl.services.sandbox.interpreter import Interpreter, Piece, open_interpreter
+from agentrl.services.sandbox.jail import SandboxFault
 from agentrl.services.sandbox.limits import Limits
 from agentrl.services.sandbox.options import Options
 from agentrl.services.sandbox.pool import Pool
 from agentrl.services.sandbox.watch import Watch
 
 _LOOK_S = 0.5
+_ENDED = "the session was ended before its code had run"
 
 
 class Session:
@@ -33,7 +35,10 @@ class Session:
         self.client, self._limits, self._pool, self._watch = client, limits, pool, watch
         self.started_at = self.used_at = time.monotonic()
         self.busy = 0
-        self._one_at_a_time = asyncio.Lock()
+        """Runs that are in progress or wait."""
+        self.turn = asyncio.Lock()
+        """Held by each run: runs of one session take turns."""
+        self._ended = False
         self._stack = AsyncExitStack()
         self._interpreter: Interpreter | None = None
 
@@ -46,27 +51,35 @@ class Session:
         """
         opening = open_interpreter(self._pool, self._watch, self._limits, self._files)
         self._interpreter = await self._stack.enter_async_context(opening)
+        if self._ended:
+            await self._stack.aclose()
+            raise SandboxFault(_ENDED)
 
     async def run(
         self, code: str, timeout_s: float, fetch: Sequence[str], limit: int
     ) -> tuple[Piece, dict[str, Content], list[str]]:
-        """Run code; runs of one session take turns.
+        """Run code, for the holder of `turn`.
 
         Raises:
-            SandboxFault: the interpreter ended, and no new one comes up.
+            HTTPException: 404, the session was ended before.
+            SandboxFault: it was ended meanwhile; or the interpreter ended, and no new one comes up.
         """
-        async with self._one_at_a_time:
-            if self._interpreter is None or not self._interpreter.jail.alive:
-                await self._stack.aclose()
-                await self.open()
-            assert self._interpreter is not None
-            jail = self._interpreter.jail
-            piece = await self._interpreter.run(code, timeout_s)
-            found, problems = get_files(jail.work, fetch, limit) if fetch else ({}, [])
-            return piece, found, problems
+        if self._ended:
+            raise HTTPException(404, _ENDED)
+        if self._interpreter is None or not self._interpreter.jail.alive:
+            await self._stack.aclose()
+            await self.open()
+        assert self._interpreter is not None
+        jail = self._interpreter.jail
+        piece = await self._interpreter.run(code, timeout_s)
+        if self._ended:
+            raise SandboxFault(_ENDED)
+        found, problems = get_files(jail.work, fetch, limit) if fetch else ({}, [])
+        return piece, found, problems
 
     async def close(self) -> None:
         """End it, a run in progress included."""
+        self._ended = True
         await self._stack.aclose()
 
 

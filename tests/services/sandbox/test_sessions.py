@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from sandbox_service import Server, serve
 
@@ -80,6 +81,31 @@ def test_memory_of_a_session(server: Server) -> None:
     with Session(server, memory_limit_MB=200) as session:
         assert "MemoryError" in session.run("x = bytearray(400 << 20)")["stderr"]
         assert session.run("print(1)")["stdout"] == "1\n"
+
+
+def test_runs_of_a_session_that_is_ended(server: Server) -> None:
+    """None goes on, none starts the interpreter again, and none is called a failure of its code."""
+    path = Session(server).path
+
+    def run(code: str) -> httpx.Response:
+        return server.http.post(f"{path}/run", json={"code": code, "run_timeout": 60})
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, "open('began', 'w').close()\nimport time; time.sleep(60)")
+        wait_until(lambda: list(server.folder.glob("run-*/work/began")))
+        second = pool.submit(run, "print(1)")
+        wait_until(lambda: "agentrl_sandbox_requests_in_flight 3.0" in server.http.get("/metrics").text)
+        assert server.health["running"] == 1  # who waits for its session holds up nobody else
+        assert server.http.delete(path).status_code == 200
+        assert second.result().status_code == 404
+        assert (first.result().json()["status"], first.result().json()["run_result"]) == ("SandboxError", None)
+
+
+def wait_until(come: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not come():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
