@@ -26,7 +26,11 @@ def clean_path(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or not parts:
         raise ValueError(f"got {path[:80]!r}, {wanted}")
-    if any(len(os.fsencode(part)) > _MAX_NAME for part in parts):
+    try:
+        long = any(len(part.encode()) > _MAX_NAME for part in parts)
+    except UnicodeEncodeError:
+        raise ValueError(f"got {path[:80]!r}, wanted text without halves of surrogate pairs") from None
+    if long:
         raise ValueError(f"got {path[:80]!r}, wanted names of at most {_MAX_NAME} bytes")
     return "/".join(parts)
 

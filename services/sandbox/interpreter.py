@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 from fastapi import HTTPException
 
 from agentrl.services.sandbox.folders import Content, put_files
@@ -70,8 +70,8 @@ class Interpreter:
         await self.jail.send({"code": code, "show_last": show_last})
         try:
             size = int(await self._exactly(8))
-            answer = json.loads(await self._exactly(size)) if 0 < size <= _MAX_ANSWER else None
-        except (ValueError, RecursionError):
+            answer = orjson.loads(await self._exactly(size)) if 0 < size <= _MAX_ANSWER else None
+        except ValueError:
             return None
         return answer if isinstance(answer, dict) else None
 

@@ -51,7 +51,8 @@ def run(
                 stream.flush()
             except (OSError, ValueError, AttributeError):
                 continue
-        data = json.dumps(answer).encode()  # plain ASCII
+        # the code's texts may hold halves of surrogate pairs, which no answer can
+        data = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
         os.write(control, b"%08d" % len(data) + data)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

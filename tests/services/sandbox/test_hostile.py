@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -269,6 +270,14 @@ def test_null_bytes_and_invalid_text(server: Server) -> None:
     body = b'{"code": "print(1)#\\ud800", "language": "python"}'
     answer = server.http.post("/run_code", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (200, 422)
+    for path in ("a\udc80", "b\ud800"):
+        for fields in ({"files": {path: ""}}, {"fetch_files": [path]}):
+            fields |= {"code": "1", "language": "python"}
+            assert server.http.post("/run_code", content=json.dumps(fields)).status_code == 422, fields
+    cells = ["class A:\n  def __repr__(self): return '(' + chr(0xd83d) + ')'\nA()", "raise ValueError(chr(0xd83d))"]
+    notebook = server.http.post("/run_jupyter", content=json.dumps({"cells": cells})).json()["cells"]
+    assert notebook[0]["display"] == [{"text/plain": "(?)"}]
+    assert notebook[1]["error"][0]["evalue"] == "?"
 
 
 def test_closing_the_pipes_and_a_child_that_keeps_them(server: Server) -> None:
