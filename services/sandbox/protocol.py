@@ -145,7 +145,7 @@ class RunJupyterAnswer(BaseModel):
 class JudgeTest(BaseModel):
     """What the program reads and must print, or code that follows it and must not fail."""
 
-    input: str = ""
+    input: str | None = None
     output: str | None = None
     check: str | None = Field(None, alias="assert")
 

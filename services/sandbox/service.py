@@ -165,7 +165,7 @@ class SandboxService:
                 tested = self.runner.program(language, check.follow(request.code), request.files)
             try:
                 async with self.admission.place(client):
-                    result = (await self.runner.run(tested, test.input, limits)).result
+                    result = (await self.runner.run(tested, test.input or "", limits)).result
                 return (result, True) if check is None else check.read(result)
             except SandboxFault as error:
                 faults.append(str(error))
