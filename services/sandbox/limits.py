@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 MIB = 1024 * 1024
@@ -24,7 +25,8 @@ class Limits:
         Args:
             reserves_memory: the language's runtime maps far more memory than it uses (V8, the JVM): only data counts.
         """
-        cpu_s = math.ceil(self.seconds) + 1
+        # Of one process on all cores; its time limit comes first, and nothing else is to end it.
+        cpu_s = math.ceil(self.seconds * (os.cpu_count() or 1)) + 1
         return {
             "RLIMIT_DATA" if reserves_memory else "RLIMIT_AS": self.memory_mb * MIB,
             "RLIMIT_NPROC": self.processes,

@@ -176,6 +176,11 @@ def test_memory_limit_of_a_request(server: Server) -> None:
     assert server.python(code, memory_limit_MB=600)["stdout"] == f"{300 << 20}\n"
 
 
+def test_threads_that_keep_every_core_busy_have_the_whole_time(server: Server) -> None:
+    code = "import os, resource; print(resource.getrlimit(resource.RLIMIT_CPU)[0] > 10 * os.cpu_count())"
+    assert server.python(code, run_timeout=10)["stdout"] == "True\n"
+
+
 def test_runs_see_nothing_of_each_other(server: Server) -> None:
     code = """
 import os, time
