@@ -91,7 +91,7 @@ async def test_a_hanging_engine_times_out_and_the_request_is_aborted(
     start = time.perf_counter()
     with pytest.raises(EngineTimeout, match=r"0\.3 s"):
         await client.generate([1], PARAMS, rid="a", timeout_s=0.3)
-    assert time.perf_counter() - start < 3
+    assert time.perf_counter() - start < 10
     await client.close()
     assert engine.aborted == ["a"]
     assert len(engine.requests) == 1

@@ -135,7 +135,7 @@ def test_a_loop_that_ignores_every_signal(server: Server) -> None:
 def test_a_child_that_becomes_a_daemon(server: Server) -> None:
     result = server.python(DAEMON)
     assert (result["status"], result["return_code"], result["stdout"]) == ("Finished", 0, "parent\n")
-    assert result["execution_time"] < 3
+    assert result["execution_time"] < 10
 
 
 def test_the_servers_environment_and_files(server: Server) -> None:
@@ -285,7 +285,7 @@ def test_closing_the_pipes_and_a_child_that_keeps_them(server: Server) -> None:
     started = time.monotonic()
     result = server.python("import subprocess; subprocess.Popen(['sleep', '30']); print('done', flush=True)")
     assert (result["stdout"], result["return_code"]) == ("done\n", 0)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
 
 
 def test_a_body_that_is_too_large(server: Server) -> None:

@@ -32,4 +32,4 @@ async def test_a_request_that_ends_as_its_sandbox_comes_up_leaves_nothing(tmp_pa
     await asyncio.gather(request, return_exceptions=True)
     await pool.close()
     assert (pool.open, list(tmp_path.glob("run-*"))) == (set(), [])
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
