@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
@@ -38,6 +40,21 @@ def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
     return listener
 
 
+@contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """Before `serve`, SIGTERM ends the block by `SystemExit(0)`, so that nothing stays of what it has made so far."""
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt what the first one does
+    sys.exit(0)
+
+
 def serve(
     app: FastAPI,
     host: str,
@@ -62,14 +79,6 @@ def serve(
     """
     set_up_logs()
     with listen(host, port, backlog) as listener:
-        # uvicorn raises the signal again after a graceful end; an end that was asked for is exit code 0.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
-        if on_hangup is not None:
-            signal.signal(signal.SIGHUP, lambda *_: on_hangup())
-        bound = listener.getsockname()
-        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
-        log(logging.INFO, "serving", url=f"http://{shown}:{bound[1]}", title=app.title)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -79,5 +88,15 @@ def serve(
             backlog=backlog,
             lifespan="on",
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        server = uvicorn.Server(config)
+        # uvicorn listens to signals a little later, and raises them again after a graceful end; an end that was asked
+        # for is exit code 0.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+        if on_hangup is not None:
+            signal.signal(signal.SIGHUP, lambda *_: on_hangup())
+        bound = listener.getsockname()
+        shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
+        log(logging.INFO, "serving", url=f"http://{shown}:{bound[1]}", title=app.title)
+        server.run(sockets=[listener])
         log(logging.INFO, "stopped", title=app.title)

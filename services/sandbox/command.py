@@ -56,7 +56,7 @@ def sandbox(
 ) -> None:
     """Run code of models, apart from this machine and from other runs."""
     from agentrl.services.common.access import check_host
-    from agentrl.services.common.serving import serve
+    from agentrl.services.common.serving import leaving_on_sigterm, serve
     from agentrl.services.sandbox.app import make_app
     from agentrl.services.sandbox.service import check_options
 
@@ -75,5 +75,6 @@ def sandbox(
         sessions=sessions,
         session_ttl_s=session_ttl_s,
     )
-    check_options(options)
-    serve(make_app(options, token), host, port)
+    with leaving_on_sigterm():
+        check_options(options)
+        serve(make_app(options, token), host, port)

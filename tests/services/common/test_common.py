@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -190,6 +191,39 @@ def test_sigterm_finishes_open_requests_and_exits_0() -> None:
     _, log = process.communicate(timeout=20)
     assert process.returncode == 0, log
     assert json.loads(log.splitlines()[-1])["event"] == "stopped"
+
+
+STOPPED_AT_ONCE = """
+import logging, signal
+from fastapi import FastAPI
+from agentrl.services.common.serving import serve
+def stop(record):
+    if record.getMessage() == "serving":
+        signal.raise_signal(signal.SIGTERM)
+    return True
+logging.getLogger("agentrl.services").addFilter(stop)
+serve(FastAPI(), "127.0.0.1", 0)
+"""
+
+
+def test_sigterm_counts_from_the_moment_in_which_the_service_says_that_it_serves() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED_AT_ONCE], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stderr.splitlines()[-1])["event"] == "stopped"
+
+
+@pytest.mark.parametrize("service", ["retrieval", "sandbox"])
+def test_sigterm_at_the_start_leaves_nothing(service: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from agentrl.cli import main; main()", "serve", service, "--port", "0"]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        while process.poll() is None and not list(tmp_path.glob("agentrl-*")):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_taken_port_is_an_error() -> None:
