@@ -15,7 +15,7 @@ from agentrl.config.actor import (
     MicroBatchSection,
     OptimConfig,
 )
-from agentrl.config.base import InputPath, OutputPath, Section
+from agentrl.config.base import InputPath, Names, OutputPath, Section
 from agentrl.config.data import DataConfig
 
 
@@ -161,8 +161,8 @@ class TrainerConfig(Section):
     """Project in the trackers."""
     experiment_name: str = "default"
     """Run in the trackers."""
-    logger: list[str] = Field(default_factory=lambda: ["console", "jsonl"])
-    """`console`, `jsonl`, `tensorboard`."""
+    logger: Names = Field(default_factory=lambda: ["console", "jsonl"])
+    """`console`, `jsonl`, `tensorboard`; one name may stand without a list."""
     default_local_dir: OutputPath = "outputs/${trainer.project_name}/${trainer.experiment_name}"
     """Run folder: resolved config, checkpoints, logs."""
     rollout_data_dir: OutputPath | None = None

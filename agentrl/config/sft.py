@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentrl.config.actor import OptimConfig
-from agentrl.config.base import InputPath, OutputPath, Section
+from agentrl.config.base import InputPath, Names, OutputPath, Section
 
 
 class SFTDataConfig(Section):
@@ -81,8 +81,8 @@ class SFTTrainerConfig(Section):
     """Run in the trackers."""
     default_local_dir: OutputPath = "outputs/${trainer.project_name}/${trainer.experiment_name}"
     """Run folder: resolved config, logs, and the trained model in `huggingface/`."""
-    logger: list[str] = Field(default_factory=lambda: ["console", "jsonl"])
-    """`console`, `jsonl`, `tensorboard`."""
+    logger: Names = Field(default_factory=lambda: ["console", "jsonl"])
+    """`console`, `jsonl`, `tensorboard`; one name may stand without a list."""
     log_freq: int = Field(default=10, ge=1)
     """Report the mean over so many steps."""
     test_freq: int = -1

@@ -46,8 +46,13 @@ _SMALL = (1, None)
 _NO_COMPILE = Harmless("there is no torch.compile step")
 _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
+_NO_REWARD_MODEL = Harmless("reward models are not supported; `reward_model.enable` is off")
+_NO_LORA = Harmless("LoRA is not supported; it is off")
+_LOSS_OPTION = "is what the loss uses; it cannot be set"
 
+# Of the patterns that fit a key the first one counts.
 VERL_KEYS: dict[str, Answer] = {
+    "*._target_": Harmless("every section has one kind"),
     # data
     "data.return_raw_chat": Only((True,), "agent loops need the raw messages"),
     "data.return_raw_input_ids": Harmless("the agent loop makes the ids"),
@@ -74,16 +79,19 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "hybrid_engine": Only((True,), "trainer and engines share the machine's devices in one run"),
     _AR + "nccl_timeout": Harmless("collectives use torch's own deadline"),
     _AR + "model.custom_chat_template": Renamed(_AR + "model.chat_template"),
-    _AR + "model.use_shm": Only(_OFF, "weights are read where they are"),
-    _AR + "model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
-    _AR + "model.override_config*": Only((None, {}), "change the model folder's config.json"),
-    _AR + "model.enable_activation_offload": Only(_OFF, "activations are not offloaded"),
-    _AR + "model.lora_*": Only(_OFF, "LoRA is not supported"),
-    _AR + "model.target_modules": Harmless("LoRA is not supported; it is off"),
-    _AR + "model.exclude_modules": Harmless("LoRA is not supported; it is off"),
-    _AR + "model.use_liger": Only(_OFF, "Liger kernels are not supported"),
-    _AR + "model.use_fused_kernels": Only(_OFF, "there are no fused kernels"),
-    _AR + "model.fused_kernel_options.*": Harmless("there are no fused kernels"),
+    "reward_model.model.*": _NO_REWARD_MODEL,  # before those of `*.model.*`
+    "*.model.use_shm": Only(_OFF, "weights are read where they are"),
+    "*.model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
+    "*.model.override_config*": Only((None, {}), "change the model folder's config.json"),
+    "*.model.enable_activation_offload*": Only(_OFF, "activations are not offloaded"),
+    "*.model.lora_alpha": _NO_LORA,
+    "*.model.lora_*": Only(_OFF, "LoRA is not supported"),
+    "*.model.target_modules": _NO_LORA,
+    "*.model.exclude_modules": _NO_LORA,
+    "*.model.use_liger": Only(_OFF, "Liger kernels are not supported"),
+    "*.use_fused_kernels": Only(_OFF, "there are no fused kernels"),
+    "*.model.fused_kernel_options.*": Harmless("there are no fused kernels"),
+    _AR + "ref.model*": Only((None, {}), "the reference policy is the model at the start of the run"),
     "*.ulysses_sequence_parallel_size": Only(_SMALL, "sequence parallelism is not supported"),
     "*.use_torch_compile": _NO_COMPILE,
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
@@ -97,7 +105,9 @@ VERL_KEYS: dict[str, Answer] = {
     "*.fsdp_config.fsdp_size": Only((-1, None), "parameters are sharded over all ranks"),
     "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),
     "*.fsdp_config.use_orig_params": Harmless("FSDP2 keeps the original parameters"),
+    "*.fsdp_config.grad_offload": Only(_OFF, "gradients are not offloaded"),
     "*.fsdp_config.dtype": Renamed("*.fsdp_config.compute_dtype"),
+    "critic.model.fsdp_config.*": Renamed("critic.fsdp_config.*"),
     "*.optim.lr_scheduler_type": Renamed("*.optim.warmup_style"),
     "*.optim.num_cycles": Only((0.5, None), "the cosine schedule is half a period"),
     "*.optim.optimizer": Only(("AdamW", None), "the optimizer is AdamW"),
@@ -107,6 +117,11 @@ VERL_KEYS: dict[str, Answer] = {
     "critic.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     _AR + "ref.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     _AR + "actor.policy_loss.loss_mode": Renamed(_AR + "actor.policy_loss"),
+    _AR + "actor.policy_loss.clip_cov_ratio": Only((2e-4, None), f"2e-4 {_LOSS_OPTION}"),
+    _AR + "actor.policy_loss.clip_cov_lb": Only((1.0, None), f"1.0 {_LOSS_OPTION}"),
+    _AR + "actor.policy_loss.clip_cov_ub": Only((5.0, None), f"5.0 {_LOSS_OPTION}"),
+    _AR + "actor.policy_loss.kl_cov_ratio": Only((2e-4, None), f"2e-4 {_LOSS_OPTION}"),
+    _AR + "actor.policy_loss.ppo_kl_coef": Only((1.0, None), f"1.0 {_LOSS_OPTION}"),
     _AR + "actor.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
     "critic.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
     "*.log_prob_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("log_prob_micro_batch_size_per_gpu")),
@@ -129,7 +144,7 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.cudagraph_capture_sizes": Harmless("give SGLang's flags in `server.args`"),
     _AR + "rollout.update_weights_bucket_megabytes": Harmless("weights are gathered one by one"),
     _AR + "rollout.multi_stage_wake_up": Harmless("the engine keeps its cache between steps"),
-    _AR + "rollout.engine_kwargs.*": Only((None,), "give the engine's flags in `server.args`"),
+    _AR + "rollout.engine_kwargs*": Only((None, {}), "give the engine's flags in `server.args`"),
     _AR + "rollout.data_parallel_size": Only(_SMALL, "start more servers: `rollout.server.launch`"),
     _AR + "rollout.expert_parallel_size": Only(_SMALL, "expert parallelism is not supported"),
     _AR + "rollout.pipeline_model_parallel_size": Only(_SMALL, "pipeline parallelism is not supported"),
@@ -139,6 +154,10 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.multi_turn.use_inference_chat_template": Harmless("sampled turns are never rendered again"),
     _AR + "rollout.multi_turn.num_repeat_rollouts": Only((None,), "`rollout.n` counts"),
     _AR + "rollout.multi_turn.completion_callback": Only((None,), "write an agent loop instead"),
+    _AR + "rollout.trace.backend": Only((None,), "traces are not sent anywhere: set `trainer.rollout_data_dir`"),
+    _AR + "rollout.trace.*": Harmless("there is no trace backend"),
+    _AR + "rollout.skip_rollout": Only(_OFF, "a step always rolls out"),
+    _AR + "rollout.skip_dump_dir": Harmless("a step always rolls out"),
     _AR + "rollout.agent.custom_async_server.*": Only((None,), "give servers by `rollout.server.addresses`"),
     _AR + "rollout.multi_turn.enable": Only((True,), "each row's agent loop decides; leave the key out"),
     # critic, reward
@@ -149,8 +168,12 @@ VERL_KEYS: dict[str, Answer] = {
     "critic.model.tokenizer_path": Harmless("the critic reads the policy's token ids"),
     "reward_model.enable": Only(_OFF, "reward models are not supported"),
     "reward_model.enable_resource_pool": Only(_OFF, "reward models are not supported"),
+    "reward_model.strategy": _NO_REWARD_MODEL,
+    "reward_model.micro_batch_size*": _NO_REWARD_MODEL,
+    "reward_model.max_length": _NO_REWARD_MODEL,
+    "reward_model.use_dynamic_bsz": _NO_REWARD_MODEL,
+    "reward_model.forward_max_token_len_per_gpu": _NO_REWARD_MODEL,
     "reward_model.launch_reward_fn_async": Harmless("scores are always computed while rollouts run"),
-    "reward_model.model.*": Harmless("reward models are not supported; `reward_model.enable` is off"),
     "reward.sandbox_fusion.url": Renamed("reward_model.sandbox_fusion.url"),
     "reward.sandbox_fusion.max_concurrent": Renamed("reward_model.sandbox_fusion.max_concurrent"),
     "reward.sandbox_fusion.memory_limit_mb": Renamed("reward_model.sandbox_fusion.memory_limit_mb"),
@@ -161,6 +184,8 @@ VERL_KEYS: dict[str, Answer] = {
     "algorithm.use_pf_ppo": Only(_OFF, "preference feedback PPO is not supported"),
     "algorithm.pf_ppo.*": Harmless("preference feedback PPO is not supported; it is off"),
     "algorithm.filter_groups.enable": Renamed("algorithm.filter_zero_variance_groups"),
+    "algorithm.filter_groups.metric": Only((None, "score", "seq_reward"), "groups are filtered by their rewards"),
+    "algorithm.filter_groups.max_num_gen_batches": Only(_OFF, "groups that are left out are not generated again"),
     "algorithm.rollout_correction.rollout_is": Renamed("algorithm.rollout_correction.is_level"),
     "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
@@ -195,26 +220,39 @@ def translate(tree: dict[str, Any], model: type[Section]) -> tuple[dict[str, Any
         The values under agentrl's keys, notes for the user, problems.
     """
     out: dict[str, Any] = {}
-    notes, problems = [], []
+    notes: list[str] = []
+    problems: list[str] = []
     for key, value in leaves(tree):
-        pattern = None if _is_known(model, key) else _pattern_for(key)
-        if pattern is None:
-            set_value(out, key, value)
-            continue
-        answer = VERL_KEYS[pattern]
-        if isinstance(answer, Renamed):
-            new = _renamed(key, pattern, answer.to)
+        new, answer = _answer(model, key)
+        if answer is None:
             set_value(out, new, value)
-            notes.append(f"{key} is '{new}' here")
+            if new != key:
+                notes.append(f"{key} is '{new}' here")
         elif isinstance(answer, Harmless):
             notes.append(f"{key} has no effect here: {answer.note}")
-        elif not any(value == fine and type(value) is type(fine) for fine in answer.allowed):
+        elif isinstance(value, str) and value.startswith("${"):
+            notes.append(f"{key} has no effect here: {answer.reason}")
+        elif not any(_same(value, fine) for fine in answer.allowed):
             problems.append(f"{key}: got {value!r}, but {answer.reason}")
     return out, notes, problems
 
 
-def _is_known(model: type[Section], key: str) -> bool:
-    return find_field(model, key) is not None or is_free(model, key)
+def _answer(model: type[Section], key: str) -> tuple[str, Harmless | Only | None]:
+    """Where a key of verl lives here, and what there is to say if it lives nowhere."""
+    while not (find_field(model, key) is not None or is_free(model, key)):
+        pattern = _pattern_for(key)
+        if pattern is None:
+            break
+        answer = VERL_KEYS[pattern]
+        if not isinstance(answer, Renamed):
+            return key, answer
+        key = _renamed(key, pattern, answer.to)
+    return key, None
+
+
+def _same(value: Any, fine: Any) -> bool:
+    """Equal, and both or neither true or false: 1 is 1.0, and no `true`."""
+    return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 
 def _pattern_for(key: str) -> str | None:
@@ -224,7 +262,7 @@ def _pattern_for(key: str) -> str | None:
 
 
 def _renamed(key: str, pattern: str, to: str) -> str:
-    """The new key; a `*` at the front of both patterns stands for the same text."""
-    if not to.startswith("*"):
-        return to
-    return key.removesuffix(pattern[1:]) + to[1:]
+    """The new key; a `*` at the same end of both patterns stands for the same text."""
+    if to.startswith("*"):
+        return key.removesuffix(pattern[1:]) + to[1:]
+    return to[:-1] + key.removeprefix(pattern[:-1]) if to.endswith("*") else to

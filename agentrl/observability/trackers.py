@@ -160,12 +160,7 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
     }
     unknown = [name for name in names if name not in kinds]
     if unknown:
-        raise ConfigError(
-            [
-                f"trainer.logger: '{name}' is not a tracker.{suggest(name, kinds)} Known: {', '.join(kinds)}."
-                for name in unknown
-            ]
-        )
+        raise ConfigError([f"trainer.logger: '{name}' is not a tracker.{suggest(name, kinds)}" for name in unknown])
     return [kinds[name]() for name in dict.fromkeys(names)]
 
 
