@@ -68,7 +68,7 @@ class InteractionSpec:
 
     def build(self) -> BaseInteraction:
         """A fresh interaction, adapted where it was written for verl."""
-        return as_interaction(self.cls, copy.deepcopy(self.config))
+        return as_interaction(self.cls, copy.deepcopy(self.config), self.name)
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,8 @@ def _renamed(cls: Any, config: JsonDict, where: str) -> JsonDict:
             continue
         if name in config and name != "max_concurrency":
             raise ConfigError(f"{where}.config: `{key}` is another name for `{name}`: give one of them")
+        if name == "limits_per" and isinstance(value, bool):
+            value = "run" if value else "worker"
         other = renamed.get(name)
         renamed[name] = min(value, other) if isinstance(value, int) and isinstance(other, int) else value
     return renamed

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from typing import Any, Literal, TypeVar, get_args
 from agentrl.errors import AgentRLError, PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, RewardManager, ToolParser
 from agentrl.plugin_adapters import verl_imports
+
+logger = logging.getLogger(__name__)
 
 Kind = Literal["agent_loops", "tools", "interactions", "rewards", "tool_parsers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -111,6 +114,10 @@ def resolve(kind: Kind, name: str) -> Any:
         raise PluginError(f"several packages offer the {_LABELS[kind]} '{name}': {offers}. Name one by its path.")
     if points:
         return _attribute(_import(points[0].module, name), points[0].attr, name)
+    own = verl_imports.built_in(name)
+    if own is not None:
+        logger.info("'%s': verl is not installed; agentrl's own '%s' takes its place", name, own)
+        return resolve(kind, own)
     file, colon, attribute = name.rpartition(":")
     if colon and file.endswith(".py"):
         return _attribute(load_file(Path(file).expanduser()), attribute, name)
@@ -254,7 +261,7 @@ def _import(module: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or module
         if module == missing or module.startswith(f"{missing}."):
-            raise PluginError(f"'{name}': there is no module '{missing}'") from error
+            raise PluginError(f"'{name}': there is no module '{missing}'{verl_imports.missing(name)}") from error
         needs = f"'{name}': module '{module}' needs '{missing}', which is not installed"
         raise PluginError(needs + verl_imports.hint(error)) from error
     except IMPORT_ERRORS as error:

@@ -37,6 +37,7 @@ class Python(BaseTool):
         "default_timeout": "run_timeout_s",
         "num_workers": "max_concurrency",
         "rate_limit": "max_concurrency",
+        "enable_global_rate_limit": "limits_per",
     }
 
     def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:

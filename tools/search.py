@@ -36,6 +36,7 @@ class Search(BaseTool):
     config_aliases: ClassVar[Mapping[str, str]] = {
         "num_workers": "max_concurrency",
         "rate_limit": "max_concurrency",
+        "enable_global_rate_limit": "limits_per",
         "timeout": "request_timeout_s",
     }
 

@@ -64,8 +64,13 @@ def takes_context(plugin: Any, schema: JsonDict) -> bool:
     return "context" in inspect.signature(function).parameters and (isinstance(plugin, type) or "context" not in own)
 
 
-def as_interaction(plugin: Any, config: JsonDict) -> BaseInteraction:
+def as_interaction(plugin: Any, config: JsonDict, name: str | None = None) -> BaseInteraction:
     """Build one interaction instance for one trajectory.
+
+    Args:
+        plugin: the class.
+        config: its configuration.
+        name: what rows call it; a class written for verl finds it in its `config`, as there.
 
     Raises:
         PluginError: `plugin` is no interaction class.
@@ -74,5 +79,5 @@ def as_interaction(plugin: Any, config: JsonDict) -> BaseInteraction:
         if issubclass(plugin, BaseInteraction):
             return plugin(config)
         if has_parameter(plugin, "generate_response", "instance_id"):
-            return VerlInteraction(plugin, config)
+            return VerlInteraction(plugin, config if name is None else {"name": name, **config})
     raise PluginError(f"{plugin!r} is not an interaction: derive it from agentrl.interfaces.BaseInteraction")

@@ -8,11 +8,14 @@ what to do about it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+from agentrl.errors import suggest
 
 _BASE = "agentrl.plugin_adapters.verl_base"
 MODULES: dict[str, tuple[str, dict[str, str]]] = {
@@ -39,6 +42,16 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
 }
 """verl's module: where its names come from here, and which they are."""
 
+BUILT_INS: dict[str, str] = {
+    "verl.tools.gsm8k_tool.Gsm8kTool": "calc_gsm8k_reward",
+    "verl.tools.search_tool.SearchTool": "search",
+    "verl.tools.sandbox_fusion_tools.SandboxFusionTool": "python",
+    "verl.interactions.gsm8k_interaction.Gsm8kInteraction": "gsm8k",
+    "verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop": "single_turn_agent",
+    "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop": "tool_agent",
+}
+"""verl's own plug-ins, as its YAML names them: what agentrl's of the same purpose are called."""
+
 
 class _Finder(MetaPathFinder, Loader):
     """Makes the modules of `MODULES` when they are imported and nobody else has them."""
@@ -64,6 +77,19 @@ def install() -> None:
     """Let plug-ins import verl's names from now on. Doing it again changes nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
+
+
+def built_in(name: str) -> str | None:
+    """Which plug-in of agentrl's does what this one of verl's does; None: none does, or verl itself is installed."""
+    if name not in BUILT_INS:
+        return None
+    spec = importlib.util.find_spec("verl")
+    return BUILT_INS[name] if spec is None or isinstance(spec.loader, _Finder) else None
+
+
+def missing(name: str) -> str:
+    """What to do where a YAML names something of verl's that is not there; empty for other names."""
+    return f". verl is not installed.{suggest(name, BUILT_INS)}" if name.startswith("verl.") else ""
 
 
 def hint(error: ImportError) -> str:

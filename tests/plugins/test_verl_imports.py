@@ -10,7 +10,9 @@ import pytest
 
 from agentrl.errors import PluginError
 from agentrl.plugin_adapters import as_interaction, as_tool, schema_of
-from agentrl.plugins import load_file
+from agentrl.plugin_adapters.verl_imports import BUILT_INS
+from agentrl.plugin_config import load_agent_loops, load_interactions, load_tools
+from agentrl.plugins import load_file, resolve
 
 SCHEMA = {"type": "function", "function": {"name": "t", "description": "T.", "parameters": {"type": "object"}}}
 FILE = """
@@ -68,3 +70,42 @@ def test_other_imports_from_verl_say_what_to_do(tmp_path: Path, line: str) -> No
     with pytest.raises(PluginError, match=r"verl is not installed; .*verl\.tools\.base_tool.*port_from_verl") as caught:
         load_file(tmp_path / "more.py")
     assert line.split()[1].split(".")[-1] in str(caught.value)
+
+
+def test_verls_own_plugins_are_agentrls_where_verl_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text(
+        "tools:\n"
+        "- {class_name: verl.tools.gsm8k_tool.Gsm8kTool, config: {type: native}}\n"
+        "- {class_name: verl.tools.search_tool.SearchTool, config: {retrieval_service_url: 'http://x/retrieve'}}\n"
+        "- {class_name: verl.tools.sandbox_fusion_tools.SandboxFusionTool, config: {sandbox_fusion_url: 'http://x'}}\n"
+    )
+    (tmp_path / "other.yaml").write_text(
+        "interaction: [{class_name: verl.interactions.gsm8k_interaction.Gsm8kInteraction, config: {}}]"
+    )
+    (tmp_path / "loops.yaml").write_text(
+        "- {name: mine, _target_: verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop}"
+    )
+    assert [tool.name for tool in load_tools(tmp_path / "tools.yaml")] == ["calc_gsm8k_reward", "search", "python"]
+    assert list(load_interactions(tmp_path / "other.yaml")) == ["gsm8k"]
+    assert load_agent_loops(tmp_path / "loops.yaml")["mine"].cls is resolve("agent_loops", "tool_agent")
+    (tmp_path / "tools.yaml").write_text("tools: [{class_name: verl.tools.gsm8k_tools.Gsm8kTool}]")
+    with pytest.raises(PluginError, match=r"verl is not installed\. Did you mean 'verl\.tools\.gsm8k_tool\.Gsm8kTool'"):
+        load_tools(tmp_path / "tools.yaml")
+
+
+def test_an_installed_verl_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "verl" / "tools"
+    folder.mkdir(parents=True)
+    (tmp_path / "verl" / "__init__.py").touch()
+    (folder / "gsm8k_tool.py").write_text("class Gsm8kTool:\n    of_verl = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = next(iter(BUILT_INS))
+    assert resolve("tools", name).of_verl
+
+
+def test_a_ported_interaction_finds_its_name_in_its_config(tmp_path: Path) -> None:
+    (tmp_path / "ported.py").write_text(FILE % SCHEMA)
+    (tmp_path / "other.yaml").write_text("interaction: [{name: chat, class_name: 'ported.py:Talk', config: {a: 1}}]")
+    spec = load_interactions(tmp_path / "other.yaml")["chat"]
+    assert spec.build().config == {"name": "chat", "a": 1}
+    assert spec.config == {"a": 1}

@@ -176,12 +176,13 @@ def test_a_configuration_that_cannot_work(config: dict[str, Any], says: str) -> 
 def test_verls_keys_are_understood(tmp_path: Any) -> None:
     (tmp_path / "tools.yaml").write_text(
         "tools: [{class_name: python, config: {sandbox_fusion_url: 'http://x/run_code', num_workers: 10, "
-        "rate_limit: 4, default_timeout: 30, default_language: bash}}]"
+        "rate_limit: 4, enable_global_rate_limit: true, default_timeout: 30, default_language: bash}}]"
     )
     (spec,) = load_tools(tmp_path / "tools.yaml")
     assert spec.config == {
         "sandbox_url": "http://x/run_code",
         "max_concurrency": 4,
+        "limits_per": "run",
         "run_timeout_s": 30,
         "language": "bash",
     }

@@ -256,13 +256,14 @@ def test_a_rendering_that_cannot_work(config: dict[str, Any], says: str) -> None
 def test_verls_keys_are_understood(tmp_path: Path) -> None:
     (tmp_path / "tools.yaml").write_text(
         "tools: [{class_name: search, config: {retrieval_service_url: 'http://x', num_workers: 120, rate_limit: 60, "
-        "timeout: 30, type: native}}]"
+        "enable_global_rate_limit: false, timeout: 30, type: native}}]"
     )
     (spec,) = load_tools(tmp_path / "tools.yaml")
     assert spec.config == {
         "retrieval_service_url": "http://x",
         "type": "native",
         "max_concurrency": 60,
+        "limits_per": "worker",
         "request_timeout_s": 30,
     }
     (tmp_path / "both.yaml").write_text(
