@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -185,7 +186,8 @@ class _Workers:
             self._first = (block, folder, stemmer)
         else:
             if self._pool is None:
-                self._pool = ProcessPoolExecutor(self._count, multiprocessing.get_context("spawn"))
+                spawn = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self._count, spawn, initializer=_end_with_parent)
             if self._first is not None:
                 self._running.append(self._pool.submit(make_shard, *self._first))
                 self._first = None
@@ -202,6 +204,18 @@ class _Workers:
         finally:
             if self._pool is not None:
                 self._pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A worker whose build was killed would wait for the next block for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _check_documents(shards: list[Shard]) -> int:

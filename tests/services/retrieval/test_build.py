@@ -5,6 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from agentrl.services.retrieval import bm25
 from agentrl.services.retrieval.build import BuildOptions, build_index
 from agentrl.services.retrieval.index import Index
 from agentrl.services.retrieval.manifest import content_hash
+from agentrl.services.sandbox.processes import children, is_dead
 
 Build = Callable[..., Path]
 ROWS = [{"id": n, "contents": f"word{n} common"} for n in range(10)]
@@ -31,6 +35,36 @@ def test_worker_processes_build_the_same_index(build: Build, tmp_path: Path) -> 
     first, second = (json.loads((folder / "index.json").read_text()) for folder in (alone, tmp_path / "many"))
     assert first["sha256"] == second["sha256"]
     assert first["corpus"]["sha256"] == second["corpus"]["sha256"]
+
+
+BUILD = """
+import sys, time
+from pathlib import Path
+from agentrl.services.retrieval.build import BuildOptions, build_index
+from agentrl.services.retrieval.corpus import Corpus
+
+def blocks(corpus):
+    yield from whole(corpus)
+    print("read", flush=True)
+    time.sleep(60)
+
+whole, Corpus.blocks = Corpus.blocks, blocks
+build_index([Path(sys.argv[1])], Path(sys.argv[2]), BuildOptions(workers=2, block_rows=3), quiet=True)
+"""
+
+
+def test_a_killed_build_leaves_no_processes(write_corpus: Callable[..., Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BUILD, str(write_corpus(ROWS)), str(tmp_path / "index")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"read\n"
+        workers = children(process.pid)
+        process.kill()
+    assert len(workers) >= 2
+    deadline = time.monotonic() + 20
+    while not all(map(is_dead, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_an_interrupted_build_goes_on(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
