@@ -75,6 +75,7 @@ class ParsedTurn:
 class ToolResponse:
     """What a tool gives back. `text` goes to the model; `reward` and `metrics` go to the reward function and the log.
 
+    Models see text only: a response with `image` or `video` fails its trajectory instead of losing them in silence.
     `is_error` marks a mistake of the model (R10): bad arguments, unknown tool, division by zero.
     """
 

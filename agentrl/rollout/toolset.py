@@ -157,11 +157,7 @@ class ToolSet:
         execute = self._tools[spec.name].execute
         async with self._host.limiter(spec).turn():
             response = await self._guard(spec.name, execute, self._timeout(spec), arguments, **kwargs)
-        if not isinstance(response, ToolResponse) or not isinstance(response.text, str):
-            raise ToolServiceError(
-                f"tool '{spec.name}': execute returned {response!r}, wanted a ToolResponse with text"
-            )
-        return replace(response, text=valid_text(response.text))
+        return _checked(response, f"tool '{spec.name}': execute returned")
 
     async def _guard(
         self, name: str, method: Callable[..., Awaitable[Any]], timeout_s: float, /, *args: Any, **kwargs: Any
@@ -204,6 +200,24 @@ class ToolSet:
         if limit is None or len(text.encode(errors="replace")) <= limit:
             return text  # no tokenizer makes more tokens than bytes
         return truncate(text, limit, self._limits.tool_response_truncate_side, self._renderer)
+
+
+def _checked(response: Any, what: str) -> ToolResponse:
+    """What a tool returned, if the model can read it and its numbers are numbers."""
+    if not isinstance(response, ToolResponse) or not isinstance(response.text, str):
+        raise ToolServiceError(f"{what} {response!r}, wanted a ToolResponse with text")
+    if response.image or response.video:
+        raise ToolServiceError(f"{what} images or videos, which the model would not see: only text is supported")
+    reward = None if response.reward is None else _number(response.reward, f"{what} reward")
+    metrics = {name: _number(value, f"{what} metrics.{name}") for name, value in response.metrics.items()}
+    return replace(response, text=valid_text(response.text), reward=reward, metrics=metrics)
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ToolServiceError(f"{what} {value!r}, wanted a number") from None
 
 
 def valid_text(text: str) -> str:

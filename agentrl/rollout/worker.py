@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ from agentrl.config.rollout import RolloutConfig
 from agentrl.errors import (
     EngineTimeout,
     InfrastructureError,
+    PluginError,
     RewardError,
     ServiceDownError,
     TokenStreamError,
     ToolServiceError,
     UserInputError,
+    suggest,
 )
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
@@ -192,6 +195,7 @@ class AgentLoopWorker:
 
     async def _finish(self, session: Session, output: AgentLoopOutput) -> RolloutRow:
         """Check, score and pack what the loop gave back."""
+        output = _checked(output, self._setup.loop_of(session.job.sample).name)
         fields = dict(output.extra_fields)
         row = RolloutRow(
             row=session.job.row,
@@ -230,9 +234,7 @@ class AgentLoopWorker:
 
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:
-            if not math.isfinite(output.reward_score):
-                raise RewardError(f"the agent loop gave reward_score {output.reward_score}, wanted a finite number")
-            return RewardResult(float(output.reward_score))
+            return RewardResult(_finite(output.reward_score))
         if self._setup.config.reward_model.combine.outcome == 0:
             return RewardResult(0.0)
         sample = session.job.sample
@@ -278,6 +280,31 @@ def make_gate(rollout: RolloutConfig) -> ServiceGate:
     outage = rollout.outage
     engine_wait_s = outage.wait_s if rollout.server.addresses else 0.0
     return ServiceGate(outage.failures, outage.backoff_s, outage.wait_s, engine_wait_s)
+
+
+def _checked(output: Any, loop: str) -> AgentLoopOutput:
+    """What a loop gave back; it may write its stop reason as text.
+
+    Raises:
+        PluginError: it is no output, or has a stop reason that there is not.
+    """
+    if not isinstance(output, AgentLoopOutput):
+        raise PluginError(f"agent loop '{loop}': run returned {output!r:.200}, wanted an AgentLoopOutput")
+    reasons = [reason.value for reason in StopReason]
+    if output.stop_reason not in reasons:
+        hint = suggest(str(output.stop_reason), reasons)
+        raise PluginError(f"agent loop '{loop}': its stop_reason is {output.stop_reason!r}.{hint}")
+    return replace(output, stop_reason=StopReason(output.stop_reason))
+
+
+def _finite(score: Any) -> float:
+    try:
+        number = float(score)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise RewardError(f"the agent loop gave reward_score {score!r}, wanted a finite number")
+    return number
 
 
 async def _in_time(work: Awaitable[None], timeout_s: float) -> None:

@@ -20,6 +20,8 @@ import asyncio
 import sys
 import time
 
+import numpy as np
+
 from agentrl.agent_loops.tool_agent import ToolAgent
 from agentrl.interactions.gsm8k import Gsm8kInteraction
 from agentrl.tools.calculator import Calculator
@@ -64,6 +66,14 @@ class Tool(Calculator):
                 return ToolResponse(text="7", reward=float("nan"))
             case "gives half a character":
                 return ToolResponse(text="7\\ud83d", reward=0.5)
+            case "gives text as a reward":
+                return ToolResponse(text="7", reward="high")
+            case "gives text as a metric":
+                return ToolResponse(text="7", metrics={"speed": "high"})
+            case "gives an image":
+                return ToolResponse(text="7", image=[b"PNG"])
+            case "gives other kinds of numbers":
+                return ToolResponse(text="7", reward=np.float32(0.5), metrics={"speed": np.int64(3)})
         return ToolResponse(text="7", reward=0.5)
 
 
@@ -93,6 +103,14 @@ class Loop(ToolAgent):
                 sys.exit(3)
             case "gives nan":
                 output.reward_score = float("nan")
+            case "gives a score as text":
+                output.reward_score = "high"
+            case "gives its reason as text":
+                output.stop_reason = "max_turns"
+            case "gives a reason of its own":
+                output.stop_reason = "max_turn"
+            case "gives nothing":
+                return None
         return output
 
 
@@ -116,6 +134,10 @@ TOOL = {
     "gives a number as text": "execute returned ToolResponse(text=7",
     "gives nan": "tool_reward nan",
     "gives half a character": 1.5,
+    "gives text as a reward": "tool 'calculator': execute returned reward 'high', wanted a number",
+    "gives text as a metric": "tool 'calculator': execute returned metrics.speed 'high', wanted a number",
+    "gives an image": "tool 'calculator': execute returned images or videos",
+    "gives other kinds of numbers": 1.5,
 }
 INTERACTION = {
     "": 2.5,
@@ -127,7 +149,14 @@ INTERACTION = {
     "gives nan": "turn_score nan",
     "gives half a character": 4.0,
 }
-LOOP = {"exits": "SystemExit: 3", "gives nan": "reward_score nan, wanted a finite number"}
+LOOP = {
+    "exits": "SystemExit: 3",
+    "gives nan": "reward_score nan, wanted a finite number",
+    "gives a score as text": "reward_score 'high', wanted a finite number",
+    "gives its reason as text": 1.5,
+    "gives a reason of its own": "agent loop 'mine': its stop_reason is 'max_turn'. Did you mean 'max_turns'?",
+    "gives nothing": "agent loop 'mine': run returned None, wanted an AgentLoopOutput",
+}
 SCORE = {"exits": "SystemExit: 3", "runs out": "raised"}
 
 
