@@ -152,7 +152,7 @@ class Conversation:
             return None
         try:
             async with asyncio.timeout(timeout_s):
-                response = await interaction.generate_response(list(self.messages))
+                response = await interaction.generate_response([dict(message) for message in self.messages])
         except TimeoutError as error:
             raise ToolServiceError(f"the interaction took longer than {timeout_s:g} s") from error
         if response.score is not None:

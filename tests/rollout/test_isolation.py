@@ -41,6 +41,8 @@ class Other(Gsm8kInteraction):
         self.config["seen"].append(len(seen))
 
     async def generate_response(self, messages):
+        messages[-1]["content"] = "changed"
+        messages.clear()
         return InteractionResponse(True, "", float(len(self.config["seen"])) + self.config["seen"][-1])
 
 
@@ -53,7 +55,7 @@ class Loop(ToolAgent):
 def score(data_source, solution_str, ground_truth, extra_info):
     ground_truth["target"].append("graded")
     told = [message["content"] for message in extra_info["messages"] if message["role"] == "tool"]
-    seen = {"told": told, "turns": extra_info["turn_scores"], "loops": extra_info["nested"]["loops"]}
+    seen = {"said": extra_info["messages"][-1]["content"], "told": told, "turns": extra_info["turn_scores"], "loops": extra_info["nested"]["loops"]}
     return {"score": float(len(ground_truth["target"])), "seen": str(seen)}
 """
 
@@ -72,5 +74,5 @@ def test_the_rollouts_of_a_row_share_nothing(
     out = make_manager(make_engine().address).generate_sequences(batch_of([row], n=4))
     assert list(out.non_tensor_batch["score"]) == [1.0] * 4
     seen = [extra["seen"] for extra in out.non_tensor_batch["reward_extra_info"]]
-    assert seen == ["{'told': ['[5, 1] 1'], 'turns': [2.0], 'loops': 1}"] * 4
+    assert seen == ["{'said': 'It is #### 7', 'told': ['[5, 1] 1'], 'turns': [2.0], 'loops': 1}"] * 4
     assert row.extra_info == {"nested": {"loops": 0}}
