@@ -23,6 +23,8 @@ class _Ask:
 
     queries: list[str]
     k: int
+    loaded: Loaded
+    """The index with which the request began."""
     answer: asyncio.Future[list[Found]]
 
 
@@ -63,21 +65,21 @@ class Batcher:
             HTTPException: 429 when too many queries wait, 504 when the time is over.
         """
         self._metrics.queries.inc(len(queries))
-        cache = self._holder.current.cache
-        results = [cache.get(query, k) for query in queries]
+        loaded = self._holder.current
+        results = [loaded.cache.get(query, k) for query in queries]
         missing = list(dict.fromkeys(query for query, found in zip(queries, results, strict=True) if found is None))
         self._metrics.cached.inc(sum(found is not None for found in results))
-        new = await self._search(missing, k) if missing else {}
+        new = await self._search(missing, k, loaded) if missing else {}
         return [found if found is not None else new[query] for query, found in zip(queries, results, strict=True)]
 
-    async def _search(self, queries: list[str], k: int) -> dict[str, Found]:
+    async def _search(self, queries: list[str], k: int, loaded: Loaded) -> dict[str, Found]:
         if self._waiting + len(queries) > self._options.max_waiting:
             raise HTTPException(
                 *(429, f"{self._waiting} queries wait already, the limit is {self._options.max_waiting}; try again"),
                 headers={"Retry-After": "1"},
             )
         size, loop = self._options.max_batch, asyncio.get_running_loop()
-        asks = [_Ask(queries[i : i + size], k, loop.create_future()) for i in range(0, len(queries), size)]
+        asks = [_Ask(queries[i : i + size], k, loaded, loop.create_future()) for i in range(0, len(queries), size)]
         self._asks.extend(asks)
         self._count(len(queries))
         self._start()
@@ -100,10 +102,12 @@ class Batcher:
             self._running.add(task)
 
     def _next_batch(self) -> list[_Ask]:
-        """Asks from the front; those whose request is gone are left out."""
+        """Asks of one index from the front; those whose request is gone are left out."""
         batch: list[_Ask] = []
         size = 0
         while self._asks and (not batch or size + len(self._asks[0].queries) <= self._options.max_batch):
+            if batch and self._asks[0].loaded is not batch[0].loaded:
+                break
             ask = self._asks.popleft()
             self._count(-len(ask.queries))
             if not ask.answer.done():
@@ -112,8 +116,7 @@ class Batcher:
         return batch
 
     async def _run(self, batch: list[_Ask]) -> None:
-        loaded = self._holder.current
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._search_now, loaded, batch)
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._search_now, batch)
         await asyncio.wait([work])
         self._running -= {asyncio.current_task()}
         self._start()
@@ -126,17 +129,17 @@ class Batcher:
                 continue
             found = work.result()[place]
             for query, documents in zip(ask.queries, found, strict=True):
-                loaded.cache.put(query, ask.k, documents)
+                ask.loaded.cache.put(query, ask.k, documents)
             ask.answer.set_result(found)
 
-    def _search_now(self, loaded: Loaded, batch: list[_Ask]) -> list[list[Found]]:
+    def _search_now(self, batch: list[_Ask]) -> list[list[Found]]:
         """Results per ask; a query that several of them have is searched once."""
         queries = list(dict.fromkeys(query for ask in batch for query in ask.queries))
         if not queries:
             return []
         self._metrics.batch.observe(len(queries))
         with self._metrics.seconds.time():
-            found = dict(zip(queries, loaded.index.search(queries, max(ask.k for ask in batch)), strict=True))
+            found = dict(zip(queries, batch[0].loaded.index.search(queries, max(ask.k for ask in batch)), strict=True))
         return [[found[query][: ask.k] for query in ask.queries] for ask in batch]
 
     def close(self) -> None:

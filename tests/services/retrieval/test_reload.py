@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -71,6 +72,44 @@ def test_no_request_is_lost_while_the_index_changes(
         assert not problems
         assert {"1", "4"} <= seen | {"1"}
         assert client.get("/health").json()["index"]["generation"] == 4
+
+
+class Held(Index):
+    """An index whose searches wait for a word."""
+
+    began, goes_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[tuple[bytes, float]]]:
+        self.began.release()
+        assert self.goes_on.acquire(timeout=30)
+        return super().search(queries, k)
+
+
+def test_a_request_is_answered_from_the_index_with_which_it_began(running: Running, build: Build) -> None:
+    folder = build(rows(1))
+    options = ServerOptions(max_batch=2, threads=1)
+    app = create_app(IndexHolder(lambda: Held(folder), 10**6), options, "secret")
+    with running(app) as client, ThreadPoolExecutor(2) as pool:
+        client.headers["Authorization"] = "Bearer secret"
+
+        def ask(*queries: str) -> Future[httpx.Response]:
+            return pool.submit(client.post, "/retrieve", json={"queries": queries, "topk": 1})
+
+        def generations(answer: Future[httpx.Response]) -> list[str]:
+            return [hits[0]["id"].split("-")[0] for hits in answer.result().json()["result"]]
+
+        Held.goes_on.release()
+        ask("word0").result()  # is in the cache of the first index from now on
+        Held.began.acquire()
+        old = ask(*(f"word{n}" for n in range(6)))
+        Held.began.acquire()
+        build(rows(2), force=True)
+        assert client.post("/reload").json()["generation"] == 2
+        new = ask("word0", "word7")
+        while "agentrl_retrieval_queries_waiting 3.0" in client.get("/metrics").text:
+            time.sleep(0.01)
+        Held.goes_on.release(10)
+        assert (generations(old), generations(new)) == (["1"] * 6, ["2"] * 2)
 
 
 def test_a_broken_index_leaves_the_old_one(
