@@ -55,7 +55,8 @@ class Loop(ToolAgent):
 def score(data_source, solution_str, ground_truth, extra_info):
     ground_truth["target"].append("graded")
     told = [message["content"] for message in extra_info["messages"] if message["role"] == "tool"]
-    seen = {"said": extra_info["messages"][-1]["content"], "told": told, "turns": extra_info["turn_scores"], "loops": extra_info["nested"]["loops"]}
+    said, turns = extra_info["messages"][-1]["content"], extra_info["turn_scores"]
+    seen = {"said": said, "told": told, "turns": turns, "loops": extra_info["nested"]["loops"]}
     return {"score": float(len(ground_truth["target"])), "seen": str(seen)}
 """
 
