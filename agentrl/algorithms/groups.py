@@ -28,7 +28,9 @@ class Groups:
 
     def __init__(self, group_ids: Sequence[Hashable], device: torch.device) -> None:
         numbers: dict[Hashable, int] = {}
-        index = [numbers.setdefault(group_id, len(numbers)) for group_id in group_ids]
+        # A tensor hashes by identity: taken as it is, every row would be a group of its own.
+        plain = (group_id.item() if isinstance(group_id, Tensor) else group_id for group_id in group_ids)
+        index = [numbers.setdefault(group_id, len(numbers)) for group_id in plain]
         self.index = torch.tensor(index, dtype=torch.long, device=device)
         self.count = len(numbers)
         self.sizes = self.sum(torch.ones(len(index), dtype=torch.double, device=device))

@@ -53,6 +53,11 @@ class RLHFDataset:
         row = self._tables[file].slice(number, 1).to_pylist()[0]
         return RowReader(self.files[file], self._prompt_key).sample(row, number, self._rows[position])
 
+    def place(self, sample: Sample) -> str:
+        """Where a sample comes from: `FILE, row N`."""
+        file, number = self._locate(sample.index)
+        return f"{self.files[file]}, row {number}"
+
     def file_positions(self) -> list[list[int]]:
         """Positions of the rows of each file, in the order of `files`."""
         groups: list[list[int]] = [[] for _ in self.files]

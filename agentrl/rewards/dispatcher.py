@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any
 
-from agentrl.errors import PluginError, suggest
+from agentrl.errors import PluginError, RewardError, suggest
 from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
 from agentrl.rewards.scores.code import CodeScore
 
@@ -56,6 +56,13 @@ def find_score(data_source: str, code_score: CodeScore | None = None) -> ScoreFu
     )
 
 
+def truth_of(data_source: str, ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Any:
+    """What a row's solutions are compared with: the ground truth; of coding tasks else `extra_info.test_cases`."""
+    if data_source in CODE_SOURCES and not ground_truth:
+        return (extra_info or {}).get("test_cases", ground_truth)
+    return ground_truth
+
+
 def default_compute_score(
     data_source: str,
     solution_str: str,
@@ -74,7 +81,8 @@ def default_compute_score(
         data_source: the row's `data_source`.
         solution_str: what the assistant wrote.
         ground_truth: the row's `reward_model.ground_truth`.
-        extra_info: the row's `extra_info` and what the rollout added.
+        extra_info: the row's `extra_info` and what the rollout added; coding tasks may have their tests in it, under
+            `test_cases`.
         sandbox_fusion_url: for coding tasks: the sandbox service. Where no event loop runs, this call waits for the
             tests; else it gives an awaitable.
         concurrent_semaphore: for coding tasks: held while this call waits.
@@ -84,11 +92,15 @@ def default_compute_score(
 
     Raises:
         PluginError: unknown data source, or one that needs a sandbox.
+        RewardError: the row has no ground truth.
     """
+    ground_truth = truth_of(data_source, ground_truth, extra_info)
     if sandbox_fusion_url is not None and data_source in CODE_SOURCES:
         score = CodeScore(sandbox_fusion_url, memory_limit_mb=memory_limit_mb or 1024)
         return _settle(score(solution_str, ground_truth, **kwargs), concurrent_semaphore or nullcontext())
     function = find_score(data_source, code_score)
+    if ground_truth is None:
+        raise RewardError(f"a row of {data_source} has no ground truth (`reward_model.ground_truth`)")
     if function in TAKES_EXTRA_INFO:
         kwargs["extra_info"] = extra_info
     return function(solution_str, ground_truth, **kwargs)

@@ -22,7 +22,7 @@ from agentrl.plugin_config import (
     load_interactions,
     load_tools,
 )
-from agentrl.rewards.dispatcher import find_score
+from agentrl.rewards.dispatcher import find_score, truth_of
 from agentrl.rewards.loading import load_code_score, load_reward_manager
 from agentrl.rollout.outage import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tool_cache import check_recorded, recorded_discovery
@@ -192,8 +192,15 @@ class RolloutSetup:
             )
 
     def _check_score(self, sample: Sample) -> None:
-        if self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0:
-            find_score(sample.data_source, load_code_score(self.config))
+        """The row has a score function, and what that compares with."""
+        if self.config.custom_reward_function.path is not None or self.config.reward_model.combine.outcome == 0:
+            return
+        find_score(sample.data_source, load_code_score(self.config))
+        if not _has_truth(sample):
+            raise PluginError(
+                f"`reward_model.ground_truth` is not given, which the score of data_source '{sample.data_source}' "
+                "compares with"
+            )
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:
@@ -220,7 +227,12 @@ def _routing(sample: Sample) -> tuple[object, ...]:
         tuple(sample.tool_config.get("available_tools", ("*",))),
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
+        _has_truth(sample),
     )
+
+
+def _has_truth(sample: Sample) -> bool:
+    return truth_of(sample.data_source, sample.ground_truth, sample.extra_info) not in (None, "", [], {})
 
 
 def num_workers(config: RunConfig) -> int:

@@ -9,7 +9,7 @@ from agentrl.chat.renderer import ChatRenderer
 from agentrl.config import RunConfig, check_config
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, PluginError
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.steps import truncates_sampling
 from agentrl.types import Sample
@@ -69,7 +69,10 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup) ->
     dataset = RLHFDataset(files, config.data, max_samples)
 
     def count_tokens(sample: Sample) -> int:
-        setup.check_rows([sample])
+        try:
+            setup.check_rows([sample])
+        except PluginError as error:  # the row's number is that in all files
+            raise PluginError(str(error).replace(f"row {sample.index}:", f"{dataset.place(sample)}:")) from error
         return len(setup.prompt_ids(sample))
 
     dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)

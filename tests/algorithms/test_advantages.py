@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -230,6 +231,16 @@ def test_groups_without_variance_are_counted() -> None:
     assert isinstance(groups, list)
     assert zero_variance_rows(rewards, mask, groups).tolist() == [True, True, False, False, True, True, True, True]
     assert group_metrics(rewards, mask, groups) == {"rollout/zero_variance_groups": 3.0, "rollout/groups_of_one": 1.0}
+
+
+def test_group_ids_may_be_a_tensor() -> None:
+    """Its elements hash by identity: taken as they are, no row would have a group and none a gradient."""
+    rewards, mask = torch.tensor([[1.0], [0.0], [0.0], [1.0]]), torch.ones(4, 1)
+    expected = ADVANTAGE_ESTIMATORS["grpo"](rewards, mask, group_ids=[0, 0, 1, 1])[0]
+    ids = torch.tensor([0, 0, 1, 1])
+    for group_ids in (ids, list(ids)):
+        arguments: dict[str, Any] = {"group_ids": group_ids}
+        assert torch.equal(ADVANTAGE_ESTIMATORS["grpo"](rewards, mask, **arguments)[0], expected)
 
 
 @pytest.mark.parametrize(

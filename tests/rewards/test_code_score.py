@@ -77,6 +77,13 @@ async def test_a_program_that_ends_before_its_tests_passes_none(service: Service
     assert score["score"] == 0.0
 
 
+async def test_tests_may_stand_in_the_extra_info_of_a_row(service: Service) -> None:
+    found = await default_compute_score(
+        "taco", answer(SQUARE), None, {"test_cases": SQUARES}, code_score=CodeScore(service.url)
+    )
+    assert found == {"score": 1.0, "has_code": True}
+
+
 async def test_another_language(service: Service) -> None:
     score = CodeScore(service.url)
     code = "#include <iostream>\nint main() { int n; std::cin >> n; std::cout << n * n; }"

@@ -205,6 +205,12 @@ def test_default_score_routes_by_data_source() -> None:
     assert default_compute_score("lighteval/MATH", r"\boxed{1}", "1") == 1.0
 
 
+@pytest.mark.parametrize("source", ["openai/gsm8k", "agentrl/arithmetic", "lighteval/MATH", "searchR1_nq"])
+def test_a_row_without_a_ground_truth_is_never_scored(source: str) -> None:
+    with pytest.raises(RewardError, match="no ground truth"):
+        default_compute_score(source, r"None \boxed{None} #### None <answer>None</answer>", None)
+
+
 def test_default_score_names_the_known_sources() -> None:
     with pytest.raises(PluginError, match=r"Did you mean 'openai/gsm8k'.*searchR1_\*"):
         default_compute_score("openai/gsm8", "#### 72", "72")

@@ -76,11 +76,28 @@ def test_good_inputs(config: RunConfig):
         ),
         ({"agent_name": "tool_agent", "extra_info": {"interaction_kwargs": {"name": "gsm8"}}}, "interaction"),
         ({"prompt": [{"role": "user", "content": "1 +" * 300}]}, "wanted at most 700"),
+        ({"reward_model": {"style": "rule"}}, "`reward_model.ground_truth` is not given"),
+        ({"reward_model": {"style": "rule", "ground_truth": ""}}, "`reward_model.ground_truth` is not given"),
     ],
 )
 def test_rows_that_cannot_be_used(config: RunConfig, tmp_path: Path, row: dict[str, Any], message: str):
     write(tmp_path, {}, row)
     assert message in refused(config)
+
+
+def test_a_row_is_named_by_its_own_file(config: RunConfig, tmp_path: Path):
+    (tmp_path / "second").mkdir()
+    second = write(tmp_path / "second", {}, {"agent_name": "tool_agnt"})
+    config.data.train_files = [write(tmp_path), second]
+    assert f"{second}, row 1: no agent loop is named 'tool_agnt'" in refused(config)
+
+
+def test_a_score_function_of_the_users_own_needs_no_ground_truth(config: RunConfig, tmp_path: Path):
+    write(tmp_path, *({"reward_model": {"style": "rule"}} for _ in range(4)))
+    score = tmp_path / "score.py"
+    score.write_text("def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n")
+    config.custom_reward_function.path = str(score)
+    assert prepare(config).total_steps == 6
 
 
 def test_a_file_without_prompts(config: RunConfig, tmp_path: Path):
