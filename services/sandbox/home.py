@@ -22,20 +22,22 @@ def own_folder() -> Iterator[Path]:
     for old in parent.glob(f"{_PREFIX}*"):
         _remove_if_left(old)
     home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    home.chmod(0o711)  # code that is another user has to get through to its own folder
-    lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        yield home
+        home.chmod(0o711)  # code that is another user has to get through to its own folder
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield home
+        finally:
+            os.close(lock)
     finally:
         remove_folder(home)
-        os.close(lock)
 
 
 def _remove_if_left(folder: Path) -> None:
-    if folder.stat().st_uid != os.geteuid():
-        return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # another server that starts now may be faster
+        if folder.stat().st_uid != os.geteuid():
+            return
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
