@@ -52,7 +52,7 @@ def bearer_auth(token: str | None) -> Check:
     """
     if token is None:
         return _refuse_foreign_pages
-    wanted = token.encode()
+    wanted = token.strip().encode()  # a variable filled from a file ends in a line end, which no header can
 
     def check(headers: Headers) -> HTTPException | None:
         scheme, _, given = headers.get("authorization", "").partition(" ")

@@ -87,10 +87,28 @@ def add_standard_routes(
     async def get_metrics() -> Response:
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
+    if token is not None:
+        _declare_token(app, open_paths)
     app.add_exception_handler(RequestValidationError, _unusable)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(Guarded, check=bearer_auth(token), open_paths=open_paths, max_body_bytes=max_body_bytes)
     app.add_middleware(Observed, metrics=RequestMetrics(service, registry))
+
+
+def _declare_token(app: FastAPI, open_paths: Collection[str]) -> None:
+    """Say in the OpenAPI document that requests need a token."""
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = make()
+        document.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+        for path in open_paths:
+            for operation in document["paths"][path].values():
+                operation["security"] = []
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 
 
 async def read_body(request: Request, model: type[_Model]) -> _Model:

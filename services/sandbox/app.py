@@ -105,7 +105,7 @@ class JsonBodies:
 
 
 def _add_routes(app: FastAPI, current: Any) -> None:
-    @app.get("/v1/ping", summary="SandboxFusion's probe.")
+    @app.get("/v1/ping", summary="SandboxFusion's probe.", responses=problems(401, 403))
     async def ping() -> str:
         return "pong"
 

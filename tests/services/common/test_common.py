@@ -109,6 +109,28 @@ def test_a_token_guards_everything_but_the_probes(running: Running) -> None:
         assert client.get("/items/a", headers={"Authorization": "bearer sésame".encode()}).status_code == 200
 
 
+def test_the_document_says_whether_a_token_is_needed(client: httpx.Client) -> None:
+    document = make_app(token="secret\n").openapi()
+    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    needs = {
+        path: route[method].get("security", document["security"])
+        for path, route in document["paths"].items()
+        for method in route
+    }
+    assert needs == {"/health": [], "/ready": []} | {
+        path: [{"token": []}] for path in ("/metrics", "/echo", "/items/{name}", "/broken")
+    }
+    open_to_all = client.get("/openapi.json").json()
+    assert "security" not in open_to_all
+    assert "securitySchemes" not in open_to_all["components"]
+
+
+def test_a_line_end_behind_a_token_is_none_of_it(running: Running) -> None:
+    with running(make_app(token="secret\n")) as client:
+        assert client.get("/items/a", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert client.get("/items/a", headers={"Authorization": "Bearer secre"}).status_code == 401
+
+
 def test_web_pages_of_others_are_refused(client: httpx.Client) -> None:
     assert client.post("/echo", json={"a": 1}, headers={"Origin": "https://evil.example"}).status_code == 403
     own = str(client.base_url).rstrip("/")
@@ -217,7 +239,7 @@ def test_sigterm_at_the_start_leaves_nothing(service: str, tmp_path: Path) -> No
     command = [sys.executable, "-c", "from agentrl.cli import main; main()", "serve", service, "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
     try:
-        while process.poll() is None and not list(tmp_path.glob("agentrl-*")):
+        while process.poll() is None and not list(tmp_path.glob("agentrl-*/*")):
             time.sleep(0.001)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
