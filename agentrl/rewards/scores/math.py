@@ -1,23 +1,17 @@
 r"""Mathematics: the content of the last `\boxed{}` against the ground truth, as values (`0.5` equals `\frac{1}{2}`).
 
 Equal text and equal numbers are settled here. The rest is decided by the math-verify library, which parses LaTeX and
-may compute for very long: it runs in a process of its own, whose alarm ends what takes over a few seconds.
+may compute for very long: it runs in a process of its own (`math_process`).
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
-import multiprocessing
-import threading
-from multiprocessing.pool import Pool
 from typing import Any
 
+from agentrl.rewards.scores.math_process import Comparer
 from agentrl.rewards.scores.numbers import to_number
 
-COMPARE_TIMEOUT_S = 5
-HARD_TIMEOUT_S = 30.0
-"""For what does not heed the alarm; includes the start of the comparing process."""
 _NOISE = ("\\left", "\\right", "\\!", "\\,", "\\;", "\\ ", "\\$", "$", "\\%", "%", "\\displaystyle")
 
 
@@ -46,7 +40,10 @@ def normalize(answer: str) -> str:
 def compute_score(solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0) -> float:
     r"""`score` if the last `\boxed{}` equals the ground truth, `format_score` if it does not, 0 without one.
 
-    A comparison that takes over `COMPARE_TIMEOUT_S` counts as not equal.
+    A comparison that takes over a few seconds counts as not equal.
+
+    Raises:
+        RewardError: the comparison failed otherwise.
     """
     answer = last_boxed(solution_str)
     if answer is None:
@@ -68,39 +65,6 @@ def _equal(answer: str, gold: str) -> bool:
     return _comparer().equal(answer, gold)
 
 
-class _Comparer:
-    """One process that compares; spawned, since this process has threads and perhaps a Ray runtime."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: Pool | None = None
-        atexit.register(self._stop)
-
-    def equal(self, answer: str, gold: str) -> bool:
-        """Compare values; a comparison that neither ends nor heeds its alarm costs the process its life."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = multiprocessing.get_context("spawn").Pool(1)
-            try:
-                return self._pool.apply_async(_equal_values, (answer, gold)).get(timeout=HARD_TIMEOUT_S)
-            except multiprocessing.TimeoutError:
-                self._stop()
-                return False
-
-    def _stop(self) -> None:
-        if self._pool is not None:
-            self._pool.terminate()
-            self._pool = None
-
-
 @functools.cache
-def _comparer() -> _Comparer:
-    return _Comparer()
-
-
-def _equal_values(answer: str, gold: str) -> bool:
-    """Runs in the comparing process, in its main thread, where math-verify's alarms work."""
-    from math_verify import parse, verify
-
-    parsed = [parse(f"${text}$", parsing_timeout=COMPARE_TIMEOUT_S) for text in (gold, answer)]
-    return bool(all(parsed) and verify(*parsed, timeout_seconds=COMPARE_TIMEOUT_S))
+def _comparer() -> Comparer:
+    return Comparer()
