@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Body, Depends, FastAPI, Request
 from prometheus_client import CollectorRegistry
 from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
@@ -38,6 +38,8 @@ _IN_SESSION: dict[int | str, dict[str, Any]] = {
     **_REFUSALS,
     404: {"model": Problem, "description": "No such session."},
 }
+
+_DEFAULTS = Body(default_factory=OpenSession)
 
 
 def make_app(options: Options, token: str | None = None) -> FastAPI:
@@ -126,7 +128,9 @@ def _add_routes(app: FastAPI, current: Any) -> None:
         return Response(answer.model_dump_json(), media_type="application/json")
 
     @app.post("/sessions", summary="Start a Python session.", responses=_REFUSALS)
-    async def open_session(body: OpenSession, request: Request, service: SandboxService = current) -> SessionAnswer:
+    async def open_session(
+        request: Request, body: OpenSession = _DEFAULTS, service: SandboxService = current
+    ) -> SessionAnswer:
         """Its variables and files last until it is deleted, idle for too long, or too old."""
         return await service.open_session(body, client_of(request))
 

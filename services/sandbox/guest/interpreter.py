@@ -35,6 +35,7 @@ def run(
     sys.argv[:] = [""]
     os.set_inheritable(control, False)
     os.write(control, b"S")
+    own_pid = os.getpid()
     count = 0
     while True:
         try:
@@ -51,6 +52,8 @@ def run(
                 stream.flush()
             except (OSError, ValueError, AttributeError):
                 continue
+        if os.getpid() != own_pid:  # the piece has forked, and this is the end of the fork's code
+            os._exit(answer["code"] & 0xFF)
         # the code's texts may hold halves of surrogate pairs, which no answer can
         data = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
         os.write(control, b"%08d" % len(data) + data)
@@ -83,9 +86,9 @@ def _run_piece(piece: dict[str, Any], namespace: dict[str, Any], name: str) -> d
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """Print the traceback, without this file's frames."""
+    """Print the traceback, without the frames that lead to the code."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, ast.__file__):
         frames = frames.tb_next
     try:
         lines = traceback.format_exception(type(error), error, frames)

@@ -77,6 +77,28 @@ def test_code_that_ends_the_interpreter_is_its_own_doing(server: Server) -> None
         assert list(pool.map(ends, ENDS)) == [None] * len(ENDS)
 
 
+def test_a_fork_ends_with_its_code(server: Server) -> None:
+    """In a session too; there it answered the next request in place of its parent."""
+    with Session(server) as session:
+        forked = session.run("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint(pid > 0)")
+        assert forked["stdout"] == "False\nTrue\n"
+        assert [session.run(f"print({n})")["stdout"] for n in range(3)] == ["0\n", "1\n", "2\n"]
+
+
+def test_code_that_cannot_be_parsed(server: Server) -> None:
+    with Session(server) as session:
+        told = session.run("x = 1\n%time x")["stderr"]
+        assert told == '  File "<cell 1>", line 2\n    %time x\n    ^\nSyntaxError: invalid syntax\n'
+        own = session.run("import ast\nast.parse('%')")["stderr"]
+        assert own.startswith('Traceback (most recent call last):\n  File "<cell 2>", line 2, in <module>')
+
+
+def test_a_session_needs_no_body(server: Server) -> None:
+    answer = server.http.post("/sessions")
+    assert answer.status_code == 200
+    assert server.http.delete(f"/sessions/{answer.json()['session_id']}").status_code == 200
+
+
 def test_memory_of_a_session(server: Server) -> None:
     with Session(server, memory_limit_MB=200) as session:
         assert "MemoryError" in session.run("x = bytearray(400 << 20)")["stderr"]
