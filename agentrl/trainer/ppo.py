@@ -113,7 +113,8 @@ class RayPPOTrainer:
         metrics |= m.rollout_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
-        kept, counts = steps.choose_rows(rollouts, algorithm.filter_zero_variance_groups)
+        with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
+            kept, counts = steps.choose_rows(rollouts, algorithm.filter_zero_variance_groups)
         metrics |= counts
         if not len(kept):
             LOG.warning("step %d: no group has any variance in its rewards; nothing to learn from", step)

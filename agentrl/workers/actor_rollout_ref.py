@@ -5,6 +5,7 @@ Where the loss is: `PolicyLoss.__call__` in `policy_loss.py`, called for every m
 
 from __future__ import annotations
 
+import time
 from typing import Literal
 
 import torch
@@ -19,6 +20,7 @@ from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.cuts import MicroLimits
 from agentrl.workers.export import write_engine_weights, write_hf_folder
+from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
@@ -67,6 +69,7 @@ class ActorRolloutRefWorker(Worker):
             return
         self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor")
         self._loss = PolicyLoss(actor, longest_response(self.config))
+        self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, compute_dtype(fsdp, self.device))
         self.model = FSDPModel(net, self.device, fsdp, actor.optim, actor.grad_clip)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
@@ -101,12 +104,18 @@ class ActorRolloutRefWorker(Worker):
         seed = [self.config.trainer.seed, self.updates_done] if actor.shuffle else None
         plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed)
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
+        began = time.perf_counter()
         metrics = run_update(self.model, batch, plan, self._limits, self._loss, lr, self._loss.entropy_mode)
+        used = utilization(
+            actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)),
+            time.perf_counter() - began,
+            self._peak,
+        )
         self.updates_done += 1
         named = {f"actor/{name}": value for name, value in metrics.items()}
         if actor.use_kl_loss:
             named["actor/kl_coef"] = actor.kl_loss_coef
-        return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})
+        return DataProto(meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
 
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:

@@ -62,6 +62,7 @@ def test_metrics_have_the_names_that_dashboards_know(done: Run) -> None:
         "num_turns/mean",
         "tool_call_counts/mean",
         "timing_s/gen",
+        "timing_s/reward",
         "timing_s/old_log_prob",
         "timing_s/ref",
         "timing_s/adv",

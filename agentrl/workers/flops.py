@@ -1,0 +1,71 @@
+"""How much of a GPU's arithmetic an update uses: `perf/mfu/actor`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from agentrl.workers.collectives import max_over_ranks, sum_over_ranks
+
+PEAK_FLOPS = {
+    "GB200": 2500e12,
+    "B200": 2250e12,
+    "H20 ": 148e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "H800": 989e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "A40": 150e12,
+    "A10 ": 125e12,
+    "L20": 119e12,
+    "L4 ": 121e12,
+}
+"""Dense bfloat16 operations per second that the maker gives, by a part of the name; the first that fits counts."""
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Operations per second of a device; None where nobody gives a figure (CPUs, other types, unknown GPUs)."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return None
+    name = torch.cuda.get_device_name(device) + " "
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+
+
+class FlopCounter:
+    """Counts what training on rows takes: 6 per weight of a matrix and token, and the causal attention (PaLM, app. B).
+
+    Args:
+        lm: a dense causal language model, before it is sharded.
+    """
+
+    def __init__(self, lm: Any) -> None:
+        config = lm.config.get_text_config()
+        weights = sum(parameter.numel() for parameter in lm.parameters() if parameter.ndim > 1)
+        tied = lm.get_input_embeddings().weight is lm.get_output_embeddings().weight
+        self._weights = weights - (0 if tied else lm.get_input_embeddings().weight.numel())
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._attention = config.num_hidden_layers * config.num_attention_heads * width
+
+    def __call__(self, lengths: torch.Tensor) -> float:
+        """Operations of a forward and backward pass over rows of these lengths; recomputation does not count."""
+        lengths = lengths.double()
+        return float(6 * self._weights * lengths.sum() + 6 * self._attention * lengths.square().sum())
+
+
+def utilization(flops: float, seconds: float, peak: float | None) -> dict[str, float]:
+    """`perf/mfu/actor`, the same on every rank; nothing where the device's peak is not known.
+
+    Args:
+        flops: what this rank's rows took.
+        seconds: of this rank's update.
+        peak: operations per second of this rank's device.
+    """
+    if peak is None:
+        return {}
+    total, ranks = sum_over_ranks([flops, 1.0])
+    return {"perf/mfu/actor": total / (max_over_ranks([seconds])[0] * peak * ranks)}
