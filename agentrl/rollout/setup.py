@@ -95,6 +95,11 @@ class RolloutSetup:
         )
 
     @property
+    def _scores_by_source(self) -> bool:
+        """Whether scores come from the functions that `data_source` picks."""
+        return self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0
+
+    @property
     def pad_id(self) -> int:
         """Id that fills padding; it is masked everywhere, so any id of the vocabulary serves."""
         pad = self.renderer.tokenizer.pad_token_id
@@ -150,6 +155,20 @@ class RolloutSetup:
         if problems:
             raise PluginError("\n".join(problems))
 
+    def check_truth(self, sample: Sample) -> None:
+        """Refuse a row whose score would have nothing to compare with. A loop of the user's own may score itself.
+
+        Raises:
+            PluginError: names the row.
+        """
+        if not self._scores_by_source or not self.loop_of(sample).cls.__module__.startswith("agentrl."):
+            return
+        if truth_of(sample.data_source, sample.ground_truth, sample.extra_info) in (None, "", [], {}):
+            raise PluginError(
+                f"row {sample.index}: `reward_model.ground_truth` is not given, which the score of data_source "
+                f"'{sample.data_source}' compares with"
+            )
+
     def prompt_ids(self, sample: Sample) -> list[int]:
         """Ids of the first request of a row's trajectories."""
         loop, schemas = self.loop_of(sample), [spec.schema for spec in self.offered_tools(sample)]
@@ -192,15 +211,8 @@ class RolloutSetup:
             )
 
     def _check_score(self, sample: Sample) -> None:
-        """The row has a score function, and what that compares with."""
-        if self.config.custom_reward_function.path is not None or self.config.reward_model.combine.outcome == 0:
-            return
-        find_score(sample.data_source, load_code_score(self.config))
-        if not _has_truth(sample):
-            raise PluginError(
-                f"`reward_model.ground_truth` is not given, which the score of data_source '{sample.data_source}' "
-                "compares with"
-            )
+        if self._scores_by_source:
+            find_score(sample.data_source, load_code_score(self.config))
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:
@@ -227,12 +239,7 @@ def _routing(sample: Sample) -> tuple[object, ...]:
         tuple(sample.tool_config.get("available_tools", ("*",))),
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
-        _has_truth(sample),
     )
-
-
-def _has_truth(sample: Sample) -> bool:
-    return truth_of(sample.data_source, sample.ground_truth, sample.extra_info) not in (None, "", [], {})
 
 
 def num_workers(config: RunConfig) -> int:

@@ -71,6 +71,7 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup) ->
     def count_tokens(sample: Sample) -> int:
         try:
             setup.check_rows([sample])
+            setup.check_truth(sample)
         except PluginError as error:  # the row's number is that in all files
             raise PluginError(str(error).replace(f"row {sample.index}:", f"{dataset.place(sample)}:")) from error
         return len(setup.prompt_ids(sample))

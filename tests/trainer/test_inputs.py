@@ -100,6 +100,16 @@ def test_a_score_function_of_the_users_own_needs_no_ground_truth(config: RunConf
     assert prepare(config).total_steps == 6
 
 
+def test_a_loop_of_the_users_own_may_score_itself(config: RunConfig, tmp_path: Path):
+    write(tmp_path, *({"reward_model": {"style": "rule"}} for _ in range(4)))
+    loop = tmp_path / "own.py"
+    loop.write_text("from agentrl.interfaces import AgentLoopBase\n\n\nclass Own(AgentLoopBase):\n    pass\n")
+    (tmp_path / "loops.yaml").write_text(f"- {{name: own, _target_: '{loop}:Own'}}\n")
+    config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "own"
+    assert prepare(config).total_steps == 6
+
+
 def test_a_file_without_prompts(config: RunConfig, tmp_path: Path):
     pq.write_table(pa.table({"data_source": ["x"]}), tmp_path / "rows.parquet")
     assert "column 'prompt'" in refused(config)
