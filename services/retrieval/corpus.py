@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Corpus:
             try:
                 for first_row, rows, position in read(file):
                     yield Block(next(number), str(file), first_row, rows, done + position)
-            except (OSError, EOFError, ValueError) as error:
+            except (OSError, EOFError, ValueError, zlib.error) as error:
                 raise DataError(str(file), None, None, f"{type(error).__name__}: {error}", "a readable file") from error
             done += file.stat().st_size
 
@@ -154,10 +155,11 @@ def _contents(fields: dict[str, Any], file: str, number: int) -> str:
     """Take the text fields out of a row: `contents`, or `title` and `text` as `"Title"`, a line end and the text."""
     contents = fields.pop("contents", None)
     if contents is None:
-        title, text = fields.get("title"), fields.pop("text", None)
+        title, text = fields.get("title"), fields.get("text")
         if not isinstance(title, str) or not isinstance(text, str):
-            got = ", ".join(sorted(fields)) or "no field"
+            got = ", ".join(sorted(fields)) or "no other field"
             raise DataError(file, number, None, f"a row with {got} and no contents", _WANTED)
+        del fields["text"]
         return f'"{title}"\n{text}'
     if not isinstance(contents, str):
         raise DataError(file, number, "contents", type(contents).__name__, "a string")

@@ -75,6 +75,7 @@ def test_blank_lines_count_as_lines_only(tmp_path: Path) -> None:
         ({"id": True, "contents": "x"}, "column 'id'"),
         ({"id": "1", "contents": 3}, "column 'contents': got int"),
         ({"id": "1", "title": "x"}, "wanted `id, contents` or `id, title, text`"),
+        ({"id": "1", "text": "x"}, "a row with text and no contents"),
         ({"id": "1", "txt": "x"}, "got a row with txt"),
         ([1], "got list"),
     ],
@@ -93,7 +94,11 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(UserInputError, match="unknown format"):
         Corpus([tmp_path / "c.csv"])
     whole = gzip.compress(b'{"id": 1, "contents": "x"}\n' * 1000)
-    for name, content in (("cut.jsonl.gz", whole[:-20]), ("not.jsonl.gz", b"plain"), ("not.parquet", b"plain")):
+    broken = whole[:10] + b"\xff" * 20 + whole[30:]
+    for name, content in (
+        *(("cut.jsonl.gz", whole[:-20]), ("broken.jsonl.gz", broken)),
+        *(("not.jsonl.gz", b"plain"), ("not.parquet", b"plain")),
+    ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):
             documents(Corpus([tmp_path / name]))
