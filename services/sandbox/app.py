@@ -39,7 +39,7 @@ _IN_SESSION: dict[int | str, dict[str, Any]] = {
     404: {"model": Problem, "description": "No such session."},
 }
 
-_DEFAULTS = Body(default_factory=OpenSession)
+_DEFAULTS = Body(default_factory=lambda: OpenSession.model_validate({}))
 
 
 def make_app(options: Options, token: str | None = None) -> FastAPI:
