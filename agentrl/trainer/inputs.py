@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 
 from agentrl.chat.renderer import ChatRenderer
@@ -73,7 +74,8 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup) ->
             setup.check_rows([sample])
             setup.check_truth(sample)
         except PluginError as error:  # the row's number is that in all files
-            raise PluginError(str(error).replace(f"row {sample.index}:", f"{dataset.place(sample)}:")) from error
+            named = re.sub(rf"^row {sample.index}\b", lambda _: dataset.place(sample), str(error), flags=re.MULTILINE)
+            raise PluginError(named) from error
         return len(setup.prompt_ids(sample))
 
     dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)

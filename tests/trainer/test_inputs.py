@@ -90,6 +90,8 @@ def test_a_row_is_named_by_its_own_file(config: RunConfig, tmp_path: Path):
     second = write(tmp_path / "second", {}, {"agent_name": "tool_agnt"})
     config.data.train_files = [write(tmp_path), second]
     assert f"{second}, row 1: no agent loop is named 'tool_agnt'" in refused(config)
+    write(tmp_path / "second", {}, {"tool_config": {"available_tools": ["calculator"]}})
+    assert f"{second}, row 1 gives tools but has no `agent_name`" in refused(config)
 
 
 def test_a_score_function_of_the_users_own_needs_no_ground_truth(config: RunConfig, tmp_path: Path):
