@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -9,6 +10,7 @@ import uuid
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrl.services.common.logs import log
@@ -44,18 +46,23 @@ class Observed:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        status, started = 500, time.perf_counter()
+        status, has_begun, started = 500, False, time.perf_counter()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 MutableHeaders(scope=message)["X-Request-ID"] = request_id
             await send(message)
 
         with self._metrics.in_flight.track_inprogress():
             try:
                 await self._app(scope, receive, send_with_id)
+            except asyncio.CancelledError:  # the server ends
+                if has_begun:
+                    raise
+                detail = "the service stops, and did not wait longer for this request"
+                await JSONResponse({"detail": detail}, 503)(scope, receive, send_with_id)
             finally:
                 self._record(scope, status, time.perf_counter() - started, request_id)
 

@@ -73,7 +73,7 @@ def _add_retrieve(app: FastAPI, batcher: Batcher, options: ServerOptions) -> Non
         "/retrieve",
         summary="The best documents of each query.",
         response_model=Retrieved,
-        responses=problems(400, 401, 403, 413, 422, 429, 504),
+        responses=problems(400, 401, 403, 413, 422, 429, 503, 504),
         openapi_extra={"requestBody": body},
     )
     async def retrieve(request: Request) -> Response:

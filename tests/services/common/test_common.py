@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -181,8 +182,10 @@ def test_request_ids_are_taken_over_when_they_are_sane(client: httpx.Client) -> 
 
 
 SLOW_SERVICE = """
-import asyncio
+import asyncio, sys
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from agentrl.services.common.app import add_standard_routes
 from agentrl.services.common.serving import serve
 app = FastAPI(title="slow")
 hangups = []
@@ -190,12 +193,19 @@ hangups = []
 async def slow():
     await asyncio.sleep(0.5)
     return len(hangups)
-serve(app, "127.0.0.1", 0, on_hangup=lambda: hangups.append(1))
+@app.get("/never")
+async def never():
+    print("begun", flush=True)
+    await asyncio.sleep(60)
+add_standard_routes(
+    app, service="slow", token=None, registry=CollectorRegistry(), health=dict, not_ready=lambda: None
+)
+serve(app, "127.0.0.1", 0, on_hangup=lambda: hangups.append(1), grace_s=int(sys.argv[1]))
 """
 
 
 def test_sigterm_finishes_open_requests_and_exits_0() -> None:
-    process = subprocess.Popen([sys.executable, "-c", SLOW_SERVICE], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", SLOW_SERVICE, "10"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     url = json.loads(process.stderr.readline())["url"]
 
@@ -213,6 +223,22 @@ def test_sigterm_finishes_open_requests_and_exits_0() -> None:
     _, log = process.communicate(timeout=20)
     assert process.returncode == 0, log
     assert json.loads(log.splitlines()[-1])["event"] == "stopped"
+
+
+def test_a_request_that_outlasts_the_grace_is_told_so() -> None:
+    command = [sys.executable, "-c", SLOW_SERVICE, "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process, ThreadPoolExecutor(1) as pool:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        url = json.loads(process.stderr.readline())["url"]
+        answer = pool.submit(httpx.get, f"{url}/never", timeout=30, trust_env=False)
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert answer.result().status_code == 503
+        assert answer.result().json() == {"detail": "the service stops, and did not wait longer for this request"}
+        assert "x-request-id" in answer.result().headers
+        assert process.wait(30) == 0, process.stderr.read()
 
 
 STOPPED_AT_ONCE = """
