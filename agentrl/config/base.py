@@ -12,7 +12,12 @@ class Section(BaseModel):
     """One section of the run YAML."""
 
     model_config = ConfigDict(
-        extra="forbid", use_attribute_docstrings=True, validate_assignment=True, validate_default=True, frozen=False
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_assignment=True,
+        validate_default=True,
+        frozen=False,
+        allow_inf_nan=False,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import InputPath, OutputPath, Section
+from agentrl.config.base import InputPath, Names, OutputPath, Section
 
 
 class ServerConfig(Section):
@@ -156,8 +156,8 @@ class RolloutConfig(Section):
     """Tokens below this share of the likeliest one are not sampled."""
     repetition_penalty: float = Field(default=1.0, gt=0)
     """Above 1: tokens that were seen are less likely."""
-    stop: list[str] = Field(default_factory=list)
-    """Strings that end a turn."""
+    stop: Names = Field(default_factory=list)
+    """Strings that end a turn; one may stand without a list."""
     stop_token_ids: list[int] = Field(default_factory=list)
     """Ids that end a turn, besides the model's own."""
     ignore_eos: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 from recipes import overrides
@@ -57,6 +58,13 @@ def test_all_problems_come_in_one_error() -> None:
     keys = ["trainer.total_epoch", "data.seed", "trainer.backend", "trainer.test_freq", "override 'nonsense'"]
     assert sorted(key for key in keys for line in found if line.startswith(key)) == sorted(keys)
     assert len(found) == len(keys)
+
+
+@pytest.mark.parametrize("key", ["actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.entropy_coeff"])
+@pytest.mark.parametrize("value", [".inf", ".nan"])
+def test_a_number_is_finite(key: str, value: str) -> None:
+    (problem,) = problems(f"{key}={value}")
+    assert re.match(rf"{re.escape(key)}: got (NaN|Infinity), wanted a number", problem)
 
 
 def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:

@@ -160,6 +160,7 @@ algorithm:
         ("critic.model.fsdp_config.param_offload=True", "critic.fsdp_config.param_offload", True),
         ("critic.model.fsdp_config.dtype=bfloat16", "critic.fsdp_config.compute_dtype", "bfloat16"),
         ("trainer.logger=console", "trainer.logger", ["console"]),
+        ("actor_rollout_ref.rollout.stop=</search>", "actor_rollout_ref.rollout.stop", ["</search>"]),
     ],
 )  # fmt: skip
 def test_renamed_keys(override: str, key: str, expected: object) -> None:
