@@ -15,7 +15,7 @@ _CONFIG = (
     *("sandbox_url", "language", "run_timeout_s", "compile_timeout_s", "memory_limit_mb", "session"),
     *("retries", "backoff_s", "headers"),
 )
-_FENCED = re.compile(r"\s*```[\w+-]*\n(.*?)\n?```\s*", re.DOTALL)
+_FENCED = re.compile(r"\s*```[\w+-]*\r?\n(.*?)\r?\n?```\s*", re.DOTALL)
 
 
 class Python(BaseTool):

@@ -14,11 +14,14 @@ _CONFIG = (
     *TOOL_CONFIG,
     *("retrieval_service_url", "topk", "return_scores", "request_timeout_s", "retries", "backoff_s", "headers"),
     *("document_template", "query_template", "order", "max_documents", "max_document_chars", "empty_text"),
+    "max_query_chars",
 )
 _DOCUMENT_FIELDS = ("number", "title", "body", "contents", "score", "id", "query")
 _QUERY_FIELDS = ("query", "documents")
 _ORDERS = ("best_first", "best_last")
 _MAX_QUERIES = 16
+_MAX_QUERY_CHARS = 16_384
+"""What `agentrl serve retrieval` allows."""
 
 
 class Search(BaseTool):
@@ -27,8 +30,9 @@ class Search(BaseTool):
     Args:
         config: the service: `retrieval_service_url` (needed), `topk` (3; null: the service's own number),
             `return_scores` (true), `request_timeout_s` (10), `retries` (3), `backoff_s` (0.5, doubled at each retry),
-            `headers`. What the model reads: `document_template` (fields `{number} {title} {body} {contents} {score}
-            {id} {query}`), `query_template` (`{query} {documents}`), `order` (best_first or best_last),
+            `headers`, `max_query_chars` (16384, as the service allows; a longer query is the model's mistake). What the
+            model reads: `document_template` (fields `{number} {title} {body} {contents} {score} {id} {query}`),
+            `query_template` (`{query} {documents}`), `order` (best_first or best_last),
             `max_documents` of one query (null: all), `max_document_chars` (null: all), `empty_text`.
         tool_schema: None: the built-in one.
     """
@@ -55,6 +59,7 @@ class Search(BaseTool):
             raise ValueError(f"`config.retrieval_service_url` {error}") from error
         self._service.url = self._service.url.removesuffix("/retrieve")
         self._topk = config.get("topk", 3)
+        self._max_query_chars = int(config.get("max_query_chars", _MAX_QUERY_CHARS))
         self._with_scores = bool(config.get("return_scores", True))
         self._show = Documents(config)
 
@@ -87,6 +92,10 @@ class Search(BaseTool):
         queries = _queries(arguments)
         if not queries:
             return ToolResponse(text="search was not run: give `query_list`, a list of queries", is_error=True)
+        longest = max(map(len, queries))
+        if longest > self._max_query_chars:
+            allowed = f"a query has {longest} characters, and may have {self._max_query_chars}"
+            return ToolResponse(text=f"search was not run: {allowed}", is_error=True)
         self._service.scope = self.scope
         body = {"queries": queries, "topk": self._topk, "return_scores": self._with_scores}
         answer = await self._service.post("/retrieve", body)
@@ -159,7 +168,7 @@ def _fields(hit: Any, number: int, query: str, chars: int | None) -> JsonDict:
 
 
 def _queries(arguments: JsonDict) -> list[str]:
-    given = arguments.get("query_list", arguments.get("query"))
+    given = arguments.get("query_list") or arguments.get("query")
     queries = [given] if isinstance(given, str) else [str(query) for query in given or []]
     return [query for query in queries if query.strip()][:_MAX_QUERIES]
 

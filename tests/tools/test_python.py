@@ -34,8 +34,9 @@ async def test_code_runs_and_its_errors_are_shown(sandbox: Sandbox) -> None:
     tool = make(sandbox)
     await tool.create(files={"data.txt": base64.b64encode(b"seven").decode()})
     code = "print(open('data.txt').read(), input())"
-    response = await tool.execute({"code": f"```python\n{code}\n```"}, stdin="eight")
-    assert (response.text, response.is_error) == ("seven eight", False)
+    for end in ("\n", "\r\n"):
+        response = await tool.execute({"code": f"```python{end}{code}{end}```"}, stdin="eight")
+        assert (response.text, response.is_error) == ("seven eight", False)
     assert response.metrics["code_failed"] == 0.0
     assert response.metrics["code_seconds"] > 0
     failed = await tool.execute({"code": "print('before')\n1 / 0"})

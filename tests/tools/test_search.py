@@ -169,7 +169,12 @@ async def test_bare_documents(service: Service, config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "queries"),
-    [({"query": "one"}, ["one"]), ({"query_list": "one"}, ["one"]), ({"query_list": ["a", " ", "b"]}, ["a", "b"])],
+    [
+        ({"query": "one"}, ["one"]),
+        ({"query_list": "one"}, ["one"]),
+        ({"query_list": ["a", " ", "b"]}, ["a", "b"]),
+        ({"query_list": None, "query": "one"}, ["one"]),
+    ],
 )
 async def test_a_single_query(service: Service, arguments: dict[str, Any], queries: list[str]) -> None:
     tool = Search({"retrieval_service_url": service.url})
@@ -184,6 +189,16 @@ async def test_no_query_is_the_models_mistake(service: Service, arguments: dict[
     assert response.is_error
     assert "query_list" in response.text
     assert service.bodies == []
+
+
+async def test_a_query_over_the_services_limit_is_the_models_mistake(service: Service) -> None:
+    tool = Search({"retrieval_service_url": service.url, "max_query_chars": 20})
+    response = await tool.execute({"query_list": ["short", "q" * 21]})
+    assert response.is_error
+    assert response.text == "search was not run: a query has 21 characters, and may have 20"
+    assert service.bodies == []
+    assert not (await tool.execute({"query": "q" * 20})).is_error
+    await tool.release()
 
 
 async def test_a_service_that_hangs_or_hangs_up(service: Service) -> None:
