@@ -288,7 +288,8 @@ class AgentLoopBase(ABC):
         """Play the conversation to its end.
 
         Args:
-            sampling_params: as in SGLang's `/generate`, without `max_new_tokens`.
+            sampling_params: as in SGLang's `/generate`, without `max_new_tokens`; where the loop gives none either, a
+                turn may take what is left of the response.
             **row_fields: `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
                 `interaction_kwargs`, `index`.
         """

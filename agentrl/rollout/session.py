@@ -41,6 +41,7 @@ class Session:
     turn: int = 0
     generate_s: float = 0.0
     _last: Request | None = None
+    _prompt_length: int | None = None
 
     @classmethod
     def open(
@@ -85,11 +86,11 @@ class Session:
     def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:
         """Start the token stream; kept here so that a failure can report how far it came."""
         self.trajectory = Trajectory(prompt_ids, self.setup.limits.response_length)
-        self._last = None
+        self._last, self._prompt_length = None, len(prompt_ids)
         return self.trajectory
 
     async def generate(self, prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
-        """One turn on this trajectory's engine.
+        """One turn on this trajectory's engine; without `max_new_tokens` it may take what is left of the response.
 
         Raises:
             TokenStreamError: the request does not continue the last turn's tokens (R3).
@@ -97,6 +98,8 @@ class Session:
         """
         self._check_continues(prompt_ids)
         request = Request.of(prompt_ids)
+        if "max_new_tokens" not in sampling_params:
+            sampling_params = {**sampling_params, "max_new_tokens": self._room_after(prompt_ids)}
         config = self.setup.config
         if config.trainer.deterministic:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
@@ -121,6 +124,14 @@ class Session:
         request.sampled = output.token_ids
         self._last = request
         return output
+
+    def _room_after(self, prompt_ids: list[int]) -> int:
+        """Tokens that a turn may have: at least one, so that a loop which goes on for too long is told so."""
+        limits = self.setup.limits
+        if self._prompt_length is None:
+            self._prompt_length = len(prompt_ids)
+        left = limits.response_length - (len(prompt_ids) - self._prompt_length)
+        return max(min(left, limits.max_tokens_per_turn or left), 1)
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
         """R3: a request begins with the last one's ids and what was sampled then."""

@@ -195,7 +195,7 @@ class AgentLoopWorker:
 
     async def _finish(self, session: Session, output: AgentLoopOutput) -> RolloutRow:
         """Check, score and pack what the loop gave back."""
-        output = _checked(output, self._setup.loop_of(session.job.sample).name)
+        output = _checked(output, self._setup.loop_of(session.job.sample).name, self._setup.limits.response_length)
         fields = dict(output.extra_fields)
         row = RolloutRow(
             row=session.job.row,
@@ -282,14 +282,20 @@ def make_gate(rollout: RolloutConfig) -> ServiceGate:
     return ServiceGate(outage.failures, outage.backoff_s, outage.wait_s, engine_wait_s)
 
 
-def _checked(output: Any, loop: str) -> AgentLoopOutput:
+def _checked(output: Any, loop: str, response_length: int) -> AgentLoopOutput:
     """What a loop gave back; it may write its stop reason as text.
 
     Raises:
-        PluginError: it is no output, or has a stop reason that there is not.
+        PluginError: it is no output, is longer than it may be, or has a stop reason that there is not.
     """
     if not isinstance(output, AgentLoopOutput):
         raise PluginError(f"agent loop '{loop}': run returned {output!r:.200}, wanted an AgentLoopOutput")
+    if len(output.response_ids) > response_length:
+        count = len(output.response_ids)
+        raise PluginError(
+            f"agent loop '{loop}': its response has {count} tokens, where data.max_response_length allows "
+            f"{response_length}"
+        )
     reasons = [reason.value for reason in StopReason]
     if output.stop_reason not in reasons:
         hint = suggest(str(output.stop_reason), reasons)
