@@ -70,8 +70,9 @@ def load_score_function(config: RunConfig, workers: int = 1) -> ScoreFunction:
     if section.path is not None and section.path in plugins.known("rewards"):
         function = cast(ScoreFunction, plugins.resolve("rewards", section.path))
     elif section.path is not None:
-        separator = ":" if section.path.endswith(".py") else "."
-        function = cast(ScoreFunction, plugins.resolve("rewards", f"{section.path}{separator}{section.name}"))
+        path = section.path.removeprefix("pkg://")  # how verl marks a module
+        separator = ":" if path.endswith(".py") else "."
+        function = cast(ScoreFunction, plugins.resolve("rewards", f"{path}{separator}{section.name}"))
     if not callable(function) or isinstance(function, type):
         raise PluginError(f"custom_reward_function: {section.name} in {section.path} is not a function")
     return functools.partial(function, **section.reward_kwargs) if section.reward_kwargs else function

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from agentrl.config.root import RunConfig
 from agentrl.errors import PluginError, RewardError
 from agentrl.interfaces import RewardInput
 from agentrl.rewards import NaiveRewardManager, default_compute_score
+from agentrl.rewards.loading import load_score_function
+from agentrl.rewards.scores import gsm8k
 
 ITEM = RewardInput("openai/gsm8k", "#### 72", "72", {"num_turns": 2})
 
@@ -96,3 +99,9 @@ async def test_sync_functions_overlap() -> None:
     start = time.perf_counter()
     await asyncio.gather(*(manager.score(ITEM) for _ in range(20)))
     assert time.perf_counter() - start < 8
+
+
+def test_verls_mark_of_a_module_is_understood() -> None:
+    section = {"path": "pkg://agentrl.rewards.scores.gsm8k", "name": "extract_answer"}
+    config = RunConfig.model_validate({"custom_reward_function": section})
+    assert load_score_function(config) is gsm8k.extract_answer
