@@ -114,12 +114,13 @@ def _add_routes(app: FastAPI, current: Any) -> None:
     @app.get("/languages", summary="Languages of `/run_code` that are installed.", responses=problems(401, 403))
     async def languages(service: SandboxService = current) -> dict[str, str]:
         """The version of each, by name."""
-        layout = service.isolation.layout
-        names = sorted(service.languages)
+        layout, versions = service.isolation.layout, service.versions
+        new = [name for name in service.languages if not versions.get(name)]
         told = await asyncio.gather(
-            *(asyncio.to_thread(language_version, service.languages[name], layout) for name in names)
+            *(asyncio.to_thread(language_version, service.languages[name], layout) for name in new)
         )
-        return dict(zip(names, told, strict=True))
+        versions.update(zip(new, told, strict=True))
+        return {name: versions[name] for name in sorted(versions)}
 
     @app.post("/run_code", summary="Run code once.", response_model=RunCodeAnswer, responses=_REFUSALS)
     async def run_code(body: RunCode, request: Request, service: SandboxService = current) -> Response:

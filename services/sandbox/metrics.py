@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agentrl.services.sandbox.protocol import RunCodeAnswer
+from agentrl.services.sandbox.protocol import CommandResult, Status
 
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -23,11 +23,16 @@ class SandboxMetrics:
         self._refused = Counter(f"{prefix}_refused", "Requests answered 429", registry=registry)
         self._registry, self._prefix = registry, prefix
 
-    def count(self, language: str, answer: RunCodeAnswer) -> None:
-        """Count one run."""
-        result = answer.run_result or answer.compile_result
+    def count(self, language: str, status: Status, result: CommandResult | None) -> None:
+        """Count one run.
+
+        Args:
+            language: its name.
+            status: of the run.
+            result: how its program, or the compiler, ended; None: not told, or it could not be run.
+        """
         timed_out = result is not None and result.status == "TimeLimitExceeded"
-        self._runs.labels(language, "TimeLimitExceeded" if timed_out else answer.status).inc()
+        self._runs.labels(language, "TimeLimitExceeded" if timed_out else status).inc()
         if result is not None and result.execution_time is not None:
             self._seconds.labels(language).observe(result.execution_time)
 

@@ -49,6 +49,8 @@ class SandboxService:
     def __init__(self, options: Options, pool: Pool, languages: dict[str, Language], metrics: SandboxMetrics) -> None:
         self.options, self.isolation, self.pool = options, pool.isolation, pool
         self.languages, self.metrics = languages, metrics
+        self.versions: dict[str, str] = {}
+        """What languages say about themselves, of those that were asked."""
         self.watch = Watch()
         self.admission = Admission(options.parallel, options.queue, options.queue_s)
         self.runner = Runner(pool, self.watch, options)
@@ -68,7 +70,7 @@ class SandboxService:
                 *(language, request.code, request.stdin or "", request.files, request.fetch_files),
                 *(self._compiler_limits(request.compile_timeout), run),
             )
-        self.metrics.count(language.name, answer)
+        self.metrics.count(language.name, answer.status, answer.run_result or answer.compile_result)
         return answer
 
     async def open_session(self, request: OpenSession, client: str) -> SessionAnswer:
@@ -117,7 +119,7 @@ class SandboxService:
         finally:
             session.busy -= 1
             session.used_at = time.monotonic()
-        self.metrics.count("python", answer)
+        self.metrics.count("python", answer.status, answer.run_result)
         return answer
 
     async def run_jupyter(self, request: RunJupyter, client: str) -> RunJupyterAnswer:
@@ -131,9 +133,11 @@ class SandboxService:
         async with self.admission.place(client):
             try:
                 async with open_interpreter(self.pool, self.watch, limits, request.files) as interpreter:
-                    return await run_cells(interpreter, request, self.options.files_mb * MIB)
+                    answer = await run_cells(interpreter, request, self.options.files_mb * MIB)
             except SandboxFault as error:
-                return RunJupyterAnswer(status="SandboxError", message=str(error))
+                answer = RunJupyterAnswer(status="SandboxError", message=str(error))
+        self.metrics.count("python", answer.status, None)
+        return answer
 
     async def judge(self, request: Judge, client: str) -> JudgeAnswer:
         """Answer `POST /judge`.
@@ -165,11 +169,13 @@ class SandboxService:
                 tested = self.runner.program(language, check.follow(request.code), request.files)
             try:
                 async with self.admission.place(client):
-                    result = (await self.runner.run(tested, test.input or "", limits)).result
-                return (result, True) if check is None else check.read(result)
+                    ran = await self.runner.run(tested, test.input or "", limits)
             except SandboxFault as error:
+                self.metrics.count(language.name, "SandboxError", None)
                 faults.append(str(error))
                 raise
+            self.metrics.count(language.name, "Success" if ran.ok else "Failed", ran.result)
+            return (ran.result, True) if check is None else check.read(ran.result)
 
         results = await judge(request.tests, run, self.options.parallel, request.stop_early)
         return conclude(results, compiled, faults)

@@ -188,6 +188,13 @@ def judge(server: Server, code: str, tests: list[dict[str, Any]], **fields: Any)
     return answer.json()  # type: ignore[no-any-return]
 
 
+def runs(server: Server, language: str, status: str) -> float:
+    """How many `/metrics` has counted."""
+    name = f'agentrl_sandbox_runs_total{{language="{language}",status="{status}"}} '
+    lines = server.http.get("/metrics").text.splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
 def test_judge_says_how_each_test_went(server: Server) -> None:
     code = "import sys\nn = int(input())\nif n == 3: sys.exit(1)\nwhile n == 4: pass\nprint(n * n)"
     tests = [{"input": str(n), "output": str(n * n if n != 2 else 5)} for n in range(1, 5)]
@@ -221,7 +228,9 @@ def test_judge_fails_a_program_that_ends_before_its_check(
 ) -> None:
     if language not in server.http.get("/languages").json():
         pytest.skip(f"{language} is not installed")
+    before = runs(server, language, "Success")
     (result,) = judge(server, ends, [{"assert": check}], language=language)["tests"]
+    assert runs(server, language, "Success") == before + 1
     assert (result["passed"], result["verdict"]) == (False, "WrongAnswer")
     assert result["run_result"]["stdout"] == output
     says = {"bash": "printf x", "python": "print('x', end='')", "nodejs": "process.stdout.write('x')"}[language]
