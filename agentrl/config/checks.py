@@ -158,6 +158,11 @@ def check_group_size(config: RunConfig) -> Problems:
     name, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if name in GROUP_ESTIMATORS and n < 2 and not config.trainer.val_only:
         yield f"actor_rollout_ref.rollout.n: got {n}, wanted 2 or more: adv_estimator {name} compares rollouts"
+    elif config.algorithm.filter_zero_variance_groups and n < 2:
+        yield (
+            f"algorithm.filter_zero_variance_groups: got true, but with actor_rollout_ref.rollout.n {n} no group has "
+            "any variance: every row would be left out"
+        )
 
 
 def check_critic(config: RunConfig) -> Problems:

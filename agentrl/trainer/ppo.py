@@ -129,10 +129,11 @@ class RayPPOTrainer:
             metrics |= steps.add_old_log_probs(batch, computed, config)
         if services.reference is not None:
             with timer("ref"):
-                batch = batch.union(services.reference.compute_ref_log_prob(batch))
+                reference = services.reference.compute_ref_log_prob(batch)
+                metrics |= steps.add_finite(batch, reference, "ref_log_prob", instead="old_log_probs")
         if services.critic is not None:
             with timer("values"):
-                batch = batch.union(services.critic.compute_values(batch))
+                metrics |= steps.add_finite(batch, services.critic.compute_values(batch), "values")
         with timer("adv"):
             metrics |= steps.add_rewards(batch, algorithm, self.state.kl_controller)
             steps.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)

@@ -64,7 +64,8 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
         batch.batch["old_log_probs"] = rollout
         return {}
     finite, dropped = drop_non_finite_rows(mask, computed.batch["old_log_probs"], rollout)
-    old = torch.where(finite.bool(), computed.batch["old_log_probs"], 0.0)
+    # What is not finite gives way to the rollout's, which always are: the row is out of the loss, not of its group.
+    old = torch.where(finite.bool(), computed.batch["old_log_probs"], rollout)
     entropy = aggregate_loss(computed.batch["entropys"], finite, config.actor_rollout_ref.actor.loss_agg_mode)
     batch.batch |= {"old_log_probs": old, LOSS_MASK: finite}
     metrics = {"actor/entropy": float(entropy), "training/non_finite_rows": float(dropped)}
@@ -77,6 +78,23 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
         batch.batch |= {"rollout_is_weights": weights, LOSS_MASK: kept}
         metrics |= more
     return metrics
+
+
+def add_finite(batch: DataProto, more: DataProto, name: str, instead: str | None = None) -> Metrics:
+    """Add a column; a row where it is not finite leaves the loss, so that it spoils no other row.
+
+    Args:
+        batch: the rollouts, with their old log-probs.
+        more: holds the column.
+        name: of the column.
+        instead: the column whose values such a row gets; None: zeros.
+    """
+    mask, values = batch.batch["response_mask"], more.batch[name]
+    finite, dropped = drop_non_finite_rows(mask, values)
+    neutral = torch.zeros_like(values) if instead is None else batch.batch[instead]
+    batch.batch[name] = torch.where(finite.bool(), values, neutral)
+    batch.batch[LOSS_MASK] = batch.batch[LOSS_MASK] * finite.to(batch.batch[LOSS_MASK].dtype)
+    return {f"training/non_finite_rows/{name}": float(dropped)} if dropped else {}
 
 
 def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLController) -> Metrics:

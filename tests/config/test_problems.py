@@ -102,6 +102,14 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         (["algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=false"], "critic.ppo_micro_batch_size_per_gpu: not"),
         (["algorithm.adv_estimator=gae", "critic.ppo_mini_batch_size=17"], "critic.ppo_mini_batch_size: got 17"),
         (["actor_rollout_ref.rollout.n=1"], "actor_rollout_ref.rollout.n: got 1, wanted 2 or more"),
+        (
+            [
+                "actor_rollout_ref.rollout.n=1",
+                "algorithm.adv_estimator=gae",
+                "algorithm.filter_zero_variance_groups=true",
+            ],
+            "algorithm.filter_zero_variance_groups: got true, but with actor_rollout_ref.rollout.n 1",
+        ),
         (["trainer.critic_warmup=3"], "trainer.critic_warmup: got 3, but there is no critic with grpo"),
         (["algorithm.kl_ctrl.type=adaptive"], "got 'adaptive', but algorithm.use_kl_in_reward is false"),
         (

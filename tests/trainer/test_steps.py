@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from agentrl.config import RunConfig
+from agentrl.config.root import KLControlConfig
 from agentrl.data_proto import DataProto
 from agentrl.trainer import steps
 
@@ -88,6 +89,24 @@ def test_rows_with_log_probs_that_are_not_finite_leave_the_loss():
     assert metrics["training/non_finite_rows"] == 1
     assert batch.batch["old_log_probs"].isfinite().all()
     assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("name", ["ref_log_prob", "values"])
+def test_a_row_that_a_frozen_model_or_the_critic_cannot_judge_spoils_no_other(name: str):
+    batch = rollouts([0, 1, 1], ["a", "a", "b"])
+    steps.add_old_log_probs(batch, computed(3), config())
+    column = torch.full((3, 3), -1.0)
+    column[1, 0], column[2, 2] = math.nan, math.inf  # the latter stands where nothing was sampled
+    metrics = steps.add_finite(batch, DataProto({name: column}), name, "old_log_probs" if name[0] == "r" else None)
+    assert metrics == {f"training/non_finite_rows/{name}": 1.0}
+    batch.batch |= {"ref_log_prob": batch.batch["old_log_probs"], "values": torch.zeros(3, 3)} | batch.batch
+    algorithm = config(use_kl_in_reward=True, adv_estimator="gae").algorithm
+    controller = steps.make_kl_controller(KLControlConfig(type="adaptive"))
+    steps.add_rewards(batch, algorithm, controller)
+    assert math.isfinite(controller.value)
+    steps.add_advantages(batch, ["a", "a", "b"], algorithm)
+    assert batch.batch["advantages"].isfinite().all()
+    assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
 
 
 def test_kl_in_reward_and_its_controller():
