@@ -180,7 +180,7 @@ def load_interactions(path: str | Path, near: Path | None = None) -> dict[str, I
         where = f"{file}: interaction[{index}]"
         _check_keys(entry, ("name", "class_name", "config"), ("class_name",), where)
         cls = _resolve("interactions", entry["class_name"], file, where)
-        name = str(entry.get("name") or cls.__name__.removesuffix("Interaction").lower())
+        name = str(entry.get("name") or getattr(cls, "__name__", "").removesuffix("Interaction").lower())
         if name in specs:
             raise ConfigError(f"{where}: two interactions are named '{name}'; give one of them another `name`")
         specs[name] = InteractionSpec(name, cls, _mapping(entry, "config", where))

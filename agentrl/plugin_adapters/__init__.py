@@ -17,6 +17,8 @@ from agentrl.types import JsonDict
 
 __all__ = ["as_interaction", "as_tool", "schema_of", "takes_context"]
 
+_NO_TOOL = "{!r} is not a tool: a class or a function is wanted"
+
 
 def schema_of(plugin: Any, config: JsonDict) -> JsonDict:
     """The schema that a tool class or function brings along.
@@ -25,6 +27,8 @@ def schema_of(plugin: Any, config: JsonDict) -> JsonDict:
         PluginError: it has none, or it is no tool.
     """
     try:
+        if not callable(plugin):
+            raise PluginError(_NO_TOOL.format(plugin))
         if not isinstance(plugin, type):
             return function_schema(plugin)
         if issubclass(plugin, BaseTool):
@@ -54,7 +58,7 @@ def as_tool(plugin: Any, config: JsonDict, schema: JsonDict) -> BaseTool:
         )
     if callable(plugin):
         return FunctionTool(plugin, config, schema)
-    raise PluginError(f"{plugin!r} is not a tool: a class or a function is wanted")
+    raise PluginError(_NO_TOOL.format(plugin))
 
 
 def takes_context(plugin: Any, schema: JsonDict) -> bool:

@@ -156,7 +156,10 @@ async def _is_manager(plugin: type) -> None:
 
 
 async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
-    parser = resolve("tool_parsers", name)()
+    cls = resolve("tool_parsers", name)
+    if not isinstance(cls, type):
+        raise PluginError(f"{cls!r} is not a tool parser: derive it from agentrl.interfaces.ToolParser")
+    parser = cls()
 
     async def plain() -> None:
         turn = parser.parse(example.get("text", "The answer is 42."))

@@ -166,6 +166,8 @@ def test_broken_plugins_fail_with_the_clause(
         (("calculator", "--kind", "tool"), "got 'tool'. Did you mean 'tools'?"),
         (("calculator", "--kind", "interactions"), "no interaction is named 'calculator'"),
         (("mine.py:double",), "cannot tell what it is: give --kind"),
+        (("json.decoder", "--kind", "tools"), "is not a tool: a class or a function is wanted"),
+        (("json.decoder", "--kind", "tool_parsers"), "is not a tool parser: derive it from"),
         (("broken_loop",), "there is no module 'mine_that_is_not_there'"),
         (("calculator", "--example", "{"), "--example is not JSON"),
         (("calculator", "--example", "[]"), "wanted a JSON object"),

@@ -97,6 +97,7 @@ BROKEN_TOOLS: dict[str, tuple[Any, str]] = {
         "tool_schema.function.parameters: 'objct' is not valid",
     ),
     "a class that is no tool": ({"tools": [{"class_name": "pathlib.Path"}]}, "Path is not a tool"),
+    "a module": ({"tools": [{"class_name": "json.decoder"}]}, "is not a tool: a class or a function is wanted"),
     "tool config": (
         {"tools": [{"class_name": "search", "config": {"retrieval_service_url": "http://x", "top_k": 1}}]},
         "unknown key 'config.top_k'. Did you mean 'topk'?",
@@ -117,6 +118,12 @@ def test_broken_tool_yaml(tmp_path: Path, case: str) -> None:
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_an_interaction_that_is_no_class(tmp_path: Path) -> None:
+    path = write(tmp_path, {"interaction": [{"class_name": "os.path:sep"}]})
+    with pytest.raises(PluginError, match="interaction\\[0\\]: '/' is not an interaction"):
+        load_interactions(path)
 
 
 def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
