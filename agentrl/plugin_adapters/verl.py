@@ -11,21 +11,33 @@ from agentrl.interfaces import BaseInteraction, BaseTool
 from agentrl.plugin_adapters.functions import call
 from agentrl.types import InteractionResponse, JsonDict, Message, ToolResponse
 
+_OPTIONAL: JsonDict = {"enum": None, "strict": False}
+"""Fields of verl's schemas that need not be given."""
+
 
 class SchemaView(dict[str, Any]):
-    """A schema that also reads as attributes, as verl's pydantic models do."""
+    """A schema that also reads as attributes on every level, as verl's pydantic models do."""
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__({name: _view(value) for name, value in dict(*args, **fields).items()})
 
     def __getattr__(self, name: str) -> Any:
-        """Return `self[name]`."""
-        try:
-            value = self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-        return SchemaView(value) if isinstance(value, dict) else value
+        """Return `self[name]`, or what verl's models have where a schema does not say."""
+        if name in self:
+            return self[name]
+        if name in _OPTIONAL:
+            return _OPTIONAL[name]
+        raise AttributeError(name)
 
     def model_dump(self, **_: Any) -> JsonDict:
         """The plain mapping."""
         return dict(self)
+
+
+def _view(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value if isinstance(value, SchemaView) else SchemaView(value)
+    return [_view(item) for item in value] if isinstance(value, list) else value
 
 
 class VerlTool(BaseTool):

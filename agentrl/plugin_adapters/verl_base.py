@@ -20,9 +20,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Schema(SchemaView):
     """A JSON object with attributes; also stands for the parts of a function schema."""
 
-    def __init__(self, *args: Any, **fields: Any) -> None:
-        super().__init__(*args, **fields)
-
     @classmethod
     def model_validate(cls, value: Any) -> Schema:
         """From a mapping."""

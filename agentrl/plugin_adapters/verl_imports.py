@@ -21,7 +21,10 @@ _BASE = "agentrl.plugin_adapters.verl_base"
 MODULES: dict[str, tuple[str, dict[str, str]]] = {
     "verl": ("", {}),
     "verl.tools": ("", {}),
-    "verl.tools.base_tool": (_BASE, {"BaseTool": "BaseTool"}),
+    "verl.tools.base_tool": (
+        _BASE,
+        {"BaseTool": "BaseTool", "OpenAIFunctionToolSchema": "Schema", "ToolResponse": "ToolResponse"},
+    ),
     "verl.tools.schemas": (
         _BASE,
         {
@@ -38,6 +41,7 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
     "verl.utils.rollout_trace": (_BASE, {"rollout_trace_op": "rollout_trace_op"}),
     "verl.utils.reward_score": ("agentrl.rewards.dispatcher", {"default_compute_score": "default_compute_score"}),
     "verl.utils.reward_score.gsm8k": ("agentrl.rewards.scores.gsm8k", {"compute_score": "compute_score"}),
+    "verl.utils.reward_score.math_reward": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
 }
 """verl's module: where its names come from here, and which they are."""

@@ -10,6 +10,7 @@ import pytest
 
 from agentrl.errors import PluginError
 from agentrl.plugin_adapters import as_interaction, as_tool, schema_of
+from agentrl.plugin_adapters.verl import VerlTool
 from agentrl.plugin_adapters.verl_imports import BUILT_INS
 from agentrl.plugin_config import load_agent_loops, load_interactions, load_tools
 from agentrl.plugins import load_file, resolve
@@ -70,6 +71,30 @@ def test_other_imports_from_verl_say_what_to_do(tmp_path: Path, line: str) -> No
     with pytest.raises(PluginError, match=r"verl is not installed; .*verl\.tools\.base_tool.*port_from_verl") as caught:
         load_file(tmp_path / "more.py")
     assert line.split()[1].split(".")[-1] in str(caught.value)
+
+
+def test_a_schema_reads_as_verls_models_do(tmp_path: Path) -> None:
+    (tmp_path / "ported.py").write_text(
+        "from verl.tools.base_tool import BaseTool, OpenAIFunctionToolSchema\n"
+        "from verl.utils.reward_score.math_reward import compute_score\n\n"
+        "class Tool(BaseTool):\n"
+        "    def __init__(self, config, tool_schema: OpenAIFunctionToolSchema):\n"
+        "        super().__init__(config, tool_schema)\n"
+        "        self.seen = [(name, one.type, one.enum) for name, one in\n"
+        "                     tool_schema.function.parameters.properties.items()]\n"
+        "        self.strict = tool_schema.function.strict\n"
+        "        self.plain = tool_schema.model_dump(exclude_unset=True)\n\n"
+        "    async def execute(self, instance_id, parameters, **kwargs):\n"
+        "        return f'{self.seen} {self.strict}', 0.0, {}\n"
+    )
+    properties = {"a": {"type": "string"}, "b": {"type": "integer", "enum": [1, 2]}}
+    schema = {"function": {"name": "t", "parameters": {"type": "object", "properties": properties}}}
+    tool = as_tool(load_file(tmp_path / "ported.py").Tool, {}, schema)
+    assert isinstance(tool, VerlTool)
+    assert tool._tool.plain == schema
+    assert tool._tool.seen == [("a", "string", None), ("b", "integer", [1, 2])]
+    assert tool._tool.strict is False
+    assert not hasattr(tool._tool.tool_schema, "other")
 
 
 def test_verls_own_plugins_are_agentrls_where_verl_is_missing(tmp_path: Path) -> None:
