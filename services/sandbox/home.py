@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ def own_folder() -> Iterator[Path]:
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
         _remove_if_left(old)
-    home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    home = parent / f"{_PREFIX}{secrets.token_hex(8)}"
     try:
+        home.mkdir(0o700)
         home.chmod(0o711)  # code that is another user has to get through to its own folder
         lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -31,7 +33,11 @@ def own_folder() -> Iterator[Path]:
         finally:
             os.close(lock)
     finally:
-        remove_folder(home)
+        try:
+            remove_folder(home)
+        except BaseException:  # a signal: it comes once
+            remove_folder(home)
+            raise
 
 
 def _remove_if_left(folder: Path) -> None:
