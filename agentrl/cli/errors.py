@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, CheckpointError
 
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _settings = {"debug": False}
 
@@ -21,18 +23,27 @@ def set_debug(debug: bool) -> None:
 
 
 class ErrorGroup(TyperGroup):
-    """The root command: agentrl's own errors become messages; any other exception is a bug and keeps its traceback."""
+    """The root command: agentrl's own errors, and a full disk, become messages; any other exception is a bug."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a subcommand."""
         try:
             return super().invoke(ctx)
         except AgentRLError as error:
-            if _settings["debug"]:
-                typer.echo(traceback.format_exc(), err=True)
-            typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-            typer.echo(str(error), err=True)
+            _tell(str(error))
             raise typer.Exit(error.exit_code) from error
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            _tell(f"cannot write {error.filename or 'a file'}: {error.strerror}")
+            raise typer.Exit(CheckpointError.exit_code) from error
         except (KeyboardInterrupt, typer.Abort) as error:  # a command inside a command turns the first into the second
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
+
+
+def _tell(message: str) -> None:
+    if _settings["debug"]:
+        typer.echo(traceback.format_exc(), err=True)
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(message, err=True)

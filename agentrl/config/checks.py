@@ -40,7 +40,9 @@ def check_files(config: RunConfig) -> Problems:
     if score is not None and score.endswith(".py"):  # else a dotted module
         named["custom_reward_function.path"] = score
     for key, path in named.items():
-        if path is not None and not os.path.exists(path):
+        if path is not None and os.path.isdir(path):
+            yield f"{key}: got '{path}', which is a folder, wanted a file"
+        elif path is not None and not os.path.exists(path):
             yield (
                 f"{key}: got '{path}', which does not exist: looked for as given, beside the YAML that names it and in "
                 "agentrl's configs/"

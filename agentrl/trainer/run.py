@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from agentrl.config import RunConfig, dump_config
 from agentrl.observability.trackers import Tracker
+from agentrl.trainer.folders import make_folders
 from agentrl.trainer.ppo import RayPPOTrainer
 
 CONFIG_FILE = "config.yaml"
@@ -28,7 +29,14 @@ def run_training(config: RunConfig, trackers: Sequence[Tracker] | None = None) -
         KeyboardInterrupt: Ctrl-C or SIGTERM, after a clean stop.
     """
     trainer = RayPPOTrainer(config, trackers)
-    trainer.folder.mkdir(parents=True, exist_ok=True)
+    make_folders(
+        {
+            "trainer.default_local_dir": config.trainer.default_local_dir,
+            "trainer.rollout_data_dir": config.trainer.rollout_data_dir,
+            "trainer.validation_data_dir": config.trainer.validation_data_dir,
+            "actor_rollout_ref.rollout.weight_sync_dir": config.actor_rollout_ref.rollout.weight_sync_dir,
+        }
+    )
     (trainer.folder / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
     trainer.fit()
     return trainer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +88,23 @@ def test_exit_codes(error: BaseException, code: int) -> None:
     result = runner.invoke(failing, ["fail"])
     assert result.exit_code == code
     assert result.stderr.strip() == ("interrupted" if code == 130 else "error: x")
+
+
+def test_a_full_disk_is_a_message_wherever_it_is_met() -> None:
+    failing = typer.Typer(cls=ErrorGroup)
+
+    @failing.callback()
+    def nothing() -> None:
+        pass
+
+    @failing.command()
+    def fail(number: int) -> None:
+        raise OSError(number, os.strerror(number), "dumps/3.jsonl")
+
+    result = runner.invoke(failing, ["fail", str(errno.ENOSPC)])
+    assert result.exit_code == 4
+    assert result.stderr.strip() == "error: cannot write dumps/3.jsonl: No space left on device"
+    assert isinstance(runner.invoke(failing, ["fail", str(errno.EBADF)]).exception, OSError)
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -76,6 +76,16 @@ def test_dry_run_finds_what_the_run_would_stumble_over(
     assert result.stdout == ""
 
 
+def test_folders_that_cannot_be_written_to_are_found_before_anything_starts(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    keys = [f"trainer.{name}" for name in ("default_local_dir", "rollout_data_dir", "validation_data_dir")]
+    keys.append("actor_rollout_ref.rollout.weight_sync_dir")
+    result = runner.invoke(app, ["train", str(recipe), *(f"{key}={tmp_path}/file/x" for key in keys)])
+    assert result.exit_code == 2
+    for key in keys:
+        assert f"{key}: got '{tmp_path}/file/x', which cannot be written to: Not a directory" in result.stderr
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path, tiny_model_dir: Path) -> Path:
     folder = tmp_path / "run" / "global_step_3"

@@ -81,6 +81,10 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         (["actor_rollout_ref.rollout.multi_turn.tool_config_path=no.yaml"], "got 'no.yaml', which does not exist"),
         (["actor_rollout_ref.rollout.multi_turn.interaction_config_path=no.yaml"], "which does not exist"),
         (["actor_rollout_ref.rollout.agent.agent_loop_config_path=no.yaml"], "which does not exist"),
+        (
+            ["actor_rollout_ref.rollout.multi_turn.tool_config_path=/tmp"],
+            "tool_config_path: got '/tmp', which is a folder, wanted a file",
+        ),
         (["custom_reward_function.path=no.py"], "custom_reward_function.path: got 'no.py', which does not exist"),
         (["actor_rollout_ref.rollout.multi_turn.format=herms"], "no tool parser"),
         (["actor_rollout_ref.rollout.agent.default_agent_loop=tol_agent"], "Did you mean 'tool_agent'?"),

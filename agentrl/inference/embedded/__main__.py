@@ -41,6 +41,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
         value = getattr(given, name)
         if value is not None and value <= 0:
             parser.error(f"--{name.replace('_', '-')}: got {value}, wanted a positive number")
+    if not 0 <= given.port <= 65535:
+        parser.error(f"--port: got {given.port}, wanted 0 (any free one) to 65535")
     return EngineOptions(**vars(given))
 
 

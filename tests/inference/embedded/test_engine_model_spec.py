@@ -97,7 +97,7 @@ def test_the_command_line() -> None:
     )
     assert (options.model, options.port, options.threads, options.deterministic) == ("m", 1, 2, True)
     assert options.weight_version == "5"
-    for bad in (["--threads", "0"], ["--prefill-chunk", "-1"], ["--dtype", "int8"], []):
+    for bad in (["--threads", "0"], ["--prefill-chunk", "-1"], ["--dtype", "int8"], ["--port", "70000"], []):
         with pytest.raises(SystemExit):
             parse_options(["--model", "m", *bad] if bad else [])
 

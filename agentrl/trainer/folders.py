@@ -1,0 +1,32 @@
+"""The folders that a run writes to: made, and tried, before anything is started."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentrl.errors import ConfigError
+
+
+def make_folders(folders: Mapping[str, str | None]) -> None:
+    """Make folders and write to each.
+
+    Args:
+        folders: path by the key that names it; None: not asked for.
+
+    Raises:
+        ConfigError: every folder that cannot be made or written to.
+    """
+    problems = []
+    for key, folder in folders.items():
+        if folder is None:
+            continue
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            problems.append(f"{key}: got '{folder}', which cannot be written to: {error.strerror or error}")
+    if problems:
+        raise ConfigError(problems)
