@@ -52,7 +52,8 @@ def load(path: str | Path | None, overrides: Sequence[str], model: type[M], chec
     resolve(recipe, model)
     config, wrong = _build(recipe.tree, model)
     problems |= wrong
-    lines = recipe.problems + list(problems.values())
+    told = tuple(line.partition(": ")[0] for line in recipe.problems)  # a reference that leads nowhere is no number too
+    lines = recipe.problems + [line for key, line in problems.items() if key not in told]
     if config is not None:
         # A check that looks at a default which stands in for a wrong value would only confuse.
         found = (line for check in checks for line in check(config))

@@ -67,6 +67,11 @@ def test_a_number_is_finite(key: str, value: str) -> None:
     assert re.match(rf"{re.escape(key)}: got (NaN|Infinity), wanted a number", problem)
 
 
+def test_a_reference_that_leads_nowhere_is_told_once() -> None:
+    (problem,) = problems("algorithm.gamma=${algorithm.gama}")
+    assert problem == "algorithm.gamma: '${algorithm.gama}' names no key. Did you mean 'algorithm.gamma'?"
+
+
 def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
     assert [line.split(":")[0] for line in problems("data.train_files=3.5", "data.train_files={a: 1}")] == [
         "data.train_files"

@@ -89,7 +89,7 @@ def test_ppo_learns_values_first_and_resumes_with_its_critic(make) -> None:
     assert two["actor/grad_norm"] > 0
     assert three["actor/reward_kl_penalty"] != 0.0
     assert three["actor/reward_kl_penalty_coeff"] != one["actor/reward_kl_penalty_coeff"]
-    order = ["gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights"]
+    order = ["gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights"]
     assert [stage for stage in first.stages[-len(order) - 1 :] if stage != "save_checkpoint"] == order
     assert (run.folder / "global_step_2" / "critic").is_dir()
     config = run.config
