@@ -86,7 +86,7 @@ def test_two_servers_start_serve_restart_and_leave_nothing(
         assert len(generate(address)["output_ids"]) <= 4  # type: ignore[arg-type]
     servers.check()
     assert servers.restart_dead() == []
-    victim = next(c for c in psutil.Process().children(recursive=True) if "embedded" in c.cmdline()[2])
+    victim = next(c for c in psutil.Process().children(recursive=True) if "agentrl.inference.embedded" in c.cmdline())
     port = victim.cmdline()[victim.cmdline().index("--port") + 1]
     victim.kill()
     until(lambda: any(s.process is not None and s.process.poll() is not None for s in servers._servers))
