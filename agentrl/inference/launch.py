@@ -50,6 +50,15 @@ class _Server:
     def address(self) -> str:
         return f"http://{self.host}:{self.port}"
 
+    def exit_code(self) -> int | None:
+        """None: it runs, or was never started."""
+        return None if self.process is None else self.process.poll()
+
+    def end(self) -> str:
+        """How it ended."""
+        code, tail = self.exit_code(), self.log_tail()
+        return f"the engine at {self.address} ended with exit code {code}. The end of {self.log}:\n{tail}"
+
     def log_tail(self) -> str:
         """The last lines that the server wrote."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if self.log.exists() else []
@@ -131,13 +140,8 @@ class EngineServers:
             EngineUnavailable: one has ended; with the end of its log.
         """
         for server in self._servers:
-            code = server.process.poll() if server.process is not None else None
-            if code is not None:
-                tail = server.log_tail()
-                kind = _PortLostError if "already in use" in tail else EngineUnavailable
-                raise kind(
-                    f"the engine at {server.address} ended with exit code {code}. The end of {server.log}:\n{tail}"
-                )
+            if server.exit_code() is not None:
+                raise (_PortLostError if "already in use" in server.log_tail() else EngineUnavailable)(server.end())
 
     def restart_dead(self) -> list[str]:
         """Start servers anew that have ended, with the weights of the model folder.
@@ -147,9 +151,9 @@ class EngineServers:
         Returns:
             Addresses of the restarted servers.
         """
-        dead = [s for s in self._servers if s.process is not None and s.process.poll() is not None]
+        dead = [server for server in self._servers if server.exit_code() is not None]
         for server in dead:
-            logger.warning("restarting the engine at %s", server.address)
+            logger.warning("%s\nIt is started again.", server.end())
             _close(server.process)
             self._spawn(server)
         addresses = [server.address for server in dead]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +15,6 @@ from agentrl.inference.sglang import uses_cuda
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
-
-LOG = logging.getLogger(__name__)
 
 
 class Services:
@@ -66,8 +63,7 @@ class Services:
         """
         try:
             self.servers.check()
-        except EngineUnavailable as error:
-            LOG.warning("%s", error)
+        except EngineUnavailable:
             self.sync_weights(version)
             return True
         return False

@@ -117,6 +117,8 @@ def _become_jail(setup: dict[str, Any], name: str, fds: list[int]) -> None:
         kernel.keep_capabilities(kernel.USER_CHANGES if setup["own_users"] else 0)
         if setup["seccomp"] is not None:
             kernel.load_filter(setup["seccomp"])
+        # Before the launcher asks for a job: it gets none from a server that died earlier, and then ends by itself.
+        kernel.die_with_parent()
         launcher = os.fork()
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
@@ -129,7 +131,6 @@ def _wait_for(launcher: int) -> None:
     os.closerange(0, _MAX_FD)
     kernel.keep_capabilities(0)
     kernel.hide_memory()
-    kernel.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # like any signal from inside that the first process does not handle
     while True:
         pid, status = os.wait()
