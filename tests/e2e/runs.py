@@ -194,7 +194,8 @@ def started(*arguments: str) -> Iterator[Process]:
     process = start(*arguments)
     try:
         yield process
-        wait_until(lambda: not process.family(), 15, lambda: f"left behind: {process.family()}")
+        # Agents of a Ray whose driver was killed first try to report that, for up to a minute.
+        wait_until(lambda: not process.family(), 120, lambda: f"left behind: {process.family()}")
     finally:
         for member in process.family():
             member.kill()

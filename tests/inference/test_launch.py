@@ -62,7 +62,7 @@ def generate(address: str) -> dict[str, object]:
     return dict(answer.json())
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 15) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
