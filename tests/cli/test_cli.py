@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from click.testing import Result
 from typer.testing import CliRunner
 
 from agentrl import __version__
@@ -19,6 +20,23 @@ from agentrl.config.reference import config_reference
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, EngineUnavailable, FailureBudgetError
 
 runner = CliRunner()
+
+
+def run_failing(error: BaseException) -> Result:
+    """A command of agentrl's kind that raises `error`."""
+    failing = typer.Typer(cls=ErrorGroup)
+
+    @failing.callback()
+    def nothing() -> None:
+        pass
+
+    @failing.command()
+    def fail() -> None:
+        raise error
+
+    return runner.invoke(failing, ["fail"])
+
+
 HEAVY = ("torch", "ray", "transformers", "pydantic", "pyarrow", "fastapi", "numpy")
 
 
@@ -75,50 +93,23 @@ def test_debug_shows_the_traceback_too() -> None:
     ],
 )
 def test_exit_codes(error: BaseException, code: int) -> None:
-    failing = typer.Typer(cls=ErrorGroup)
-
-    @failing.callback()
-    def nothing() -> None:
-        pass
-
-    @failing.command()
-    def fail() -> None:
-        raise error
-
-    result = runner.invoke(failing, ["fail"])
+    result = run_failing(error)
     assert result.exit_code == code
     assert result.stderr.strip() == ("interrupted" if code == 130 else "error: x")
 
 
 def test_a_full_disk_is_a_message_wherever_it_is_met() -> None:
-    failing = typer.Typer(cls=ErrorGroup)
+    def error(number: int) -> OSError:
+        return OSError(number, os.strerror(number), "dumps/3.jsonl")
 
-    @failing.callback()
-    def nothing() -> None:
-        pass
-
-    @failing.command()
-    def fail(number: int) -> None:
-        raise OSError(number, os.strerror(number), "dumps/3.jsonl")
-
-    result = runner.invoke(failing, ["fail", str(errno.ENOSPC)])
+    result = run_failing(error(errno.ENOSPC))
     assert result.exit_code == 4
     assert result.stderr.strip() == "error: cannot write dumps/3.jsonl: No space left on device"
-    assert isinstance(runner.invoke(failing, ["fail", str(errno.EBADF)]).exception, OSError)
+    assert isinstance(run_failing(error(errno.EBADF)).exception, OSError)
 
 
 def test_a_bug_keeps_its_traceback() -> None:
-    failing = typer.Typer(cls=ErrorGroup)
-
-    @failing.callback()
-    def nothing() -> None:
-        pass
-
-    @failing.command()
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    result = runner.invoke(failing, ["fail"])
+    result = run_failing(ZeroDivisionError())
     assert isinstance(result.exception, ZeroDivisionError)
 
 
