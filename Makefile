@@ -10,7 +10,7 @@ setup: $(STAMP)
 
 # torch first and alone: a CPU build, so that no later requirement pulls a CUDA one.
 $(STAMP): pyproject.toml
-	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip list -q >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install -q --upgrade pip setuptools
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==2.13.0
 	$(BIN)/pip install -q -e ".[dev]"
