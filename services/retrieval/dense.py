@@ -66,6 +66,7 @@ def assemble(
     import faiss
 
     out.mkdir()
+    _drop_vectors_of_other_encoders(shards, encoder)
     for shard in shards:
         if not shard.vectors.exists():
             _encode_shard(shard, encoder, options.encode_batch, tick)
@@ -82,6 +83,17 @@ def assemble(
     faiss.write_index(index, str(out / _FILE))
     np.save(out / _PROBE, encoder.queries([_PROBE_TEXT])[0])
     return {"dense_index": kind, "dimension": dimension, "preset": encoder.settings()}
+
+
+def _drop_vectors_of_other_encoders(shards: Sequence[Shard], encoder: Encoder) -> None:
+    """The weights behind a model's name may be others than those of the build that is resumed."""
+    file = shards[0].vectors.with_name(_PROBE)
+    probe = encoder.passages([_PROBE_TEXT])[0]
+    if file.exists() and is_same_direction(np.load(file), probe):
+        return
+    for shard in shards:
+        shard.vectors.unlink(missing_ok=True)
+    _save(file, probe)
 
 
 def make_faiss(kind: str, dimension: int) -> Any:
@@ -107,9 +119,13 @@ def _encode_shard(shard: Shard, encoder: Encoder, size: int, tick: Callable[[int
     vectors = np.empty((len(texts), parts[0].shape[1] if parts else 0), np.float32)
     if parts:
         vectors[order] = np.concatenate(parts)
-    partial = shard.vectors.with_suffix(".partial.npy")
-    np.save(partial, vectors)
-    os.replace(partial, shard.vectors)
+    _save(shard.vectors, vectors)
+
+
+def _save(file: Path, array: Vectors) -> None:
+    partial = file.with_suffix(".partial.npy")
+    np.save(partial, array)
+    os.replace(partial, file)
 
 
 def _chunks(order: list[int], size: int) -> Iterator[list[int]]:

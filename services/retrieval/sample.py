@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agentrl.services.common.home import own_folder
 from agentrl.services.retrieval.build import BuildOptions, build_index
 
 SAMPLE_CORPUS = Path(__file__).with_name("sample_corpus.jsonl")
@@ -14,8 +14,8 @@ SAMPLE_CORPUS = Path(__file__).with_name("sample_corpus.jsonl")
 
 @contextmanager
 def sample_index() -> Iterator[Path]:
-    """A BM25 index of the sample in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="agentrl-sample-") as folder:
-        index = Path(folder) / "index"
+    """A BM25 index of the sample in a folder that ends with the server."""
+    with own_folder("retrieval") as folder:
+        index = folder / "index"
         build_index([SAMPLE_CORPUS], index, BuildOptions(workers=1), quiet=True)
         yield index

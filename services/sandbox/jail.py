@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentrl.services.common.home import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
 from agentrl.services.sandbox.processes import descendants, kill_tree, signal_quietly
 from agentrl.services.sandbox.starting import Started, message
@@ -233,12 +232,3 @@ class Jail:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._exited.set()
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder whatever is in it: trees too deep to recurse into, folders without permissions."""
-    try:
-        shutil.rmtree(folder)
-    except (OSError, RecursionError):
-        subprocess.run(["chmod", "-R", "u+rwX", str(folder)], stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(["rm", "-rf", str(folder)], stderr=subprocess.DEVNULL, check=False)

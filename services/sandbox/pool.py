@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from agentrl.services.common.home import remove_folder
 from agentrl.services.common.logs import log
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.jail import Jail, SandboxFault, remove_folder
+from agentrl.services.sandbox.jail import Jail, SandboxFault
 from agentrl.services.sandbox.limits import MIB
 from agentrl.services.sandbox.starting import make_run_folder, start
 from agentrl.services.sandbox.zygotes import Zygotes

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from fastapi import HTTPException
 
+from agentrl.services.common.home import own_folder
 from agentrl.services.sandbox.admission import Admission, Busy
-from agentrl.services.sandbox.home import own_folder
 from agentrl.services.sandbox.interpreter import open_interpreter
 from agentrl.services.sandbox.isolation import UIDS_PER_SERVER, Isolation, choose_isolation, first_uid
 from agentrl.services.sandbox.jail import SandboxFault
@@ -193,7 +193,7 @@ async def open_service(options: Options, metrics: SandboxMetrics) -> AsyncIterat
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(hidden_memory())
-        home = stack.enter_context(own_folder())
+        home = stack.enter_context(_home())
         isolation = _isolate(options, home)
         # A container may have no init that takes in orphans: sandboxes take in their own (see `Jail.kill`).
         stack.enter_context(adopting_orphans())
@@ -212,8 +212,16 @@ def check_options(options: Options) -> None:
     Raises:
         UserInputError: no isolation that is strong enough, or the interpreter does not run.
     """
-    with own_folder() as home:
+    with _home() as home:
         _isolate(options, home)
+
+
+@contextmanager
+def _home() -> Iterator[Path]:
+    """Where the folders of runs are."""
+    with own_folder("sandbox") as home:
+        home.chmod(0o711)  # code that is another user has to get through to its own folder
+        yield home
 
 
 def _isolate(options: Options, home: Path) -> Isolation:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from agentrl.errors import UserInputError
+from agentrl.services.retrieval import dense
 from agentrl.services.retrieval.build import BuildOptions, build_index
 from agentrl.services.retrieval.dense import find_nearest, make_faiss
 from agentrl.services.retrieval.encoder import PRESETS, Encoder, Preset, find_preset
@@ -166,20 +167,43 @@ def test_missing_neighbours_are_left_out(build: Build, encoder_folder: Path, den
     assert sorted(ids(index.search(["red apple"], 50)[0])) == ["0", "1"]
 
 
+@pytest.fixture
+def interrupt(build: Build, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Build an index of `ROWS` until its vectors are encoded, and no further."""
+
+    def build_and_stop(**options: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("faiss.write_index", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                build(ROWS, **options)
+
+    return build_and_stop
+
+
 def test_encoded_blocks_are_kept_when_a_build_goes_on(
-    build: Build, encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interrupt: Callable[..., None], encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"kind": "hybrid", "encoder": str(encoder_folder), "max_tokens": 16, "block_rows": 10}
-    with monkeypatch.context() as patch:
-        patch.setattr("faiss.write_index", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            build(ROWS, **options)
+    interrupt(**options)
     assert len(list((tmp_path / ".index.building").glob("*.vectors.npy"))) == 4
-    with monkeypatch.context() as patch:
-        patch.delattr(Encoder, "passages")
-        again = BuildOptions(**options, workers=1)
-        assert build_index([tmp_path / "corpus.jsonl"], tmp_path / "index", again, quiet=True) == len(ROWS)
+    monkeypatch.delattr(dense, "_encode_shard")
+    again = BuildOptions(**options, workers=1)
+    assert build_index([tmp_path / "corpus.jsonl"], tmp_path / "index", again, quiet=True) == len(ROWS)
     assert len(Index(tmp_path / "index").search(["red apple"], 5)[0]) == 5
+
+
+def test_encoded_blocks_of_other_weights_are_not_used(
+    interrupt: Callable[..., None], build: Build, encoder_folder: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "encoder"
+    shutil.copytree(encoder_folder, copy)
+    options: dict[str, Any] = {"kind": "dense", "encoder": str(copy), "max_tokens": 16, "block_rows": 10}
+    interrupt(**options)
+    torch.manual_seed(4)
+    BertModel(BertConfig.from_pretrained(copy)).save_pretrained(copy)
+    build_index([tmp_path / "corpus.jsonl"], tmp_path / "index", BuildOptions(**options, workers=1), quiet=True)
+    resumed, whole = Index(tmp_path / "index"), Index(build(ROWS, name="whole", **options))
+    assert resumed.search(["red apple"], 50) == whole.search(["red apple"], 50)
 
 
 def test_hybrid_fuses_both(build: Build, encoder_folder: Path) -> None:

@@ -18,8 +18,8 @@ from sandbox_service import Server, children, descendants, process_flags, serve
 
 from agentrl.cli import main
 from agentrl.errors import UserInputError
+from agentrl.services.common.home import own_folder
 from agentrl.services.sandbox import command
-from agentrl.services.sandbox.home import own_folder
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import Options
 from agentrl.services.sandbox.processes import is_dead
@@ -123,7 +123,7 @@ def test_a_killed_server_leaves_no_processes_and_the_next_one_cleans_up() -> Non
             time.sleep(0.02)
         assert left == []
         assert folder.exists()
-    with own_folder():
+    with own_folder("sandbox"):
         assert not folder.exists()
 
 

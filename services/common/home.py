@@ -1,4 +1,4 @@
-"""The server's own folder: where the folders of runs are, and what a killed server left behind."""
+"""A server's own folder, and what a killed server left behind."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import contextlib
 import fcntl
 import os
 import secrets
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentrl.services.sandbox.jail import remove_folder
-
-_PREFIX = "agentrl-sandbox-"
-
 
 @contextmanager
-def own_folder() -> Iterator[Path]:
-    """A new folder, locked while it is in use and removed afterwards; those of dead servers are removed first."""
-    parent = Path(tempfile.gettempdir())
-    for old in parent.glob(f"{_PREFIX}*"):
+def own_folder(service: str) -> Iterator[Path]:
+    """A new folder, locked while it is in use and removed afterwards; those of dead servers are removed first.
+
+    Args:
+        service: its name; folders of other services are left alone.
+    """
+    parent, prefix = Path(tempfile.gettempdir()), f"agentrl-{service}-"
+    for old in parent.glob(f"{prefix}*"):
         _remove_if_left(old)
-    home = parent / f"{_PREFIX}{secrets.token_hex(8)}"
+    home = parent / f"{prefix}{secrets.token_hex(8)}"
     try:
         home.mkdir(0o700)
-        home.chmod(0o711)  # code that is another user has to get through to its own folder
         lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,3 +51,12 @@ def _remove_if_left(folder: Path) -> None:
             remove_folder(folder)
         finally:
             os.close(lock)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder whatever is in it: trees too deep to recurse into, folders without permissions."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        subprocess.run(["chmod", "-R", "u+rwX", str(folder)], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(["rm", "-rf", str(folder)], stderr=subprocess.DEVNULL, check=False)
