@@ -96,6 +96,9 @@ def export(
 
 @app.command()
 def check(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value]...", help="With --grader: overrides of the recipe.")
+    ] = None,
     template: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Try out the chat template of a model folder, or a .jinja file.")
     ] = None,
@@ -110,13 +113,23 @@ def check(
     ] = None,
     step: Annotated[int | None, typer.Option(help="With --audit: only this step.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="With --audit: how many trajectories to print.")] = 3,
+    grader: Annotated[
+        str | None, typer.Option(metavar="CONFIG", help="Score the right answers of a run's rows, and wrong ones.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="With --grader: only the first so many.")] = None,
 ) -> None:
-    """Check a chat template, or the rollouts that a run dumped."""
+    """Check a chat template, the rollouts that a run dumped, or its score function."""
     from agentrl.cli.check import check_rollouts, check_template
 
-    if (template is None) == (audit is None):
-        raise typer.BadParameter("give either --template MODEL or --audit ROLLOUTS")
-    if template is not None:
+    if [template, audit, grader].count(None) != 2:
+        raise typer.BadParameter("give one of --template MODEL, --audit ROLLOUTS, --grader CONFIG")
+    if grader is not None:
+        from agentrl.cli.check_grader import check_grader
+
+        check_grader(grader, overrides or [], rows)
+    elif overrides:
+        raise typer.BadParameter(f"{overrides[0]!r}: overrides are of --grader CONFIG")
+    elif template is not None:
         check_template(template, tools=tools, chat_template=chat_template, tokenizer=tokenizer, kwargs=kwargs or [])
     elif audit is not None:
         check_rollouts(audit, step, limit)

@@ -1,0 +1,91 @@
+"""`agentrl check --grader`: the run's score function on right answers, before anything is trained on what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import fmean
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from agentrl.cli.train import split_arguments
+from agentrl.config import RunConfig, load_config
+from agentrl.data.dataset import RLHFDataset
+from agentrl.errors import UserInputError
+from agentrl.rewards.gold import GradedRow, grade_golds
+from agentrl.rewards.loading import load_reward_manager
+
+_SHOWN_PROBLEMS = 20
+
+
+def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
+    """Score the right answer of each row, another row's and an empty one, and print the verdict.
+
+    Args:
+        config: recipe of a run, or its first override.
+        overrides: `key=value` each.
+        rows: only the first so many of the training files and of the validation files; None: all.
+
+    Raises:
+        UserInputError: the recipe, a row or the score function cannot be used, or the run calls none.
+        typer.Exit: code 1 when a right answer is not worth more than a wrong one.
+    """
+    resolved = load_config(*split_arguments(config, overrides))
+    if resolved.reward_model.combine.outcome == 0:
+        raise UserInputError("reward_model.combine.outcome is 0: this run calls no score function")
+    console = Console()
+    table = Table("files", "data source")
+    for title in ("rows", "right answer", "another row's", "empty"):
+        table.add_column(title, justify="right")
+    problems, checked = [], False
+    for key, files in (("train", resolved.data.train_files), ("val", resolved.data.val_files)):
+        if not files:
+            continue
+        dataset = RLHFDataset(files, resolved.data, rows or -1)
+        graded = _grade(dataset, resolved)
+        problems += [f"{dataset.place(row.sample)}: {_problem(row)}" for row in graded if row.problem]
+        for source, group in groupby(graded, key=lambda row: row.sample.data_source):
+            of_source = list(group)
+            checked |= any(row.answer is not None for row in of_source)
+            table.add_row(key, source, str(len(of_source)), *_means(of_source))
+            problems += [f"data.{key}_files, data_source '{source}': {text}" for text in _judge(of_source)]
+    console.print(table)
+    for problem in problems[:_SHOWN_PROBLEMS]:
+        console.print(problem, markup=False, highlight=False, soft_wrap=True)
+    if len(problems) > _SHOWN_PROBLEMS:
+        console.print(f"and {len(problems) - _SHOWN_PROBLEMS} more", highlight=False)
+    if not checked:
+        raise UserInputError("no row carries a right answer to check with: give it as `extra_info.answer`")
+    if problems:
+        console.print("unusable", style="bold red")
+        raise typer.Exit(1)
+    console.print("usable", style="green")
+
+
+def _grade(dataset: RLHFDataset, config: RunConfig) -> list[GradedRow]:
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("scoring", total=len(dataset))
+        samples = (dataset[position] for position in range(len(dataset)))
+        return asyncio.run(grade_golds(samples, load_reward_manager(config), lambda: bars.advance(task)))
+
+
+def _means(rows: Sequence[GradedRow]) -> list[str]:
+    columns = ([row.gold for row in rows], [row.other for row in rows], [row.empty for row in rows])
+    known = [[score for score in column if score is not None] for column in columns]
+    return [f"{fmean(scores):.3f}" if scores else "-" for scores in known]
+
+
+def _problem(row: GradedRow) -> str:
+    return f"{row.problem}; the right answer was {row.answer!r:.100}"
+
+
+def _judge(rows: Sequence[GradedRow]) -> list[str]:
+    """What is wrong with the rows of a source together."""
+    known = [(row.gold, row.other) for row in rows if row.gold is not None and row.other is not None]
+    if known and fmean(other for _, other in known) >= fmean(gold for gold, _ in known):
+        return ["the answers of other rows score as high as the right ones"]
+    return []
