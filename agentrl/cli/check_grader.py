@@ -47,12 +47,12 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
             continue
         dataset = RLHFDataset(files, resolved.data, rows or -1)
         graded = _grade(dataset, resolved)
-        problems += [f"{dataset.place(row.sample)}: {_problem(row)}" for row in graded if row.problem]
         for source, group in groupby(graded, key=lambda row: row.sample.data_source):
             of_source = list(group)
             checked |= any(row.answer is not None for row in of_source)
             table.add_row(key, source, str(len(of_source)), *_means(of_source))
             problems += [f"data.{key}_files, data_source '{source}': {text}" for text in _judge(of_source)]
+        problems += [f"{dataset.place(row.sample)}: {_problem(row)}" for row in graded if row.problem]
     console.print(table)
     for problem in problems[:_SHOWN_PROBLEMS]:
         console.print(problem, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Does the score function know a right answer? It is asked about those that the rows carry, before anything trains on it."""
+"""Does the score function know a right answer? It is asked about those that the rows carry, before training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from agentrl.errors import AgentRLError
+from agentrl.errors import InfrastructureError, RewardError
 from agentrl.interfaces import RewardInput, RewardManager
 from agentrl.rewards.dispatcher import CODE_SOURCES
 from agentrl.types import Sample
@@ -69,6 +69,9 @@ async def grade_golds(
 
     Returns:
         One entry per row, sorted by data source.
+
+    Raises:
+        UserInputError: there is no score function for a row.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -113,11 +116,11 @@ def _other_answer(answers: list[str], place: int, others: Iterable[Sample]) -> s
     return None
 
 
-async def _score(manager: RewardManager, sample: Sample, answer: str) -> float | AgentRLError:
+async def _score(manager: RewardManager, sample: Sample, answer: str) -> float | RewardError | InfrastructureError:
     known = {"num_turns": 2, "turn_scores": [], "tool_rewards": [], "num_tool_calls": 0}
     messages = [*sample.prompt, {"role": "assistant", "content": answer}]
     extra = {**sample.extra_info, **known, "messages": messages}
     try:
         return (await manager.score(RewardInput(sample.data_source, answer, sample.ground_truth, extra))).score
-    except AgentRLError as error:
+    except (RewardError, InfrastructureError) as error:
         return error

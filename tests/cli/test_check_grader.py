@@ -1,0 +1,132 @@
+"""`agentrl check --grader`: score functions on right answers, wrong ones and none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from agentrl.cli import app
+from agentrl.rewards.dispatcher import CODE_SOURCES, SCORES
+
+Write = Callable[..., Path]
+TRUTHS: dict[str, list[Any]] = {
+    "openai/gsm8k": ["72", "1,234", "She has 5 + 5 = 10.\n#### 10"],
+    "agentrl/arithmetic": ["2.5", "-3", "7"],
+    "lighteval/MATH": ["\\frac{1}{2}", "x^2", "\\{1, 2\\}"],
+    "DigitalLearningGmbH/MATH-lighteval": ["3", "(1, 2)", "\\sqrt{2}"],
+    "Maxwell-Jia/AIME_2024": ["204", "113", "25"],
+    "searchR1_*": [{"target": ["the Beatles", "Beatles"]}, {"target": ["Wales"]}, {"target": ["1969"]}],
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write rows, one per ground truth, to a parquet file."""
+
+    def rows(truths: list[Any], source: str = "openai/gsm8k", answers: list[str] | None = None) -> Path:
+        path = tmp_path / "rows.parquet"
+        table = [
+            {
+                "data_source": source,
+                "prompt": [{"role": "user", "content": "?"}],
+                "reward_model": {"style": "rule", "ground_truth": truth},
+                "extra_info": {"index": place, **({"answer": answers[place]} if answers else {})},
+            }
+            for place, truth in enumerate(truths)
+        ]
+        pq.write_table(pa.Table.from_pylist(table), path)
+        return path
+
+    return rows
+
+
+def check(rows: Path, *arguments: str) -> Result:
+    run = (f"data.train_files={rows}", "actor_rollout_ref.model.path=.", "actor_rollout_ref.rollout.n=2")
+    return CliRunner().invoke(app, ["check", "--grader", *run, *arguments])
+
+
+def with_score(folder: Path, body: str) -> str:
+    """An override that names a score function with that body."""
+    file = folder / "score.py"
+    file.write_text(f"def compute_score(data_source, solution_str, ground_truth, extra_info):\n    {body}\n")
+    return f"custom_reward_function.path={file}"
+
+
+def test_every_built_in_score_knows_its_own_answers(write: Write) -> None:
+    assert set(TRUTHS) == set(SCORES)
+    for source, truths in TRUTHS.items():
+        result = check(write(truths, source.replace("*", "nq")))
+        assert result.exit_code == 0, result.output
+        assert result.output.split("│")[3:7] == ["    3 ", "        1.000 ", "         0.000 ", " 0.000 "]
+        assert result.output.endswith("usable\n")
+
+
+def test_a_solution_that_the_row_carries_is_tried_too(write: Write, tmp_path: Path) -> None:
+    rows = write(["72", "5"], answers=["48 + 24 = 72 FIN", "2 + 3 = 5 FIN"])
+    body = "return 0.7 if solution_str.endswith('FIN') and ground_truth in solution_str else 0.1"
+    result = check(rows, with_score(tmp_path, body))
+    assert result.exit_code == 0, result.output
+    assert "0.700" in result.output
+
+
+def test_a_right_answer_that_earns_nothing(write: Write, tmp_path: Path) -> None:
+    score = with_score(tmp_path, "return float('7' in solution_str and '7' in ground_truth)")
+    result = check(write(["72", "5", "6"]), score)
+    assert result.exit_code == 1
+    text = "row 1: scores 0, and an empty answer 0; the right answer was '#### 5'"
+    assert f"{tmp_path}/rows.parquet, {text}" in result.output
+    assert "row 2: scores 0" in result.output
+    assert "row 0:" not in result.output
+    assert result.output.endswith("unusable\n")
+    assert check(write(["72", "5", "6"]), "--rows", "1", score).exit_code == 0
+
+
+def test_a_ground_truth_that_is_none(write: Write) -> None:
+    result = check(write(["72", "seven"]))
+    assert result.exit_code == 1
+    assert "row 1: the ground truth 'seven' is not a number; the right answer was '#### seven'" in result.output
+
+
+def test_a_score_that_any_answer_earns(write: Write, tmp_path: Path) -> None:
+    result = check(write(["72", "5"]), with_score(tmp_path, "return float(bool(solution_str))"))
+    assert result.exit_code == 1
+    text = "data.train_files, data_source 'openai/gsm8k': the answers of other rows score as high as the right ones"
+    assert text in result.output
+
+
+def test_a_score_function_that_fails_where_there_is_no_answer(write: Write, tmp_path: Path) -> None:
+    body = "return float(solution_str.split()[-1] == ground_truth)"
+    result = check(write(["72", "5"]), with_score(tmp_path, body))
+    assert result.exit_code == 1
+    text = "for an empty answer: the score function raised IndexError: list index out of range"
+    assert f"row 0: {text}; such trajectories would be left out" in result.output
+
+
+def test_problems_are_counted_beyond_the_first(write: Write, tmp_path: Path) -> None:
+    result = check(write([str(n) for n in range(30)]), with_score(tmp_path, "return 0"))
+    assert result.output.count("an empty answer 0") == 20
+    assert "and 10 more" in result.output
+
+
+@pytest.mark.parametrize("source", CODE_SOURCES)
+def test_rows_without_an_answer_are_not_called_usable(write: Write, source: str) -> None:
+    rows = write(["[]"], source)
+    result = check(rows, "reward_model.sandbox_fusion.url=http://127.0.0.1:9/run_code")
+    assert result.exit_code == 2
+    assert "extra_info.answer" in result.output
+
+
+def test_what_cannot_be_checked(write: Write, tmp_path: Path) -> None:
+    rows = write(["72"])
+    assert "calls no score function" in check(rows, "reward_model.combine={outcome: 0, turn: 1}").output
+    assert "no score function for data_source 'nobody/knows'" in check(write(["1"], "nobody/knows")).output
+    assert "data.train_filez" in CliRunner().invoke(app, ["check", "--grader", "data.train_filez=x"]).output
+    refused = CliRunner().invoke(app, ["check", "--audit", str(tmp_path), "data.seed=1"])
+    assert refused.exit_code == 2
+    assert "--grader" in refused.output
