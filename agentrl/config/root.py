@@ -162,7 +162,7 @@ class TrainerConfig(Section):
     experiment_name: str = "default"
     """Run in the trackers."""
     logger: Names = Field(default_factory=lambda: ["console", "jsonl"])
-    """`console`, `jsonl`, `tensorboard`; one name may stand without a list."""
+    """`console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`; one name may stand without a list."""
     default_local_dir: OutputPath = "outputs/${trainer.project_name}/${trainer.experiment_name}"
     """Run folder: resolved config, checkpoints, logs."""
     rollout_data_dir: OutputPath | None = None

@@ -82,7 +82,7 @@ class SFTTrainerConfig(Section):
     default_local_dir: OutputPath = "outputs/${trainer.project_name}/${trainer.experiment_name}"
     """Run folder: resolved config, logs, and the trained model in `huggingface/`."""
     logger: Names = Field(default_factory=lambda: ["console", "jsonl"])
-    """`console`, `jsonl`, `tensorboard`; one name may stand without a list."""
+    """`console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`; one name may stand without a list."""
     log_freq: int = Field(default=10, ge=1)
     """Report the mean over so many steps."""
     test_freq: int = -1

@@ -6,11 +6,13 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, suggest
+from agentrl.types import JsonDict
 
 if TYPE_CHECKING:
     from agentrl.data_proto import DataProto
@@ -29,6 +31,17 @@ class RunInfo:
     total_steps: int
     resumed_from: int | None = None
     """Step of the checkpoint that the run goes on from; None for a new run."""
+    config: JsonDict = field(default_factory=dict)
+    """The resolved configuration, for trackers that show it elsewhere; see `without_secrets`."""
+
+    def recall(self, name: str) -> str | None:
+        """What a tracker noted in the folder of this run, if it goes on from a checkpoint."""
+        file = self.folder / name
+        return file.read_text(encoding="utf-8") if self.resumed_from is not None and file.is_file() else None
+
+    def note(self, name: str, text: str) -> None:
+        """Keep a text in the folder for when the run goes on."""
+        (self.folder / name).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +162,40 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
     """Build the trackers that `trainer.logger` names.
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: an unknown name, or one whose package is not installed.
     """
     from agentrl.observability.console import ConsoleTracker
+    from agentrl.observability.mlflow_tracker import MlflowTracker
+    from agentrl.observability.wandb_tracker import WandbTracker
 
     kinds: dict[str, type[Tracker]] = {
         "console": ConsoleTracker,
         "jsonl": JsonlTracker,
         "tensorboard": TensorboardTracker,
+        "wandb": WandbTracker,
+        "mlflow": MlflowTracker,
     }
-    unknown = [name for name in names if name not in kinds]
-    if unknown:
-        raise ConfigError([f"trainer.logger: '{name}' is not a tracker.{suggest(name, kinds)}" for name in unknown])
+    problems = [
+        f"trainer.logger: '{name}' is not a tracker.{suggest(name, kinds)}" for name in names if name not in kinds
+    ]
+    problems += [
+        f"trainer.logger: '{name}' needs the package {name}: pip install 'agentrl[trackers]'"
+        for name in ("wandb", "mlflow")
+        if name in names and find_spec(name) is None
+    ]
+    if problems:
+        raise ConfigError(problems)
     return [kinds[name]() for name in dict.fromkeys(names)]
+
+
+def without_secrets(config: Any) -> Any:
+    """A configuration whose HTTP headers, which may hold tokens, are blanked."""
+    if isinstance(config, dict):
+        return {
+            key: dict.fromkeys(value, "***") if key == "headers" and isinstance(value, dict) else without_secrets(value)
+            for key, value in config.items()
+        }
+    return [without_secrets(value) for value in config] if isinstance(config, list) else config
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

@@ -195,9 +195,8 @@ class RayPPOTrainer:
             self.services.load_workers(found)
             self._saved_step = self.state.step if found.parent == self.folder else None
         resumed = None if found is None else self.state.step
-        self.trackers.on_start(
-            RunInfo(trainer.project_name, trainer.experiment_name, self.folder, self.inputs.total_steps, resumed)
-        )
+        names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
+        self.trackers.on_start(RunInfo(*names, self.folder, self.inputs.total_steps, resumed, config))
         self._sync_weights()
 
     def _save(self) -> None:

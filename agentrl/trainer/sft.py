@@ -100,7 +100,8 @@ class SFTTrainer:
         self._rows = draw_rows(len(self.train), data.train_batch_size, data.shuffle, trainer.seed)
         self._sums: dict[str, float] = {}
         self._since = time.perf_counter()
-        self.trackers.on_start(RunInfo(trainer.project_name, trainer.experiment_name, self.folder, self.total_steps))
+        names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
+        self.trackers.on_start(RunInfo(*names, self.folder, self.total_steps, config=config))
 
     def _step(self, step: int) -> dict[str, float]:
         """One optimizer step on one batch; sums over its tokens, to be divided by `tokens`."""

@@ -93,7 +93,7 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         (["custom_reward_function.path=no.py"], "custom_reward_function.path: got 'no.py', which does not exist"),
         (["actor_rollout_ref.rollout.multi_turn.format=herms"], "no tool parser"),
         (["actor_rollout_ref.rollout.agent.default_agent_loop=tol_agent"], "Did you mean 'tool_agent'?"),
-        (["trainer.logger=[console,wandb]"], "trainer.logger: 'wandb' is not a tracker"),
+        (["trainer.logger=[console,swanlab]"], "trainer.logger: 'swanlab' is not a tracker"),
         (["algorithm.adv_estimator=grop"], "algorithm.adv_estimator: got 'grop'. Did you mean 'grpo'?"),
         (["actor_rollout_ref.actor.policy_loss=vanila"], "policy_loss: got 'vanila'. Did you mean 'vanilla'?"),
         (["trainer.test_freq=5"], "trainer.test_freq: asks for validation, but data.val_files is not given"),

@@ -35,6 +35,7 @@ GUIDE = (
     "docs/testing_plugins.md",
     "docs/rewards.md",
     "docs/services.md",
+    "docs/trackers.md",
 )
 SAID = {
     "docs/services.md": (

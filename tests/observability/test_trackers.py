@@ -20,6 +20,7 @@ from agentrl.observability.trackers import (
     Trackers,
     make_trackers,
     read_metrics,
+    without_secrets,
 )
 
 
@@ -107,3 +108,22 @@ def test_trackers_pass_everything_on(tmp_path):
     both.log({"x": 1}, 1)
     both.close()
     assert len(read_metrics(tmp_path)) == 2
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.observability.trackers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as caught:
+        make_trackers(["console", "wandb", "mlflow", "x"])
+    assert [problem.partition(": ")[2].split(".")[0] for problem in caught.value.problems] == [
+        "'x' is not a tracker",
+        "'wandb' needs the package wandb: pip install 'agentrl[trackers]'",
+        "'mlflow' needs the package mlflow: pip install 'agentrl[trackers]'",
+    ]
+
+
+def test_headers_are_not_shown() -> None:
+    config = {"a": [{"headers": {"Authorization": "Bearer x"}, "headers_seen": 3}], "headers": None}
+    assert without_secrets(config) == {
+        "a": [{"headers": {"Authorization": "***"}, "headers_seen": 3}],
+        "headers": None,
+    }
