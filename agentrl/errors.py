@@ -21,6 +21,7 @@
     │   ├── ServiceDownError          a trajectory was not started: a service that it needs stays down
     │   └── WorkerError               a training worker died
     ├── FailureBudgetError            exit code 3: more failures in a step than `rollout.max_failure_rate`
+    ├── HealthError                   exit code 3: an alarm of `trainer.health` that is to stop the run
     └── CheckpointError               exit code 4: a checkpoint cannot be written or read
 
 Errors for the model (R10) are values, not exceptions: see `agentrl.types.ToolResponse`.
@@ -130,6 +131,12 @@ class WorkerError(InfrastructureError):
 
 class FailureBudgetError(AgentRLError):
     """Too many trajectories of one step ended in infrastructure failures."""
+
+    exit_code = 3
+
+
+class HealthError(AgentRLError):
+    """An alarm is on, and the run is to stop then."""
 
     exit_code = 3
 

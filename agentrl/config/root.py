@@ -17,6 +17,7 @@ from agentrl.config.actor import (
 )
 from agentrl.config.base import InputPath, Names, OutputPath, Section
 from agentrl.config.data import DataConfig
+from agentrl.config.health import HealthConfig
 
 
 class CriticConfig(MicroBatchSection):
@@ -171,6 +172,8 @@ class TrainerConfig(Section):
     """Folder of validation dumps; null: none."""
     log_val_generations: int = Field(default=0, ge=0)
     """How many validation conversations the trackers show."""
+    health: HealthConfig = Field(default_factory=HealthConfig)
+    """Alarms on a run that goes wrong while its reward still looks fine."""
     val_before_train: bool = True
     """Validate before the first step."""
     val_only: bool = False

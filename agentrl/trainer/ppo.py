@@ -10,11 +10,13 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.errors import EngineError, FailureBudgetError
+from agentrl.errors import EngineError, FailureBudgetError, HealthError
+from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
 from agentrl.observability.trackers import RunInfo, Tracker, Trackers, make_trackers
 from agentrl.trainer import metrics as m
 from agentrl.trainer import steps
+from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.services import Services
@@ -44,7 +46,8 @@ class RayPPOTrainer:
         self.inputs = prepare(config)
         self.folder = Path(config.trainer.default_local_dir)
         self.checkpoints = CheckpointManager(self.folder, config.trainer.max_ckpt_to_keep)
-        self.state = TrainerState(self.inputs.loader, steps.make_kl_controller(config.algorithm.kl_ctrl))
+        controller, health = steps.make_kl_controller(config.algorithm.kl_ctrl), make_monitor(config.trainer.health)
+        self.state = TrainerState(self.inputs.loader, controller, health)
         self.validator = Validator(
             self.inputs.val_samples,
             n=config.actor_rollout_ref.rollout.val_kwargs.n,
@@ -63,6 +66,7 @@ class RayPPOTrainer:
         Raises:
             InfrastructureError: an engine or worker failed for good.
             FailureBudgetError: too many trajectories of a step failed.
+            HealthError: an alarm is on, and `trainer.health.action` is `stop`.
             CheckpointError: a checkpoint cannot be written or read.
             KeyboardInterrupt: Ctrl-C or SIGTERM. Everything is stopped; finished steps are saved where saving is on.
         """
@@ -80,7 +84,8 @@ class RayPPOTrainer:
                     self.trackers.log(self._validate(), self.state.step)
                 while self.state.step < self.inputs.total_steps and not trainer.val_only:
                     self._step(self.state.step + 1)
-            except KeyboardInterrupt:
+                    self.state.health.check()
+            except (KeyboardInterrupt, HealthError):
                 self._save_at_stop()
                 raise
 
@@ -111,6 +116,7 @@ class RayPPOTrainer:
             version = self.state.weight_version
             rollouts = self._generate(sample_batch(samples, policy.rollout.n, step=step, weight_version=version))
         metrics |= m.rollout_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
+        metrics |= degeneracy_metrics(rollouts)
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
@@ -118,7 +124,7 @@ class RayPPOTrainer:
         metrics |= counts
         if not len(kept):
             LOG.warning("step %d: no group has any variance in its rewards; nothing to learn from", step)
-            self.state.finish_step(step)
+            self._finish_step(step, metrics)
             return
         mini_batch = policy.actor.ppo_mini_batch_size * policy.rollout.n
         batch, balance = steps.for_workers(kept, services.actor.world_size, mini_batch, config.trainer.balance_batch)
@@ -148,7 +154,11 @@ class RayPPOTrainer:
                 self.state.weight_version += 1
                 with timer("update_weights"):
                     self._sync_weights()
-            self.state.finish_step(step)
+            self._finish_step(step, metrics)
+
+    def _finish_step(self, step: int, metrics: m.Metrics) -> None:
+        metrics |= self.state.health.observe(metrics, step)
+        self.state.finish_step(step)
 
     def _generate(self, batch: DataProto) -> DataProto:
         """Roll out; if an engine died meanwhile, start it again and roll out once more."""

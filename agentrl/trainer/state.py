@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from agentrl.data.loader import StatefulLoader
+from agentrl.observability.health import HealthMonitor
 from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, load_state, save_state
 from agentrl.trainer.steps import KLController
 
@@ -17,7 +18,7 @@ Snapshot = dict[str, dict[str, Any]]
 
 
 class TrainerState:
-    """Step, weight version, KL controller, loader cursor and random states.
+    """Step, weight version, KL controller, health monitor, loader cursor and random states.
 
     `save` writes the state at the end of the last finished step, so a step that was given up half-way (Ctrl-C) leaves
     no trace in a checkpoint.
@@ -25,13 +26,15 @@ class TrainerState:
     Args:
         loader: the training rows.
         kl_controller: the weight of the KL in the reward.
+        health: what the run was like so far.
     """
 
-    def __init__(self, loader: StatefulLoader, kl_controller: KLController) -> None:
+    def __init__(self, loader: StatefulLoader, kl_controller: KLController, health: HealthMonitor) -> None:
         self.step = 0
         self.weight_version = 0
         self.loader = loader
         self.kl_controller = kl_controller
+        self.health = health
         self._snapshot = self._capture()
 
     def finish_step(self, step: int) -> None:
@@ -58,6 +61,8 @@ class TrainerState:
         state = load_state(folder / STATE_FILE)
         self.kl_controller.load_state_dict(state["kl_controller"])
         self.weight_version = state["weight_version"]
+        if "health" in state:  # not in checkpoints of older versions
+            self.health.load_state_dict(state["health"])
         _restore_random_states(state["random"])
         self.finish_step(state["global_step"])
 
@@ -68,6 +73,7 @@ class TrainerState:
                 "global_step": self.step,
                 "weight_version": self.weight_version,
                 "kl_controller": self.kl_controller.state_dict(),
+                "health": self.health.state_dict(),
                 "random": _random_states(),
             },
         }

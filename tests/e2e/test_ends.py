@@ -110,3 +110,21 @@ def test_a_missing_file_is_told_before_anything_starts(workspace: Workspace, tmp
     assert "nowhere.parquet: got no such file" in output.replace("\n", " ")
     assert "Traceback" not in output
     assert not run.folder.exists()
+
+
+def test_an_alarm_that_is_to_stop_the_run(workspace: Workspace, engine: str) -> None:
+    """The entropy of two steps is never the same, so one of these rings at the second."""
+    health = {"window": 1, "action": "stop", "entropy_falls_to": 0.999999, "entropy_rises_to": 1.000001}
+    run = long_run(
+        workspace,
+        "alarmed",
+        trainer__health=health,
+        trainer__save_freq=MANY,
+        actor_rollout_ref__rollout__server__addresses=[engine],
+    )
+    code, output = finished("train", str(run.recipe))
+    assert code == 3, output
+    assert "trainer.health.action is stop, and: the policy" in output
+    assert "Traceback" not in output
+    assert run.metrics[-1]["health/alarms"] == 1
+    assert (run.folder / "latest_checkpointed_iteration.txt").read_text() == str(max(run.steps))

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from agentrl.config.data import DataConfig
+from agentrl.config.health import HealthConfig
 from agentrl.config.root import KLControlConfig
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
+from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.steps import make_kl_controller
 
@@ -27,7 +29,8 @@ def make(tmp_path: Path):
 
     def build() -> TrainerState:
         loader = StatefulLoader(RLHFDataset(str(path), DataConfig()), 2, shuffle=True, seed=3)
-        return TrainerState(loader, make_kl_controller(KLControlConfig(type="adaptive", kl_coef=0.5)))
+        controller = make_kl_controller(KLControlConfig(type="adaptive", kl_coef=0.5))
+        return TrainerState(loader, controller, make_monitor(HealthConfig(window=1)))
 
     return build
 
@@ -43,6 +46,7 @@ def test_resume_goes_on_where_the_last_finished_step_ended(make, tmp_path: Path)
         first.loader.next_batch()
     first.kl_controller.value = 0.25
     first.weight_version = 4
+    first.health.observe({"actor/entropy": 2.0}, 4)
     draw()
     first.finish_step(4)
     first.save(tmp_path)
@@ -52,6 +56,7 @@ def test_resume_goes_on_where_the_last_finished_step_ended(make, tmp_path: Path)
     second = make()
     second.load(tmp_path)
     assert (second.step, second.weight_version, second.kl_controller.value) == (4, 4, 0.25)
+    assert second.health.observe({"actor/entropy": 7.0}, 5) == {"health/alarms": 1.0, "health/alarm/entropy_high": 1.0}
     assert [sample.index for sample in second.loader.next_batch()] == expected_rows
     assert draw() == expected_draws
 
