@@ -10,11 +10,13 @@ from typing import Any
 from fastapi import Body, Depends, FastAPI, Request
 from prometheus_client import CollectorRegistry
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import agentrl
 from agentrl.services.common.app import Problem, add_standard_routes, problems
+from agentrl.services.common.gone import answer_nobody, while_there
 from agentrl.services.sandbox.admission import Busy
 from agentrl.services.sandbox.languages import language_version
 from agentrl.services.sandbox.limits import MIB
@@ -89,6 +91,7 @@ def make_app(options: Options, token: str | None = None) -> FastAPI:
     )
     app.add_middleware(JsonBodies)
     app.add_exception_handler(Busy, _busy(metrics))
+    app.add_exception_handler(ClientDisconnect, answer_nobody)
     _add_routes(app, Depends(service))
     return app
 
@@ -124,8 +127,9 @@ def _add_routes(app: FastAPI, current: Any) -> None:
 
     @app.post("/run_code", summary="Run code once.", response_model=RunCodeAnswer, responses=_REFUSALS)
     async def run_code(body: RunCode, request: Request, service: SandboxService = current) -> Response:
-        """Whatever the code does is an answer with status 200; only a request that cannot be served is an error."""
-        answer = await service.run_code(body, client_of(request))
+        """Whatever the code does is an answer with status 200; only a request that cannot be served is an error. A client
+        that closes the connection ends the run."""
+        answer = await while_there(request, service.run_code(body, client_of(request)))
         return Response(answer.model_dump_json(), media_type="application/json")
 
     @app.post("/sessions", summary="Start a Python session.", responses=_REFUSALS)
@@ -133,7 +137,7 @@ def _add_routes(app: FastAPI, current: Any) -> None:
         request: Request, body: OpenSession = _DEFAULTS, service: SandboxService = current
     ) -> SessionAnswer:
         """Its variables and files last until it is deleted, idle for too long, or too old."""
-        return await service.open_session(body, client_of(request))
+        return await while_there(request, service.open_session(body, client_of(request)))
 
     @app.post("/sessions/{session_id}/run", summary="Run code in a session.", responses=_IN_SESSION)
     async def run_in_session(
@@ -151,12 +155,12 @@ def _add_routes(app: FastAPI, current: Any) -> None:
     @app.post("/run_jupyter", summary="Run cells in one interpreter.", responses=_REFUSALS)
     async def run_jupyter(body: RunJupyter, request: Request, service: SandboxService = current) -> RunJupyterAnswer:
         """The first cell that fails is the last that runs."""
-        return await service.run_jupyter(body, client_of(request))
+        return await while_there(request, service.run_jupyter(body, client_of(request)))
 
     @app.post("/judge", summary="Run a program against tests.", responses=_REFUSALS)
     async def judge(body: Judge, request: Request, service: SandboxService = current) -> JudgeAnswer:
         """Tests run at the same time; outputs are compared without spaces at the ends of lines."""
-        return await service.judge(body, client_of(request))
+        return await while_there(request, service.judge(body, client_of(request)))
 
 
 def client_of(request: Request) -> str:

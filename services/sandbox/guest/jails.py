@@ -43,7 +43,9 @@ _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
 def main(given: int, bare: frozenset[str]) -> int:
     """Become a child of the server, then serve; returns in each jail's launcher, with its program's exit code."""
     os.umask(0o022)
-    os.dup2(given, _SOCKET)
+    if given != _SOCKET:
+        os.dup2(given, _SOCKET)
+        os.close(given)  # of a busy server it has a high number
     os.closerange(_SOCKET + 1, _MAX_FD)
     socket = _socket.socket(fileno=_SOCKET)
     setup = eval(socket.recv(_MESSAGE), {"__builtins__": {}})  # the server wrote it with repr

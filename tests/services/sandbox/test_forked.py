@@ -209,6 +209,31 @@ async def test_a_zygote_is_exchanged_after_some_forks(tmp_path: Path, level: str
     assert not list(filter(is_zygote, children(os.getpid())))
 
 
+@pytest.mark.parametrize("level", ["bubblewrap", "namespaces"])
+async def test_a_busy_server_passes_nothing_else_on(tmp_path: Path, level: str) -> None:
+    """With much open, what a zygote is given has a high number; its jails must not get hold of it."""
+    tmp_path.chmod(0o711)
+    isolation = choose_isolation(tmp_path, make_layout(tmp_path, sys.executable, UIDS, 16), level, None)
+    zygotes = Zygotes(isolation, tmp_path)
+    much = [os.open("/dev/null", os.O_RDONLY) for _ in range(200)]
+    try:
+        make_run_folder(tmp_path / "run-1", None, True)
+        started = await zygotes.start(tmp_path / "run-1")
+        assert started.control.recv(1) == b"R"
+        (zygote,) = filter(is_zygote, children(os.getpid()))
+        (launcher,) = children(started.pid)
+        assert [sorted(os.listdir(f"/proc/{pid}/fd")) for pid in (zygote, launcher)] == [["0", "1", "2", "3"]] * 2
+    finally:
+        for fd in much:
+            os.close(fd)
+        await zygotes.close()
+    os.kill(started.pid, signal.SIGKILL)
+    started.reap()
+    started.control.close()
+    for fd in (started.stdin, started.stdout, started.stderr):
+        os.close(fd)
+
+
 async def test_a_zygote_that_does_not_come_up(tmp_path: Path) -> None:
     isolation = choose_isolation(tmp_path, make_layout(tmp_path, sys.executable, UIDS, 16), None, None)
     broken = replace(isolation, layout=replace(isolation.layout, guest=tmp_path))
