@@ -127,8 +127,10 @@ def _add_routes(app: FastAPI, current: Any) -> None:
 
     @app.post("/run_code", summary="Run code once.", response_model=RunCodeAnswer, responses=_REFUSALS)
     async def run_code(body: RunCode, request: Request, service: SandboxService = current) -> Response:
-        """Whatever the code does is an answer with status 200; only a request that cannot be served is an error. A client
-        that closes the connection ends the run."""
+        """Whatever the code does is an answer with status 200; only a request that cannot be served is an error.
+
+        A client that closes the connection ends the run.
+        """
         answer = await while_there(request, service.run_code(body, client_of(request)))
         return Response(answer.model_dump_json(), media_type="application/json")
 
