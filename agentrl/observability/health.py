@@ -95,9 +95,11 @@ class HealthMonitor:
         baseline = self._baselines.setdefault(alarm.name, now)
         if alarm.from_best and now > baseline:
             baseline = self._baselines[alarm.name] = now
-        if alarm.rings(now, baseline) and alarm.name not in self._ringing:
+        rings = alarm.rings(now, baseline)
+        if rings and alarm.name not in self._ringing:
             text = f"{alarm.meaning} ({alarm.metric} is {now:.4g}, was {baseline:.4g})"
             self._ringing[alarm.name] = text
             LOG.warning("step %d: alarm %s: %s", step, alarm.name, text)
-        elif not alarm.rings(now, baseline) and self._ringing.pop(alarm.name, None):
+        elif not rings and alarm.name in self._ringing:
+            del self._ringing[alarm.name]
             LOG.warning("step %d: alarm %s is over: %s is %.4g", step, alarm.name, alarm.metric, now)
