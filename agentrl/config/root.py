@@ -139,6 +139,9 @@ class AlgorithmConfig(Section):
     """Its weight."""
     filter_zero_variance_groups: bool = False
     """Leave groups whose rewards are all equal out of the update (they carry no GRPO gradient)."""
+    max_gen_batches: int | None = Field(default=1, ge=0)
+    """With `filter_zero_variance_groups`: batches of prompts that a step rolls out until `data.train_batch_size` groups
+    are left; 1: groups that are left out are not replaced; null or 0: as many as there are rows for."""
     rollout_correction: RolloutCorrectionConfig = Field(default_factory=RolloutCorrectionConfig)
     """Old log-probs and mismatch."""
 

@@ -185,7 +185,7 @@ VERL_KEYS: dict[str, Answer] = {
     "algorithm.pf_ppo.*": Harmless("preference feedback PPO is not supported; it is off"),
     "algorithm.filter_groups.enable": Renamed("algorithm.filter_zero_variance_groups"),
     "algorithm.filter_groups.metric": Only((None, "score", "seq_reward"), "groups are filtered by their rewards"),
-    "algorithm.filter_groups.max_num_gen_batches": Only(_OFF, "groups that are left out are not generated again"),
+    "algorithm.filter_groups.max_num_gen_batches": Renamed("algorithm.max_gen_batches"),
     "algorithm.rollout_correction.rollout_is": Renamed("algorithm.rollout_correction.is_level"),
     "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),

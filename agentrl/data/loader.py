@@ -46,6 +46,11 @@ class StatefulLoader:
         self._order = self._order_of(0, self._drawn)
 
     @property
+    def batch_size(self) -> int:
+        """Rows of a batch."""
+        return self._batch_size
+
+    @property
     def steps_per_epoch(self) -> int:
         """Full batches in an epoch."""
         return len(self._dataset) // self._batch_size

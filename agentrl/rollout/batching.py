@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
+from agentrl.data_proto import DataProto
 from agentrl.rollout.records import RolloutRow
 from agentrl.trajectory import NO_VERSION
 
@@ -47,12 +49,50 @@ def collate(rows: Sequence[RolloutRow], pad_id: int) -> dict[str, torch.Tensor]:
         "response_mask": mask_BR,
         "input_ids": np.concatenate([prompts_BP, responses_BR], axis=1),
         "attention_mask": attention_BT,
-        "position_ids": np.maximum(attention_BT.cumsum(axis=1) - 1, 0),
         "rollout_log_probs": log_probs_BR,
         "weight_versions": versions_BR,
         "rm_scores": token_rewards(mask_BR, rows),
     }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {**tensors, "position_ids": positions(tensors["attention_mask"])}
+
+
+def join(parts: Sequence[DataProto], pad_id: int) -> DataProto:
+    """Several collated batches as one, padded to the longest of all.
+
+    Args:
+        parts: batches of one step; what counts trajectories in their `metrics` becomes a mean over them.
+        pad_id: id that fills the padding.
+    """
+    prompts = max(part.batch["prompts"].shape[1] for part in parts)
+    responses = max(part.batch["responses"].shape[1] for part in parts)
+    metas = [{name: value for name, value in part.meta_info.items() if name != "failures"} for part in parts]
+    wide = [
+        DataProto(_widen(part, prompts, responses, pad_id), part.non_tensor_batch, meta)
+        for part, meta in zip(parts, metas, strict=True)
+    ]
+    joined = DataProto.concat(wide)
+    joined.meta_info["failures"] = [failure for part in parts for failure in part.meta_info["failures"]]
+    return joined
+
+
+def _widen(part: DataProto, prompts: int, responses: int, pad_id: int) -> dict[str, torch.Tensor]:
+    """The tensors of a batch with more padding."""
+    old = part.batch
+    left = prompts - old["prompts"].shape[1]
+    right = responses - old["responses"].shape[1]
+    fills = {"responses": pad_id, "weight_versions": NO_VERSION, "attention_mask": 0, "input_ids": pad_id}
+    wide = {name: F.pad(tensor, (0, right), value=fills.get(name, 0)) for name, tensor in old.items()}
+    wide["prompts"] = F.pad(old["prompts"], (left, 0), value=pad_id)
+    for name in ("input_ids", "attention_mask"):
+        wide[name] = F.pad(wide[name], (left, 0), value=fills[name])
+    wide["position_ids"] = positions(wide["attention_mask"])
+    return wide
+
+
+def positions(attention_BT: torch.Tensor) -> torch.Tensor:
+    """Position of each token among those of its row that are no padding."""
+    return (attention_BT.cumsum(1) - 1).clamp(min=0)
 
 
 def pad(rows: Sequence[Array], fill: float, dtype: Any, *, left: bool = False) -> tuple[Array, npt.NDArray[np.bool_]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.rollout.batching import collate
+from agentrl.rollout.batching import collate, join
 from agentrl.rollout.dispatch import WorkerPool, run_jobs, share_slots
 from agentrl.rollout.local_pool import LocalPool
 from agentrl.rollout.metrics import (
@@ -94,6 +94,10 @@ class AgentLoopManager:
         check_trainable(rows)
         meta = {**batch.meta_info, "metrics": rollout_metrics(rows, lag), "failures": failures}
         return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta)
+
+    def join(self, parts: Sequence[DataProto]) -> DataProto:
+        """Results of several `generate_sequences` of one step as one."""
+        return parts[0] if len(parts) == 1 else join(parts, self._setup.pad_id)
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""

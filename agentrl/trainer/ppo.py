@@ -111,16 +111,16 @@ class RayPPOTrainer:
         """From rows to new weights on the engines."""
         config, services = self.config, self.services
         policy, algorithm = config.actor_rollout_ref, config.algorithm
-        with timer("gen"):
-            samples = self.inputs.loader.next_batch()
-            version = self.state.weight_version
-            rollouts = self._generate(sample_batch(samples, policy.rollout.n, step=step, weight_version=version))
+        rollouts, batches = self._roll_out(step, timer)
+        metrics |= {"rollout/gen_batches": batches}
         metrics |= m.rollout_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
         metrics |= degeneracy_metrics(rollouts)
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
-            kept, counts = steps.choose_rows(rollouts, algorithm.filter_zero_variance_groups)
+            kept, counts = steps.choose_rows(
+                rollouts, algorithm.filter_zero_variance_groups, self.inputs.loader.batch_size
+            )
         metrics |= counts
         if not len(kept):
             LOG.warning("step %d: no group has any variance in its rewards; nothing to learn from", step)
@@ -159,6 +159,21 @@ class RayPPOTrainer:
     def _finish_step(self, step: int, metrics: m.Metrics) -> None:
         metrics |= self.state.health.observe(metrics, step)
         self.state.finish_step(step)
+
+    def _roll_out(self, step: int, timer: m.StageTimer) -> tuple[DataProto, int]:
+        """The rollouts of a step: of one batch of prompts, or of several until enough groups have variance."""
+        algorithm, n = self.config.algorithm, self.config.actor_rollout_ref.rollout.n
+        loader, version = self.inputs.loader, self.state.weight_version
+        most = algorithm.max_gen_batches or loader.steps_per_epoch
+        parts: list[DataProto] = []
+        useful = 0
+        while not parts or (algorithm.filter_zero_variance_groups and useful < loader.batch_size and len(parts) < most):
+            with timer("gen"):
+                first = len(parts) * loader.batch_size
+                batch = sample_batch(loader.next_batch(), n, step=step, weight_version=version, first_group=first)
+                parts.append(self._generate(batch))
+            useful += steps.groups_with_variance(parts[-1])
+        return self.services.manager.join(parts), len(parts)
 
     def _generate(self, batch: DataProto) -> DataProto:
         """Roll out; if an engine died meanwhile, start it again and roll out once more."""

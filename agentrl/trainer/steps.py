@@ -43,11 +43,27 @@ def truncates_sampling(rollout: RolloutConfig) -> list[str]:
     return [f"{name}={getattr(rollout, name)}" for name, value in neutral.items() if getattr(rollout, name) != value]
 
 
-def choose_rows(batch: DataProto, drop_flat_groups: bool) -> tuple[DataProto, Metrics]:
-    """Count groups whose scores are all equal and, if asked, leave their rows out of the update."""
+def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None) -> tuple[DataProto, Metrics]:
+    """Count groups whose scores are all equal and, if asked, leave their rows out of the update.
+
+    Args:
+        batch: the rollouts.
+        drop_flat_groups: leave them out.
+        most_groups: keep only the first so many groups; None: all.
+    """
     outcome = batch.batch["rm_scores"], batch.batch["response_mask"], list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
-    return (batch[~zero_variance_rows(*outcome)] if drop_flat_groups else batch), metrics
+    kept = batch[~zero_variance_rows(*outcome)] if drop_flat_groups else batch
+    names = list(dict.fromkeys(kept.non_tensor_batch["uid"]))
+    if most_groups is not None and len(names) > most_groups:
+        first = set(names[:most_groups])
+        kept = kept[torch.tensor([name in first for name in kept.non_tensor_batch["uid"]])]
+    return kept, metrics
+
+
+def groups_with_variance(batch: DataProto) -> int:
+    """How many groups carry a gradient."""
+    return len(set(choose_rows(batch, drop_flat_groups=True)[0].non_tensor_batch["uid"]))
 
 
 def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunConfig) -> Metrics:

@@ -159,6 +159,7 @@ algorithm:
         ("algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.is_level", "token"),
         ("critic.model.fsdp_config.param_offload=True", "critic.fsdp_config.param_offload", True),
         ("critic.model.fsdp_config.dtype=bfloat16", "critic.fsdp_config.compute_dtype", "bfloat16"),
+        ("algorithm.filter_groups.max_num_gen_batches=10", "algorithm.max_gen_batches", 10),
         ("trainer.logger=console", "trainer.logger", ["console"]),
         ("actor_rollout_ref.rollout.stop=</search>", "actor_rollout_ref.rollout.stop", ["</search>"]),
     ],
@@ -189,7 +190,7 @@ def test_renamed_keys(override: str, key: str, expected: object) -> None:
         "actor_rollout_ref.model.enable_activation_offloading=True",
         "actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.1",
         "actor_rollout_ref.rollout.trace.backend=mlflow",
-        "algorithm.filter_groups.max_num_gen_batches=10",
+        "algorithm.filter_groups.metric=acc",
         "actor_rollout_ref.ref.model.path=other",
     ],
 )

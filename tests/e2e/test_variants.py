@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from runs import Run, Workspace, kill_listener, serving
+from runs import SCORE, Run, Workspace, kill_listener, serving
 
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
@@ -131,6 +131,28 @@ def test_groups_without_variance_leave_nothing_to_learn(make, workspace: Workspa
     assert recorder.metrics[2]["critic/score/mean"] == 0.5
     assert "update_actor" not in recorder.stages
     assert all(v in (0, -1) for row in run.rollouts(2) for v in row["weight_versions"])
+
+
+def test_groups_without_variance_are_replaced_by_others(make, workspace: Workspace) -> None:
+    """Every other row always scores the same, so a step of two prompts needs two batches."""
+    flat = workspace.folder / "half_flat.py"
+    flat.write_text(SCORE.replace("% 11 / 11", "% 997 / 997 if int(ground_truth) % 4 else 0.5"))
+    changes = {
+        "custom_reward_function__path": str(flat),
+        "algorithm__filter_zero_variance_groups": True,
+        "data__train_batch_size": 2,
+        "data__shuffle": False,
+        "trainer__resume_mode": "disable",
+    }
+    recorder = train(make(**changes, algorithm__max_gen_batches=None).config)
+    for step in (1, 2):
+        assert recorder.metrics[step]["rollout/gen_batches"] == 2
+        assert recorder.metrics[step]["rollout/zero_variance_groups"] == 2
+        assert recorder.metrics[step]["actor/grad_norm"] > 0
+        assert recorder.rows[step] == 8
+    once = train(make(**changes).config)
+    assert [once.metrics[step]["rollout/gen_batches"] for step in (1, 2)] == [1, 1]
+    assert once.rows == {1: 4, 2: 4}
 
 
 def test_validation_only_samples_and_shows_conversations(make, workspace: Workspace) -> None:

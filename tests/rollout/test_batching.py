@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.data_proto import DataProto
 from agentrl.errors import TokenStreamError
-from agentrl.rollout.batching import collate
+from agentrl.rollout.batching import collate, join
 from agentrl.rollout.records import RolloutRow, TokenArrays
 from agentrl.trajectory import NO_VERSION
 from agentrl.types import AgentLoopOutput, StopReason
@@ -51,6 +52,24 @@ def test_worked_example() -> None:
     floats = {name for name, tensor in batch.items() if tensor.dtype == torch.float32}
     assert floats == {"rollout_log_probs", "rm_scores"}
     assert all(tensor.dtype == torch.int64 for name, tensor in batch.items() if name not in floats)
+
+
+def proto(rows: list[RolloutRow], metrics: dict[str, float], failures: list[str]) -> DataProto:
+    uid = np.array([str(row.row) for row in rows], dtype=object)
+    return DataProto(collate(rows, PAD), {"uid": uid}, {"global_step": 3, "metrics": metrics, "failures": failures})
+
+
+def test_batches_are_joined_as_if_they_had_been_one() -> None:
+    short = [row(0, [1, 2, 3], [1, 0, 1], 0.5), row(1, [4], [1], -1.0)]
+    long = [row(2, [5], [1, 1, 0, 0, 1], 2.0)]
+    joined = join([proto(short, {"a/mean": 1, "a/max": 1}, ["x"]), proto(long, {"a/mean": 2, "a/max": 4}, [])], PAD)
+    whole = collate([*short, *long], PAD)
+    assert set(joined.batch) == set(whole)
+    for name, tensor in whole.items():
+        assert joined.batch[name].equal(tensor), name
+        assert joined.batch[name].dtype == tensor.dtype
+    assert list(joined.non_tensor_batch["uid"]) == ["0", "1", "2"]
+    assert joined.meta_info == {"global_step": 3, "metrics": {"a/mean": 1.5, "a/max": 4}, "failures": ["x"]}
 
 
 rows = st.lists(

@@ -46,8 +46,17 @@ def test_groups_without_variance_leave_when_asked():
     kept, metrics = steps.choose_rows(batch, drop_flat_groups=True)
     assert list(kept.non_tensor_batch["uid"]) == ["b", "b"]
     assert metrics["rollout/zero_variance_groups"] == 2
+    assert steps.groups_with_variance(batch) == 1
     same, _ = steps.choose_rows(batch, drop_flat_groups=False)
     assert len(same) == 5
+
+
+def test_no_more_groups_are_kept_than_the_step_is_to_have():
+    batch = rollouts([1, 1, 0, 1, 0, 1, 1, 0], list("aabbccdd"))
+    kept, metrics = steps.choose_rows(batch, True, most_groups=2)
+    assert list(kept.non_tensor_batch["uid"]) == list("bbcc")
+    assert metrics["rollout/zero_variance_groups"] == 1
+    assert len(steps.choose_rows(batch, False, most_groups=4)[0]) == 8
 
 
 def test_rollout_log_probs_can_stand_in_for_old_ones():
