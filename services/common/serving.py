@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -55,6 +57,13 @@ def _leave(*_: object) -> None:
     sys.exit(0)
 
 
+def allow_open_files() -> None:
+    """Open as many files as this process may: the usual limit of 1024 is for programs that use `select`."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def serve(
     app: FastAPI,
     host: str,
@@ -70,7 +79,7 @@ def serve(
         app: the application; its lifespan starts and ends with the server.
         host: address.
         port: port; 0 takes a free one, and the log line `serving` says which.
-        on_hangup: called in the main thread on SIGHUP; must not wait. None: SIGHUP ends the process.
+        on_hangup: called in the main thread on SIGHUP; must not wait. None: SIGHUP is taken as SIGTERM.
         grace_s: seconds that open requests get.
         backlog: connections that may wait to be accepted.
 
@@ -78,6 +87,7 @@ def serve(
         UserInputError: the address is taken.
     """
     set_up_logs()
+    allow_open_files()
     with listen(host, port, backlog) as listener:
         config = uvicorn.Config(
             app,
@@ -91,7 +101,7 @@ def serve(
         server = uvicorn.Server(config)
         # uvicorn listens to signals a little later, and raises them again after a graceful end; an end that was asked
         # for is exit code 0.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         if on_hangup is not None:
             signal.signal(signal.SIGHUP, lambda *_: on_hangup())

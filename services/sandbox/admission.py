@@ -88,7 +88,8 @@ class Admission:
             if len(self._waiting.get(longest, ())) <= own + 1:
                 raise self._busy(f"{self.waiting} requests wait already")
             displaced = self._waiting[longest].pop()
-            displaced.set_exception(self._busy("the queue is full and most of it is this client's"))
+            if not displaced.done():  # its wait may have ended just now
+                displaced.set_exception(self._busy("the queue is full and most of it is this client's"))
         self._waiting.setdefault(client, deque()).append(turn)
 
     def _leave(self, client: str, turn: asyncio.Future[None]) -> None:

@@ -12,6 +12,8 @@ _MAX_PATH = 1024
 _MAX_NAME = 255
 _MAX_ENTRIES = 20_000
 _MAX_DEPTH = 64
+MAX_PARTS = 60
+"""Most parts of a path that is given: fewer than those at which a run is stopped."""
 
 
 def clean_path(path: str) -> str:
@@ -26,6 +28,8 @@ def clean_path(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or not parts:
         raise ValueError(f"got {path[:80]!r}, {wanted}")
+    if len(parts) > MAX_PARTS:
+        raise ValueError(f"got {path[:80]!r} of {len(parts)} parts, wanted at most {MAX_PARTS}")
     try:
         long = any(len(part.encode()) > _MAX_NAME for part in parts)
     except UnicodeEncodeError:

@@ -40,7 +40,7 @@ class Interpreter:
     def __init__(self, jail: Jail) -> None:
         self.jail = jail
 
-    async def run(self, code: str, timeout_s: float, show_last: bool = False) -> Piece:
+    async def run(self, code: str, timeout_s: float, notebook: bool = False) -> Piece:
         """Run one piece of code.
 
         What takes too long is interrupted as by Ctrl-C and keeps its variables; what does not react loses them.
@@ -48,10 +48,10 @@ class Interpreter:
         Args:
             code: source text.
             timeout_s: time limit.
-            show_last: report the value of a last expression, as notebooks do.
+            notebook: report the value of a last expression; all pieces share the limit of output.
         """
         began = time.monotonic()
-        reply = asyncio.create_task(self._ask(code, show_last))
+        reply = asyncio.create_task(self._ask(code, notebook))
         timed_out = not (await asyncio.wait({reply}, timeout=timeout_s))[0]
         if timed_out:
             self.jail.interrupt()
@@ -63,7 +63,7 @@ class Interpreter:
             await self.jail.kill()
         self.jail.stdout.pull(_PULLS)
         self.jail.stderr.pull(_PULLS)
-        return self._piece(answer, seconds, timed_out)
+        return self._piece(answer, seconds, timed_out, notebook)
 
     async def _ask(self, code: str, show_last: bool) -> dict[str, Any] | None:
         """The answer from inside; None when there is none, or one that no honest interpreter gives."""
@@ -85,9 +85,9 @@ class Interpreter:
             size -= len(part)
         return b"".join(parts)
 
-    def _piece(self, answer: dict[str, Any] | None, seconds: float, timed_out: bool) -> Piece:
-        stdout = self.jail.stdout.take().decode(errors="replace")
-        stderr = self.jail.stderr.take().decode(errors="replace")
+    def _piece(self, answer: dict[str, Any] | None, seconds: float, timed_out: bool, spend: bool) -> Piece:
+        stdout = self.jail.stdout.take(spend).decode(errors="replace")
+        stderr = self.jail.stderr.take(spend).decode(errors="replace")
         if self.jail.stopped is not None:
             stderr += f"\nThe program was stopped: {self.jail.stopped}.\n"
         if answer is None:

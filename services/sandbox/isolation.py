@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import sys
@@ -18,7 +17,7 @@ from agentrl.services.sandbox.layout import Layout, closed_folder
 from agentrl.services.sandbox.limits import MIB
 from agentrl.services.sandbox.mounts import ADMIN_PATH, SHM_MB, bubblewrap_mounts, mount_script
 from agentrl.services.sandbox.seccomp import seccomp_program
-from agentrl.services.sandbox.starting import Started, make_run_folder, message, start
+from agentrl.services.sandbox.starting import Started, make_run_folder, message, readable, start
 from agentrl.services.sandbox.zygotes import Zygote
 
 LEVELS = ("bubblewrap", "namespaces", "rlimits")
@@ -71,6 +70,8 @@ class Isolation:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
+            # Each of malloc's pools reserves 64 MB of addresses, and they count.
+            "MALLOC_ARENA_MAX": "2",
         }
 
     def command(self, folder: Path, uid: int | None, control: int, seccomp_fd: int | None = None) -> list[str]:
@@ -238,7 +239,7 @@ def _try(isolation: Isolation, folder: Path, uid: int | None, started: Started) 
         with contextlib.suppress(OSError):
             if control.recv(1) == b"R":
                 control.sendall(message({**job, "folder": isolation.folder_inside(folder)}))
-        if not select.select([stderr], [], [], _PROBE_S)[0]:
+        if not readable(stderr.fileno(), _PROBE_S):
             os.kill(started.pid, signal.SIGKILL)
         errors = stderr.read()
     code = started.reap()

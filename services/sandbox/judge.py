@@ -9,14 +9,16 @@ from collections.abc import Awaitable, Callable
 from agentrl.services.sandbox.jail import SandboxFault
 from agentrl.services.sandbox.protocol import CommandResult, JudgeAnswer, JudgeTest, TestResult, Verdict
 
+_LEAST_SHOWN = 4096
 RunTest = Callable[[JudgeTest], Awaitable[tuple[CommandResult, bool]]]
 """Runs the program on one test; how it ended, and whether it came to its last line. Raises SandboxFault, or Busy."""
 _SAY = {
-    "python": '__import__("sys").__stdout__.write("\\n{mark}\\n")',
-    "bash": "printf '\\n%s\\n' {mark}",
-    "nodejs": 'process.stdout.write("\\n{mark}\\n");',
+    "python": '__import__("sys").__stderr__.write("\\n{mark}\\n")',
+    "bash": "[ $? -eq 0 ] || exit 1\nprintf '\\n%s\\n' {mark} >&2",
+    "nodejs": 'process.stderr.write("\\n{mark}\\n");',
+    "perl": 'print STDERR "\\n{mark}\\n";',
 }
-"""How a program of a language says that it came to its end; others are taken at their exit code."""
+"""How a program of a language says that it came to its end: on stderr, which is hardly ever cut off."""
 
 
 class Check:
@@ -24,12 +26,14 @@ class Check:
 
     Args:
         code: the check.
-        language: name of its language.
+        language: name of its language, one of `Check.languages`.
     """
+
+    languages = tuple(_SAY)
 
     def __init__(self, code: str, language: str) -> None:
         self._mark = f"ended_{secrets.token_hex(8)}"
-        self._say = _SAY.get(language, "").format(mark=self._mark)
+        self._say = _SAY[language].format(mark=self._mark)
         self._code = code
 
     def follow(self, program: str) -> str:
@@ -38,13 +42,13 @@ class Check:
 
     def read(self, result: CommandResult) -> tuple[CommandResult, bool]:
         """The result as the program itself printed it, and whether the check was done."""
-        if not self._say:
-            return result, True
-        before, said, after = (result.stdout or "").partition(f"\n{self._mark}\n")
-        return result.model_copy(update={"stdout": before + after}) if said else result, bool(said)
+        before, said, after = (result.stderr or "").partition(f"\n{self._mark}\n")
+        return result.model_copy(update={"stderr": before + after}) if said else result, bool(said)
 
 
-async def judge(tests: list[JudgeTest], run: RunTest, at_once: int, stop_early: bool) -> list[TestResult]:
+async def judge(
+    tests: list[JudgeTest], run: RunTest, at_once: int, stop_early: bool, shown_chars: int
+) -> list[TestResult]:
     """One result per test, in order.
 
     Args:
@@ -52,16 +56,17 @@ async def judge(tests: list[JudgeTest], run: RunTest, at_once: int, stop_early: 
         run: runs one.
         at_once: tests at the same time.
         stop_early: once one has failed, the others are ended or not begun.
+        shown_chars: of each output of all tests together; each result shows its share, after it was compared.
 
     Raises:
         Busy: the service has no place for the rest.
     """
     results = [TestResult(passed=False, verdict="Skipped") for _ in tests]
-    places = asyncio.Semaphore(at_once)
+    places, share = asyncio.Semaphore(at_once), max(_LEAST_SHOWN, shown_chars // len(tests))
 
     async def one(number: int) -> bool:
         async with places:
-            results[number] = await _run(tests[number], run)
+            results[number] = _shorten(await _run(tests[number], run), share)
         return results[number].passed
 
     tasks = [asyncio.create_task(one(number)) for number in range(len(tests))]
@@ -110,5 +115,18 @@ async def _run(test: JudgeTest, run: RunTest) -> TestResult:
     return TestResult(passed=verdict == "Passed", verdict=verdict, run_result=result)
 
 
+def _shorten(result: TestResult, share: int) -> TestResult:
+    ran = result.run_result
+    if ran is not None:
+        texts = {"stdout": shorten(ran.stdout or "", share), "stderr": shorten(ran.stderr or "", share)}
+        result.run_result = ran.model_copy(update=texts)
+    return result
+
+
+def shorten(text: str, most: int) -> str:
+    """The beginning of a text that is longer than `most`, which says so."""
+    return text if len(text) <= most else f"{text[:most]}\n[output cut: {len(text) - most} more characters]\n"
+
+
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line.rstrip() for line in text.rstrip().replace("\r\n", "\n").split("\n")]

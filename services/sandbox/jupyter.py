@@ -6,11 +6,15 @@ import time
 
 from agentrl.services.sandbox.folders import get_files
 from agentrl.services.sandbox.interpreter import Interpreter, Piece
+from agentrl.services.sandbox.judge import shorten
+from agentrl.services.sandbox.limits import MIB
+from agentrl.services.sandbox.options import Options
 from agentrl.services.sandbox.protocol import CellResult, RunJupyter, RunJupyterAnswer, encode
 
 
-async def run_cells(interpreter: Interpreter, request: RunJupyter, files_limit: int) -> RunJupyterAnswer:
-    """Run cells until one fails or the time is over; then take the files."""
+async def run_cells(interpreter: Interpreter, request: RunJupyter, options: Options) -> RunJupyterAnswer:
+    """Run cells until one fails or the time is over; then take the files. All cells share the limit of output."""
+    room = options.output_mb * MIB
     began = time.monotonic()
     cells: list[CellResult] = []
     message = ""
@@ -20,7 +24,10 @@ async def run_cells(interpreter: Interpreter, request: RunJupyter, files_limit: 
             message = f"cell {number} and those after it did not run: {request.total_timeout:g} s are over"
             break
         limit = min(left, request.cell_timeout or left)
-        piece = await interpreter.run(code, limit, show_last=True)
+        piece = await interpreter.run(code, limit, notebook=True)
+        if piece.shown is not None:
+            piece.shown = shorten(piece.shown, room)
+            room = max(0, room - len(piece.shown))
         cells.append(_cell(piece))
         if piece.result.status == "TimeLimitExceeded":
             message = f"cell {number} ran longer than {limit:.3g} s"
@@ -28,7 +35,7 @@ async def run_cells(interpreter: Interpreter, request: RunJupyter, files_limit: 
             message = f"cell {number} failed"
         if message:
             break
-    files, problems = get_files(interpreter.jail.work, request.fetch_files, files_limit)
+    files, problems = get_files(interpreter.jail.work, request.fetch_files, options.files_mb * MIB)
     return RunJupyterAnswer(
         status="Failed" if message else "Success",
         message="; ".join([*([message] if message else []), *(f"fetch_files: {problem}" for problem in problems)]),

@@ -121,7 +121,8 @@ class Pool:
             jail = Jail(self.isolation, folder, uid, started, self._output_bytes)
         except OSError as error:
             self._free_uids.append(uid)
-            remove_folder(folder)
+            with contextlib.suppress(OSError):  # no descriptors are to be had
+                remove_folder(folder)
             raise SandboxFault(f"cannot start a sandbox: {error}") from error
         self.open.add(jail)
         try:

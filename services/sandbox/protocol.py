@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from agentrl.services.sandbox.folders import Content, clean_path
 
+MAX_FILES = 5000
 Status = Literal["Success", "Failed", "SandboxError"]
 CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 
@@ -17,6 +18,8 @@ CommandStatus = Literal["Finished", "Error", "TimeLimitExceeded"]
 def _decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if len(value) > MAX_FILES:
+        raise ValueError(f"got {len(value)} files, wanted at most {MAX_FILES}")
     files: dict[str, Content] = {}
     for path, text in value.items():
         if not isinstance(path, str):

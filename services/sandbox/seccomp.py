@@ -1,8 +1,9 @@
 """The system calls that sandboxed code may not make, as a program for the kernel's seccomp filter.
 
 What is refused: new namespaces and mounts (most ways out of a sandbox begin there), keys, tracing of other processes,
-kernel modules, io_uring, and sockets of families that no network namespace holds back (vsock reaches the host of a
-virtual machine). Refused calls fail with an error; nothing is killed for trying.
+kernel modules, io_uring, memory that belongs to no process (memfd, System V) and so to no limit, and sockets of
+families that no network namespace holds back (vsock reaches the host of a virtual machine). Refused calls fail with an
+error; nothing is killed for trying.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ _SAME_EVERYWHERE = {
     "fspick": 433,
     "pidfd_getfd": 438,
     "mount_setattr": 442,
+    "memfd_secret": 447,
 }
 _REFUSED = {
     "x86_64": {
+        "shmget": 29,
+        "semget": 64,
+        "msgget": 68,
         "ptrace": 101,
         "syslog": 103,
         "pivot_root": 155,
@@ -70,6 +75,7 @@ _REFUSED = {
         "process_vm_readv": 310,
         "process_vm_writev": 311,
         "finit_module": 313,
+        "memfd_create": 319,
         "kexec_file_load": 320,
         "bpf": 321,
         "userfaultfd": 323,
@@ -93,6 +99,9 @@ _REFUSED = {
         "setdomainname": 162,
         "settimeofday": 170,
         "adjtimex": 171,
+        "msgget": 186,
+        "semget": 190,
+        "shmget": 194,
         "add_key": 217,
         "request_key": 218,
         "keyctl": 219,
@@ -106,6 +115,7 @@ _REFUSED = {
         "process_vm_readv": 270,
         "process_vm_writev": 271,
         "finit_module": 273,
+        "memfd_create": 279,
         "bpf": 280,
         "userfaultfd": 282,
         "kexec_file_load": 294,

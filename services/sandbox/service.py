@@ -68,7 +68,7 @@ class SandboxService:
         async with self.admission.place(client):
             answer = await self.runner.run_code(
                 *(language, request.code, request.stdin or "", request.files, request.fetch_files),
-                *(self._compiler_limits(request.compile_timeout), run),
+                *(self._compiler_limits(request.compile_timeout, run), run),
             )
         self.metrics.count(language.name, answer.status, answer.run_result or answer.compile_result)
         return answer
@@ -133,7 +133,7 @@ class SandboxService:
         async with self.admission.place(client):
             try:
                 async with open_interpreter(self.pool, self.watch, limits, request.files) as interpreter:
-                    answer = await run_cells(interpreter, request, self.options.files_mb * MIB)
+                    answer = await run_cells(interpreter, request, self.options)
             except SandboxFault as error:
                 answer = RunJupyterAnswer(status="SandboxError", message=str(error))
         self.metrics.count("python", answer.status, None)
@@ -149,13 +149,20 @@ class SandboxService:
         language = find_language(request.language, self.languages)
         limits = self.runner.limits(request.timeout, request.memory_limit_mb, "timeout")
         asserts = [test for test in request.tests if test.check is not None]
-        if asserts and language.compile is not None:
-            raise HTTPException(422, f"tests: `assert` follows code that is not compiled, got {language.name}")
+        if asserts and language.name not in Check.languages:
+            known = ", ".join(Check.languages)
+            raise HTTPException(422, f"tests: `assert` follows code of {known}; got {language.name}")
+        most = self.options.output_mb * MIB
+        for place, test in enumerate(request.tests):
+            if len((test.output or "").encode(errors="surrogatepass")) > most:
+                raise HTTPException(
+                    422, f"tests.{place}.output: wanted at most {most} bytes: so many are kept of a run's"
+                )
         faults: list[str] = []
         try:
             async with self.admission.place(client):
                 program, compiled = await self.runner.compile(
-                    language, request.code, request.files, self._compiler_limits(request.compile_timeout)
+                    language, request.code, request.files, self._compiler_limits(request.compile_timeout, limits)
                 )
         except SandboxFault as error:
             return JudgeAnswer(status="SandboxError", message=str(error), passed=0, total=len(request.tests))
@@ -177,11 +184,12 @@ class SandboxService:
             self.metrics.count(language.name, "Success" if ran.ok else "Failed", ran.result)
             return (ran.result, True) if check is None else check.read(ran.result)
 
-        results = await judge(request.tests, run, self.options.parallel, request.stop_early)
+        results = await judge(request.tests, run, self.options.parallel, request.stop_early, most)
         return conclude(results, compiled, faults)
 
-    def _compiler_limits(self, seconds: float) -> Limits:
-        return self.runner.limits(seconds, self.options.max_memory_mb, "compile_timeout")
+    def _compiler_limits(self, seconds: float, run: Limits) -> Limits:
+        """A compiler may need more memory than its program."""
+        return self.runner.limits(seconds, max(run.memory_mb, self.options.memory_mb), "compile_timeout")
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import logging
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
@@ -89,7 +90,7 @@ class Sessions:
     def __init__(self, pool: Pool, watch: Watch, options: Options) -> None:
         self._pool, self._watch, self._options = pool, watch, options
         self._open: dict[str, Session] = {}
-        self._opening = 0
+        self._opening: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -104,12 +105,12 @@ class Sessions:
             SandboxFault: it does not come up.
         """
         self._check_quota(client)
-        self._opening += 1
+        self._opening[client] += 1
         session = Session(client, limits, files, self._pool, self._watch)
         try:
             await session.open()
         finally:
-            self._opening -= 1
+            self._opening[client] -= 1
         name = secrets.token_urlsafe(16)
         self._open[name] = session
         if self._task is None:
@@ -147,9 +148,9 @@ class Sessions:
             await self.end(name)
 
     def _check_quota(self, client: str) -> None:
-        own = sum(session.client == client for session in self._open.values())
-        clients = len({client, *(session.client for session in self._open.values())})
-        options, total = self._options, len(self._open) + self._opening
+        held = self._opening + Counter(session.client for session in self._open.values())  # those that hold any
+        own, clients = held[client], len({client, *held})
+        options, total = self._options, held.total()
         idle = [session.used_at for session in self._open.values() if not session.busy]
         oldest = min(idle, default=time.monotonic())
         soonest = max(1, min(30, math.ceil(oldest + options.session_ttl_s - time.monotonic())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -112,6 +113,13 @@ def start(isolation: Isolation, folder: Path, uid: int | None) -> Started:
             for fd in passed[1:]:
                 os.close(fd)
         return ends.started(process.pid, False, process.wait)
+
+
+def readable(fd: int, seconds: float) -> bool:
+    """Wait until there is something to read; unlike `select`, for descriptors of any number."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def message(job: dict[str, Any]) -> bytes:

@@ -17,7 +17,7 @@ class Drain:
 
     Args:
         fd: reading end; closed at the end.
-        limit: bytes kept since the last `take`.
+        limit: bytes kept until the next `take`.
     """
 
     def __init__(self, fd: int, limit: int) -> None:
@@ -47,8 +47,14 @@ class Drain:
             if size == 0:
                 self.close()
 
-    def take(self) -> bytes:
-        """What came since the last `take`; says in its last line how much was cut off."""
+    def take(self, spend: bool = False) -> bytes:
+        """What came since the last `take`; says in its last line how much was cut off.
+
+        Args:
+            spend: what was kept leaves less room for what follows.
+        """
+        if spend:
+            self._limit -= self._size
         data, cut = b"".join(self._kept), self._total - self._size
         self._kept, self._size, self._total = [b""], 0, 0
         if cut:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import itertools
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from agentrl.services.sandbox.processes import adopting_orphans, children, is_dead, is_first
-from agentrl.services.sandbox.starting import Started, pipes
+from agentrl.services.sandbox.starting import Started, pipes, readable
 
 if TYPE_CHECKING:
     from agentrl.services.sandbox.isolation import Isolation
@@ -76,7 +76,7 @@ class Zygote:
         """
         with pipes() as ends:
             self.ask(folder, ends.theirs)
-            if not select.select([self.socket], [], [], _ANSWER_S)[0]:
+            if not readable(self.socket.fileno(), _ANSWER_S):
                 raise OSError("the zygote does not answer")
             pid = self.answer()
             return ends.started(pid, True, functools.partial(reap, pid))
@@ -133,7 +133,7 @@ class Zygote:
         raise OSError(f"the zygote does not come up: {said or 'no reason given'}")
 
     def _hear(self) -> bytes:
-        if not select.select([self.socket], [], [], _START_S)[0]:
+        if not readable(self.socket.fileno(), _START_S):
             return b""
         try:
             return self.socket.recv(_ANSWER_BYTES)
@@ -194,7 +194,9 @@ class _Place:
         async with self._one_at_a_time:
             try:
                 return await self._start(folder)
-            except OSError:  # it was killed; nothing has begun, so another can do it
+            except OSError as error:  # it was killed; nothing has begun, so another can do it
+                if error.errno in (errno.EMFILE, errno.ENFILE):  # it was not: there are no descriptors to be had
+                    raise
                 asyncio.get_running_loop().call_later(_LOST_S, self._on_loss)
                 await self._drop()
                 return await self._start(folder)

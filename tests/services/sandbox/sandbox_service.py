@@ -40,6 +40,11 @@ class Server:
         assert isinstance(result, dict)
         return result
 
+    def judge(self, code: str, tests: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+        answer = self.http.post("/judge", json={"code": code, "tests": tests, **fields})
+        assert answer.status_code == 200, answer.text
+        return answer.json()  # type: ignore[no-any-return]
+
     @property
     def health(self) -> dict[str, Any]:
         return self.http.get("/health").json()  # type: ignore[no-any-return]

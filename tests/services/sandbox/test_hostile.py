@@ -69,6 +69,38 @@ def test_a_memory_bomb(server: Server, code: str) -> None:
     assert answer["run_result"]["return_code"] != 0
 
 
+@pytest.mark.parametrize("call", ["memfd_create(b'x', 0)", "shmget(0, 1 << 20, 0o1666)"])
+def test_memory_that_belongs_to_no_process(server: Server, call: str) -> None:
+    code = f"import ctypes; libc = ctypes.CDLL(None, use_errno=True); print(libc.{call}, ctypes.get_errno())"
+    assert server.python(code)["stdout"] == "-1 1\n"
+
+
+def test_as_many_threads_as_processes(server: Server) -> None:
+    """Each allocates, as threads do."""
+    code = """
+import threading
+kept, all_there = [], threading.Barrier(61)
+def work():
+    kept.append([bytes(5000) for _ in range(20)]); all_there.wait()
+threads = [threading.Thread(target=work) for _ in range(60)]
+for thread in threads: thread.start()
+all_there.wait()
+print(len(kept))
+"""
+    assert server.python(code)["stdout"] == "60\n"
+
+
+def test_cells_share_the_limit_of_output(server: Server) -> None:
+    cell = "import sys; sys.stdout.write('x' * (3 << 20)); sys.stderr.write('y' * (3 << 20)); 'z' * (3 << 20)"
+    cells = server.http.post("/run_jupyter", json={"cells": [cell] * 5}).json()["cells"]
+    assert len(cells) == 5
+    shown = [cell["display"][0]["text/plain"] for cell in cells]
+    assert sum(map(len, shown)) < (8 << 20) + 5 * 100
+    for texts in ([cell["stdout"] for cell in cells], [cell["stderr"] for cell in cells]):
+        assert sum(map(len, texts)) < (8 << 20) + 5 * 100
+        assert "[output cut: " in texts[-1]
+
+
 def test_memory_of_many_processes_counts_together(server: Server) -> None:
     code = """
 import os, time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -125,6 +126,28 @@ def test_a_killed_server_leaves_no_processes_and_the_next_one_cleans_up() -> Non
         assert folder.exists()
     with own_folder("sandbox"):
         assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_other_signals_end_it_as_well(number: signal.Signals) -> None:
+    with serve("--parallel", "1") as server:
+        folder = server.folder
+        server.process.send_signal(number)
+        assert server.process.wait(20) == 0
+        assert not folder.exists()
+
+
+def test_a_server_may_open_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # as most machines have it
+    try:
+        with serve("--parallel", "1") as server:
+            assert resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)[0] == hard
+            assert (
+                server.python("import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE))")["stdout"] == "(512, 512)\n"
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _ask_in_vain(server: Server) -> None:

@@ -170,6 +170,13 @@ def test_a_request_that_cannot_be_served(server: Server, fields: dict[str, Any],
     assert says in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("files", [{"a/" * 60 + "f": ""}, {f"f{n}": "" for n in range(5001)}])
+def test_files_that_would_stop_the_run_are_refused(server: Server, files: dict[str, str]) -> None:
+    answer = server.http.post("/run_code", json={"code": "1", "language": "python", "files": files})
+    assert answer.status_code == 422
+    assert "wanted at most" in answer.json()["detail"]
+
+
 def test_memory_limit_of_a_request(server: Server) -> None:
     code = "x = bytearray(300 << 20); print(len(x))"
     assert server.python(code, memory_limit_MB=200)["stderr"].endswith("MemoryError\n")
