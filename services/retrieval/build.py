@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -50,6 +51,13 @@ class BuildOptions:
     workers: int = 0
     """Processes that read the corpus; 0: one per core."""
     block_rows: int = BLOCK_ROWS
+
+    def __post_init__(self) -> None:
+        """Refuse what gives scores that do not rank."""
+        if not 0 <= self.k1 < math.inf:
+            raise UserInputError(f"--k1 {self.k1:g}: wanted a number of 0 or more")
+        if not 0 <= self.b <= 1:
+            raise UserInputError(f"--b {self.b:g}: wanted a number from 0 to 1")
 
     def settings(self) -> dict[str, Any]:
         """What decides the content of the index."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -89,8 +90,8 @@ def _need(*modules: str) -> None:
 def _at_least(lowest: float, kind: type[int] | type[float] = int) -> Callable[[str], float]:
     def convert(text: str) -> float:
         value = kind(text)
-        if not value >= lowest:
-            raise argparse.ArgumentTypeError(f"got {text}, wanted {lowest} or more")
+        if not lowest <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"got {text}, wanted a number of {lowest} or more")
         return value
 
     convert.__name__ = kind.__name__

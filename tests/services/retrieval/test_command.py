@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from agentrl.cli import app
 from agentrl.services.retrieval.index import Index
 
+INDEX = ["data", "index", "absent.jsonl", "--out", "x"]
+
 
 def run(*arguments: str) -> tuple[int, str]:
     answer = CliRunner().invoke(app, list(arguments))
@@ -40,8 +42,15 @@ def test_an_index_is_built_and_searched(tmp_path: Path) -> None:
         (["serve", "retrieval", "--token", ""], "empty"),
         (["serve", "retrieval", "--index", "/nonexistent"], "agentrl data index"),
         (["serve", "retrieval", "--max-waiting", "5"], "--max-queries"),
-        (["data", "index", "absent.jsonl", "--out", "x"], "no such file"),
-        (["data", "index", "absent.jsonl", "--out", "x", "--kind", "dense"], "--encoder"),
+        (INDEX, "no such file"),
+        ([*INDEX, "--kind", "dense"], "--encoder"),
+        ([*INDEX, "--k1", "nan"], "--k1 nan: wanted a number of 0 or more"),
+        ([*INDEX, "--k1", "inf"], "--k1 inf: wanted a number of 0 or more"),
+        ([*INDEX, "--k1", "-1"], "--k1 -1: wanted a number of 0 or more"),
+        ([*INDEX, "--b", "nan"], "--b nan: wanted a number from 0 to 1"),
+        ([*INDEX, "--b", "5"], "--b 5: wanted a number from 0 to 1"),
+        (["serve", "retrieval", "--cache-mb", "inf"], "got inf, wanted a number of 0 or more"),
+        (["serve", "retrieval", "--timeout", "nan"], "got nan, wanted a number of 0.001 or more"),
     ],
 )
 def test_mistakes_are_exit_code_2_with_a_reason(arguments: list[str], words: str) -> None:
