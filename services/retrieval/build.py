@@ -95,6 +95,8 @@ def build_index(files: list[Path], out: Path, options: BuildOptions, force: bool
         raise UserInputError(f"--out {out}: exists already; {hint}")
     Analyzer(options.stemmer)  # an unknown stemmer is an error at once, not in a worker
     encoder = dense.open_encoder(options) if options.kind != "bm25" else None
+    if encoder is not None:
+        options = replace(options, max_tokens=encoder.max_tokens)
     corpus = Corpus(files, options.block_rows)
     with _workplace(out) as work, _progress(quiet) as bars:
         _resume_or_start(work, corpus, options)

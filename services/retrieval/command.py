@@ -150,7 +150,7 @@ def _index_parser() -> argparse.ArgumentParser:
     add("--encoder", help="dense: folder or hub name of a Hugging Face encoder")
     add("--preset", default=defaults.preset, help=f"dense: prefixes and pooling: auto, {', '.join(PRESETS)}")
     add("--dense-index", choices=(*INDEXES, "auto"), default=defaults.dense_index, help="exact, or a graph")
-    add("--max-tokens", type=_at_least(1), default=defaults.max_tokens, help="dense: longer texts are cut")
+    add("--max-tokens", type=_at_least(1), default=defaults.max_tokens, help="dense: texts are cut here, or earlier")
     add("--encode-batch", type=_at_least(1), default=defaults.encode_batch, help="dense: texts per forward pass")
     add("--device", default=defaults.device, help="dense: cpu, cuda or auto")
     add("--workers", type=_at_least(0), default=defaults.workers, help="reading processes; 0: one per core")

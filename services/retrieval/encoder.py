@@ -118,34 +118,72 @@ def _read(model: str, name: str) -> Any:
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
+def _find_device(name: str) -> str:
+    """A device that works; `auto` is cuda where there is one.
+
+    Raises:
+        UserInputError: torch cannot use it.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros(1, device=name).tolist()
+    except (AssertionError, ImportError, RuntimeError) as error:  # which of them depends on the device
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise UserInputError(f"--device {name}: torch cannot use it: {reason}; wanted cpu, cuda or auto") from error
+    return name
+
+
+def _limit(max_tokens: int, name: str, tokenizer: Any, model: Any) -> int:
+    """The tokens that are wanted, or as many as the model takes.
+
+    Raises:
+        UserInputError: no text fits into them.
+    """
+    positions = getattr(model.config, "max_position_embeddings", None) or 0
+    # RoBERTa and its kin count positions from the one behind that of the padding.
+    tables = (part for path, part in model.named_modules() if path.endswith("position_embeddings"))
+    skipped = next((table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None), 0)
+    limits = (max_tokens, tokenizer.model_max_length, positions - skipped)
+    lowest = int(min(limit for limit in limits if limit > 0))
+    special = tokenizer.num_special_tokens_to_add()
+    if lowest <= special:
+        raise UserInputError(f"--max-tokens {lowest}: wanted more than the {special} special tokens of {name}")
+    return lowest
+
+
 class Encoder:
     """A model that turns texts into vectors.
 
     Args:
         model: folder or hub name.
         preset: how it wants to be used.
-        max_tokens: longer texts are cut.
+        max_tokens: longer texts are cut; the attribute is at most what the model takes.
         device: cpu, cuda, or auto: cuda where there is one.
 
     Raises:
-        UserInputError: the model cannot be loaded.
+        UserInputError: the model or the device cannot be used.
     """
 
     def __init__(self, model: str, preset: Preset, max_tokens: int, device: str = "auto") -> None:
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModel, AutoTokenizer
 
-        self._torch, self.preset, self._max_tokens = torch, preset, max_tokens
-        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self._torch, self.preset, self.device = torch, preset, _find_device(device)
+        self._lock = threading.Lock()
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model)
             self._model = AutoModel.from_pretrained(model).to(self.device).eval()
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = f"transformers cannot load it on {self.device}: {str(error).splitlines()[0]}"
-            raise UserInputError(f"--encoder {model}: {reason}") from error
-        if self._model.config.is_encoder_decoder:
-            self._model = self._model.get_encoder()
-        self._lock = threading.Lock()
+            if self._model.config.is_encoder_decoder:
+                self._model = self._model.get_encoder()
+            self.max_tokens = _limit(max_tokens, model, self._tokenizer, self._model)
+            self._encode(["what it cannot do is said now,", "not when the corpus has been read"])
+        except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UserInputError(f"--encoder {model}: transformers cannot use it on {self.device}: {reason}") from error
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Vectors of queries, of shape (texts, dimension)."""
@@ -160,7 +198,7 @@ class Encoder:
         # A tokenizer must not be used by two threads: it keeps its padding and truncation in itself.
         with self._lock, torch.inference_mode():
             inputs: Any = self._tokenizer(
-                texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
+                texts, padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt"
             ).to(self.device)
             # (texts, tokens, dimension), then one vector per text
             states = self._model(**inputs).last_hidden_state

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 from agentrl.errors import UserInputError
 from agentrl.services.retrieval import dense
@@ -239,13 +239,53 @@ def test_an_index_of_another_encoder_is_refused(
     with pytest.raises(UserInputError, match="made by another encoder"):
         Index(folder)
     shutil.rmtree(copy)
-    with pytest.raises(UserInputError, match="transformers cannot load it"):
+    with pytest.raises(UserInputError, match="transformers cannot use it"):
         Index(folder)
     other = BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     BertModel(other).save_pretrained(copy)
     PreTrainedTokenizerFast.from_pretrained(encoder_folder).save_pretrained(copy)
     with pytest.raises(UserInputError, match="made by another encoder"):
         Index(folder)
+
+
+@pytest.mark.parametrize("device", ["foo", "xpu", "meta"])
+def test_a_device_that_torch_cannot_use_is_named(build: Build, encoder_folder: Path, device: str) -> None:
+    options = {"kind": "dense", "encoder": str(encoder_folder)}
+    with pytest.raises(UserInputError, match=f"--device {device}: torch cannot use it"):
+        build(ROWS, device=device, **options)
+    with pytest.raises(UserInputError, match=f"--device {device}: torch cannot use it"):
+        Index(build(ROWS, **options), device=device)
+
+
+def test_longer_texts_are_cut_at_the_limit_of_the_encoder(build: Build, encoder_folder: Path, tmp_path: Path) -> None:
+    rows = [*ROWS, {"id": "long", "contents": "stone " * 200}]
+    index = Index(build(rows, kind="dense", encoder=str(encoder_folder)))
+    assert index.about["settings"]["max_tokens"] == 64
+    assert ids(index.search(["sand " * 200, "apple"], 1)[0])
+    roberta = shutil.copytree(encoder_folder, tmp_path / "roberta")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = RobertaConfig(vocab_size=40, max_position_embeddings=66, pad_token_id=1, **sizes)
+    RobertaModel(config).save_pretrained(roberta)
+    for limit, wanted in ((100, 64), (48, 48)):
+        PreTrainedTokenizerFast.from_pretrained(encoder_folder, model_max_length=limit).save_pretrained(roberta)
+        encoder = Encoder(str(roberta), PRESETS["plain"], 256, "cpu")
+        assert encoder.max_tokens == wanted
+        assert encoder.passages(["sea " * 300, "sea"]).shape == (2, 16)
+
+
+def test_encoders_that_cannot_encode(encoder_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserInputError, match="--max-tokens 2: wanted more than the 2 special tokens"):
+        Encoder(str(encoder_folder), PRESETS["plain"], 2, "cpu")
+    broken = shutil.copytree(encoder_folder, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(UserInputError, match="header"):
+        Encoder(str(broken), PRESETS["plain"], 16, "cpu")
+    unpadded = shutil.copytree(encoder_folder, tmp_path / "unpadded")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(unpadded)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(unpadded)
+    with pytest.raises(UserInputError, match="padding token"):
+        Encoder(str(unpadded), PRESETS["plain"], 16, "cpu")
 
 
 def test_the_graph_finds_what_exact_search_finds() -> None:
