@@ -41,6 +41,9 @@ PRESETS = {
 }
 """`auto` takes those of e5 and bge by the model's name, else what sentence-transformers' files say, else plain."""
 
+_LAST_TOKEN = ({"e5", "mistral"}, {"bge", "gemma2"}, {"bge", "icl"}, {"bge", "code"}, {"bge", "reasoner"})
+"""Words in the names of large models that are E5 or BGE but pool unlike the others."""
+
 
 def find_preset(name: str, model: str) -> Preset:
     """The preset of that name; `auto` finds the one that fits the model.
@@ -62,8 +65,11 @@ def _preset_by_name(model: str) -> Preset | None:
         UserInputError: a model that pools in a way that is not here.
     """
     words = set(model.lower().replace("_", "-").split("-"))
-    if {"e5", "mistral"} <= words:
-        raise UserInputError(f"--encoder {model}: it pools by its last token, which is not supported")
+    if any(name <= words for name in _LAST_TOKEN):
+        raise UserInputError(
+            f"--encoder {model}: a model of this name pools by its last token, which is not supported; "
+            "choose a --preset if this one does not"
+        )
     for family, variants in (("e5", ("instruct",)), ("bge", ("zh", "m3"))):
         if family in words:
             variant = next((f"{family}-{one}" for one in variants if one in words), family)

@@ -63,8 +63,6 @@ def test_presets_are_found_by_name_and_by_folder(tmp_path: Path) -> None:
     assert find_preset("auto", "BAAI/bge-large-zh-v1.5").query_prefix.startswith("为")
     assert find_preset("auto", "BAAI/bge-m3") == Preset(pooling="cls")
     assert find_preset("auto", "intfloat/multilingual-e5-large-instruct").query_prefix.endswith("\nQuery: ")
-    with pytest.raises(UserInputError, match="last token"):
-        find_preset("auto", "intfloat/e5-mistral-7b-instruct")
     assert find_preset("auto", "someone/generalist") == PRESETS["plain"]
     assert (PRESETS["e5"].query_prefix, PRESETS["e5"].passage_prefix) == ("query: ", "passage: ")
     with pytest.raises(UserInputError, match="Did you mean 'e5'"):
@@ -79,6 +77,21 @@ def test_presets_are_found_by_name_and_by_folder(tmp_path: Path) -> None:
     with pytest.raises(UserInputError, match="Dense"):
         find_preset("auto", str(folder))
     assert find_preset("dot", str(folder)) == PRESETS["dot"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "intfloat/e5-mistral-7b-instruct",
+        "BAAI/bge-multilingual-gemma2",
+        "/models/bge_en_icl",
+        "BAAI/bge-code-v1",
+        "BAAI/bge-reasoner-embed-qwen3-8b-0923",
+    ],
+)
+def test_models_that_pool_by_their_last_token_are_refused(model: str) -> None:
+    with pytest.raises(UserInputError, match="last token"):
+        find_preset("auto", model)
 
 
 @pytest.mark.parametrize(
