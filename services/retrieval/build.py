@@ -25,7 +25,7 @@ from agentrl.errors import DataError, UserInputError
 from agentrl.services.retrieval import bm25, dense
 from agentrl.services.retrieval.corpus import BLOCK_ROWS, Block, Corpus
 from agentrl.services.retrieval.documents import DOCUMENTS, ENDS
-from agentrl.services.retrieval.manifest import MANIFEST, write_manifest
+from agentrl.services.retrieval.manifest import MANIFEST, deciding, find_versions, write_manifest
 from agentrl.services.retrieval.publish import publish
 from agentrl.services.retrieval.shards import Shard, hash_id, make_shard
 from agentrl.services.retrieval.text import TOKENIZER_VERSION, Analyzer
@@ -150,8 +150,10 @@ def _progress(quiet: bool) -> Iterator[Progress]:
 
 
 def _resume_or_start(work: Path, corpus: Corpus, options: BuildOptions) -> None:
-    """Keep the blocks of an earlier build only if it had the same corpus and settings."""
-    plan = {"corpus": corpus.fingerprint(), "kind": options.kind, "rows": options.block_rows, **options.settings()}
+    """Keep the blocks of an earlier build only if it had the same corpus, settings and deciding versions."""
+    settings = options.settings()
+    about = {"corpus": corpus.fingerprint(), "versions": deciding(find_versions(options.kind, settings))}
+    plan = {**about, "kind": options.kind, "rows": options.block_rows, **settings}
     path = work / _PLAN
     if path.is_file() and path.read_text(encoding="utf-8") == json.dumps(plan):
         return

@@ -25,6 +25,7 @@ def serve(arguments: Sequence[str]) -> int:
     """
     _need("bm25s", "numba")
     from agentrl.services.common.access import check_host
+    from agentrl.services.common.logs import set_up_logs
     from agentrl.services.common.serving import leaving_on_sigterm
     from agentrl.services.common.serving import serve as run
     from agentrl.services.retrieval.holder import IndexHolder
@@ -45,6 +46,7 @@ def serve(arguments: Sequence[str]) -> int:
         cache_bytes=int(given.cache_mb * MIB),
         **({"threads": given.threads} if given.threads else {}),
     )
+    set_up_logs()
     with leaving_on_sigterm(), _folder(given.index) as folder:
         holder = IndexHolder(lambda: Index(folder, not given.skip_hash, given.device), options.cache_bytes)
         run(create_app(holder, options, token), given.host, given.port, on_hangup=holder.request_reload)

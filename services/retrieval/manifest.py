@@ -1,21 +1,26 @@
-"""`index.json`: what an index folder holds, how it was made, and the hash of every file."""
+"""`index.json`: what an index folder holds, how and with which versions it was made, and the hash of every file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import agentrl
 from agentrl.errors import UserInputError, suggest
+from agentrl.services.common.logs import log
+from agentrl.services.retrieval.text import NO_STEMMER
 
 MANIFEST = "index.json"
-FORMAT = 2
+FORMAT = 3
 KINDS = ("bm25", "dense", "hybrid")
-_PACKAGES = ("numpy", "bm25s", "faiss-cpu", "faiss-gpu", "torch", "transformers", "PyStemmer")
+_DECIDING = ("bm25s", "PyStemmer", "faiss")
+"""Packages whose next major version may read a file otherwise or give other stems."""
 
 
 def write_manifest(folder: Path, kind: str, documents: int, settings: dict[str, Any], corpus: dict[str, Any]) -> None:
@@ -27,7 +32,7 @@ def write_manifest(folder: Path, kind: str, documents: int, settings: dict[str, 
         "documents": documents,
         "settings": settings,
         "corpus": corpus,
-        "versions": {"agentrl": agentrl.__version__, "python": platform.python_version(), **_versions()},
+        "versions": find_versions(kind, settings),
         "files": files,
     }
     content["sha256"] = content_hash(content)
@@ -35,9 +40,9 @@ def write_manifest(folder: Path, kind: str, documents: int, settings: dict[str, 
 
 
 def content_hash(content: dict[str, Any]) -> str:
-    """One hash over all that decides what a search finds: the settings, and the names and hashes of all files."""
-    decides = {name: content[name] for name in ("kind", "documents", "settings", "files")}
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    """One hash over the whole description, and so over the hashes of all files."""
+    hashed = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path, hash_files: bool = True) -> dict[str, Any]:
@@ -48,7 +53,7 @@ def read_manifest(folder: Path, hash_files: bool = True) -> dict[str, Any]:
         hash_files: read every file and compare its hash; else only their sizes.
 
     Raises:
-        UserInputError: no index, one of another version, or files that are not those that were built.
+        UserInputError: no index, one of other versions, or files that are not those that were built.
     """
     try:
         content: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -64,6 +69,7 @@ def read_manifest(folder: Path, hash_files: bool = True) -> dict[str, Any]:
         raise UserInputError(f"{folder}: an index of kind {kind!r}.{suggest(str(kind), KINDS)}")
     if content.get("sha256") != hashed:
         raise UserInputError(f"{folder / MANIFEST} was changed after the build; build the index again")
+    _check_versions(folder, content["versions"], find_versions(kind, content["settings"]))
     for name, wanted in files.items():
         _check_file(folder / name, wanted, hash_files)
     return content
@@ -89,11 +95,34 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+def find_versions(kind: str, settings: dict[str, Any]) -> dict[str, str]:
+    """What is installed here of what makes and searches such an index."""
+    found = {"agentrl": agentrl.__version__, "python": platform.python_version()}
+    packages = ["numpy"]
+    if kind != "dense":
+        packages += ["bm25s"] if settings["stemmer"] == NO_STEMMER else ["bm25s", "PyStemmer"]
+    if kind != "bm25":
+        packages += ["faiss-cpu", "faiss-gpu", "torch", "transformers"]
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package.partition("-")[0]] = version(package)
     return found
+
+
+def deciding(versions: dict[str, str]) -> dict[str, str]:
+    """What must be the same for the same results: the first number, or 0 and the second, of some versions."""
+    parts = {name: versions[name].split(".") for name in _DECIDING if name in versions}
+    return {name: ".".join(numbers[: 2 if numbers[0] == "0" else 1]) for name, numbers in parts.items()}
+
+
+def _check_versions(folder: Path, built: dict[str, str], installed: dict[str, str]) -> None:
+    differ = sorted(name for name in built.keys() & installed.keys() if built[name] != installed[name])
+    for name, wanted in deciding(built).items():
+        if name in installed and deciding(installed)[name] != wanted:
+            raise UserInputError(
+                f"{folder}: it was made with {name} {built[name]}, and {installed[name]} is installed, which may give "
+                "other results; build it again"
+            )
+    if differ:
+        shown = [{name: versions[name] for name in differ} for versions in (built, installed)]
+        log(logging.WARNING, "index of other versions", folder=str(folder), built_with=shown[0], installed=shown[1])

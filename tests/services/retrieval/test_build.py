@@ -9,19 +9,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import agentrl
 from agentrl.errors import DataError, UserInputError
-from agentrl.services.retrieval import bm25
+from agentrl.services.retrieval import bm25, manifest
 from agentrl.services.retrieval.build import BuildOptions, build_index
 from agentrl.services.retrieval.index import Index
 from agentrl.services.retrieval.manifest import content_hash
+from agentrl.services.retrieval.shards import Shard
 from agentrl.services.sandbox.processes import children, is_dead
 
 Build = Callable[..., Path]
+save = Shard.save
 ROWS = [{"id": n, "contents": f"word{n} common"} for n in range(10)]
 
 
@@ -107,6 +111,23 @@ def test_shards_of_other_settings_or_another_corpus_are_not_used(
     assert (count(index, "running"), count(index, "run")) == (4, 0)
 
 
+def test_shards_of_another_stemmer_release_are_not_used(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bm25, "_write_small_files", killed)
+        patch.setattr(manifest, "version", lambda package: "0.9.9")
+        with pytest.raises(KeyboardInterrupt):
+            build(ROWS, block_rows=3)
+    made: list[int] = []
+    monkeypatch.setattr(Shard, "save", lambda shard, *files: (made.append(1), save(shard, *files)))
+    build_index([tmp_path / "corpus.jsonl"], tmp_path / "index", BuildOptions(workers=1, block_rows=3), quiet=True)
+    assert len(made) == 4
+
+
 def test_an_index_is_replaced_only_by_force_and_an_open_one_goes_on(build: Build, tmp_path: Path) -> None:
     old = Index(build(ROWS))
     with pytest.raises(UserInputError, match="--force"):
@@ -176,6 +197,13 @@ def _flip(folder: Path) -> None:
         (_edit(lambda content: content.update(sha256="0")), "changed after the build"),
         (_edit(lambda content: content["settings"].update(stemmer="none")), "changed after the build"),
         (_edit(lambda content: content.update(documents=9)), "changed after the build"),
+        (_edit(lambda content: content["versions"].update(agentrl="99")), "changed after the build"),
+        (_edit(lambda content: content["corpus"].update(sha256="0")), "changed after the build"),
+        (
+            _edit(lambda content: content["versions"].update(PyStemmer="0.9.9"), hashed=True),
+            "with PyStemmer 0.9.9",
+        ),
+        (_edit(lambda content: content["versions"].update(bm25s="0.0.0"), hashed=True), "with bm25s 0.0.0"),
         (_edit(lambda content: content["settings"].update(tokenizer_version=0), hashed=True), "tokenizer"),
     ],
 )
@@ -185,6 +213,27 @@ def test_a_damaged_index_is_not_served(build: Build, damage: Callable[[Path], No
     with pytest.raises(UserInputError) as problem:
         Index(folder)
     assert words in str(problem.value)
+
+
+def test_other_versions_that_cannot_change_a_result_are_a_warning(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[dict[str, Any]] = []
+    monkeypatch.setattr(manifest, "log", lambda level, event, **fields: warnings.append(fields))
+    folder = build(ROWS)
+    assert count(Index(folder), "common") == 10
+    assert not warnings
+    patch = f"{version('bm25s').rpartition('.')[0]}.999"
+    _edit(lambda content: content["versions"].update(agentrl="99", bm25s=patch), hashed=True)(folder)
+    assert count(Index(folder), "common") == 10
+    assert [(one["built_with"], one["installed"]) for one in warnings] == [
+        ({"agentrl": "99", "bm25s": patch}, {"agentrl": agentrl.__version__, "bm25s": version("bm25s")})
+    ]
+
+
+def test_only_versions_that_count_are_kept(build: Build) -> None:
+    versions = Index(build(ROWS, stemmer="none")).about["versions"]
+    assert sorted(versions) == ["agentrl", "bm25s", "numpy", "python"]
 
 
 def test_without_hashes_only_sizes_are_checked(build: Build) -> None:

@@ -21,6 +21,7 @@ from agentrl.services.retrieval.dense import find_nearest, make_faiss
 from agentrl.services.retrieval.encoder import PRESETS, Encoder, Preset, find_preset
 from agentrl.services.retrieval.fusion import fuse
 from agentrl.services.retrieval.index import Index
+from agentrl.services.retrieval.manifest import content_hash
 
 Build = Callable[..., Path]
 WORDS = ["query", "passage", ":", "red", "green", "blue", "apple", "pear", "sea", "stone", "sand", "the", "of", "a"]
@@ -299,6 +300,17 @@ def test_encoders_that_cannot_encode(encoder_folder: Path, tmp_path: Path) -> No
     tokenizer.save_pretrained(unpadded)
     with pytest.raises(UserInputError, match="padding token"):
         Encoder(str(unpadded), PRESETS["plain"], 16, "cpu")
+
+
+def test_an_index_of_another_faiss_is_refused(build: Build, encoder_folder: Path) -> None:
+    folder = build(ROWS, kind="dense", encoder=str(encoder_folder))
+    content = json.loads((folder / "index.json").read_text())
+    assert sorted(content["versions"]) == ["agentrl", "faiss", "numpy", "python", "torch", "transformers"]
+    content["versions"]["faiss"] = "99.0.0"
+    content["sha256"] = content_hash(content)
+    (folder / "index.json").write_text(json.dumps(content))
+    with pytest.raises(UserInputError, match=r"made with faiss 99\.0\.0.*build it again"):
+        Index(folder)
 
 
 def test_the_graph_finds_what_exact_search_finds() -> None:
