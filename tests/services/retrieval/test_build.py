@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -69,6 +70,17 @@ def test_a_killed_build_leaves_no_processes(write_corpus: Callable[..., Path], t
     while not all(map(is_dead, workers)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_build_shows_its_progress_unless_it_is_quiet(
+    write_corpus: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    build_index([write_corpus(ROWS)], tmp_path / "index", BuildOptions(workers=1), quiet=quiet)
+    shown = capsys.readouterr()
+    assert not shown.out.strip()
+    for task in ("reading", "writing terms"):
+        assert bool(re.search(rf"{task}.*━.*100%", shown.err)) is not quiet
 
 
 def test_an_interrupted_build_goes_on(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
