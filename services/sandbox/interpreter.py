@@ -22,7 +22,7 @@ from agentrl.services.sandbox.watch import Watch
 _GRACE_S = 1.0
 _MAX_ANSWER = 32 * 1024 * 1024
 _PULLS = 64
-_LOST = "The interpreter has ended; the next code starts in a new one, without the variables so far."
+_ENDED = "The interpreter has ended."
 
 
 @dataclass(slots=True)
@@ -32,6 +32,8 @@ class Piece:
     result: CommandResult
     shown: str | None = None
     error: dict[str, Any] = field(default_factory=dict)
+    ended: bool = False
+    """The interpreter ended with it."""
 
 
 class Interpreter:
@@ -91,7 +93,7 @@ class Interpreter:
         if self.jail.stopped is not None:
             stderr += f"\nThe program was stopped: {self.jail.stopped}.\n"
         if answer is None:
-            stderr += f"\n{_LOST}\n"
+            stderr += f"\n{_ENDED}\n"
         code = answer.get("code") if answer else 1
         result = CommandResult(
             status="TimeLimitExceeded" if timed_out else "Finished",
@@ -101,7 +103,12 @@ class Interpreter:
             stderr=stderr,
         )
         shown, error = (answer or {}).get("shown"), (answer or {}).get("error")
-        return Piece(result, shown if isinstance(shown, str) else None, error if isinstance(error, dict) else {})
+        return Piece(
+            result,
+            shown if isinstance(shown, str) else None,
+            error if isinstance(error, dict) else {},
+            ended=answer is None,
+        )
 
 
 @asynccontextmanager

@@ -26,6 +26,8 @@ from agentrl.services.sandbox.watch import Watch
 
 _LOOK_S = 0.5
 _ENDED = "the session was ended before its code had run"
+_NEXT = "The next code starts in a new one, without the variables and files so far.\n"
+_NEW = "This interpreter is new: the last one has ended{reason}, and its variables and files are lost.\n"
 
 
 class Session:
@@ -67,14 +69,17 @@ class Session:
         """
         if self._ended:
             raise HTTPException(404, _ENDED)
-        if self._interpreter is None or not self._interpreter.jail.alive:
+        assert self._interpreter is not None
+        jail, note = self._interpreter.jail, ""
+        if not jail.alive:
+            note = _NEW.format(reason=f" ({jail.stopped})" if jail.stopped else "")
             await self._stack.aclose()
             await self.open()
-        assert self._interpreter is not None
-        jail = self._interpreter.jail
+            jail = self._interpreter.jail
         piece = await self._interpreter.run(code, timeout_s)
         if self._ended:
             raise SandboxFault(_ENDED)
+        piece.result.stderr = f"{note}{piece.result.stderr}{_NEXT if piece.ended else ''}"
         found, problems = get_files(jail.work, fetch, limit) if fetch else ({}, [])
         return piece, found, problems
 

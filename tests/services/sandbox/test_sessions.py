@@ -62,6 +62,7 @@ ENDS = [
     "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'9' * 8)\n    except OSError: pass\nos._exit(3)",
     "import os\nfor fd in range(3, 100):\n    try: os.write(fd, b'00000003{{{')\n    except OSError: pass",
 ]
+ENDED = "\nThe interpreter has ended.\nThe next code starts in a new one, without the variables and files so far.\n"
 
 
 def test_code_that_ends_the_interpreter_is_its_own_doing(server: Server) -> None:
@@ -69,12 +70,34 @@ def test_code_that_ends_the_interpreter_is_its_own_doing(server: Server) -> None
         with Session(server) as session:
             session.run("x = 1")
             result = session.run(code, run_timeout=0.3)
-            assert "The interpreter has ended" in result["stderr"], code
+            assert result["stderr"].endswith(ENDED), code
             assert result["return_code"] != 0, code
             assert session.run("print('x' in globals())")["stdout"] == "False\n", code
 
     with ThreadPoolExecutor(len(ENDS)) as pool:
         assert list(pool.map(ends, ENDS)) == [None] * len(ENDS)
+
+
+def test_an_interpreter_that_ends_between_two_runs(server: Server) -> None:
+    """The next run starts in a new one, and must say so."""
+    with Session(server) as session:
+        began = "import signal; signal.setitimer(signal.ITIMER_REAL, 0.1); open('f', 'w').close()"
+        assert session.run(began)["stderr"] == ""
+        time.sleep(1)
+        result = session.run("import os; print('signal' in globals(), os.listdir())\n1 / 0")
+        assert result["stdout"] == "False []\n"
+        lost = "This interpreter is new: the last one has ended, and its variables and files are lost.\n"
+        assert result["stderr"].startswith(f"{lost}Traceback")
+        assert session.run("print(1)")["stderr"] == ""
+
+
+def test_a_session_that_is_stopped_between_two_runs(server: Server) -> None:
+    with Session(server, memory_limit_MB=200) as session:
+        code = "import subprocess, sys\ncode = 'import time; x = b\"x\" * (120 << 20); time.sleep(60)'"
+        session.run(f"{code}\nfor _ in range(2): subprocess.Popen([sys.executable, '-S', '-c', code])")
+        time.sleep(2)
+        told = session.run("1")["stderr"]
+        assert told.startswith("This interpreter is new: the last one has ended (it used more than 200 MB of memory),")
 
 
 def test_a_fork_ends_with_its_code(server: Server) -> None:
