@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fastapi import HTTPException
 
 from agentrl.errors import suggest
-from agentrl.services.sandbox.layout import Layout
+from agentrl.services.sandbox.layout import Layout, is_shown
 
 _VERSION_S = 10
 
@@ -58,7 +58,7 @@ def installed_languages(layout: Layout) -> dict[str, Language]:
     found = {}
     for language in _KNOWN:
         programs = [arguments[0] for arguments in (language.compile, language.run) if arguments]
-        paths = {name: shutil.which(name, path=layout.path) for name in programs if name != "./main"}
+        paths = {name: _find(name, layout) for name in programs if name != "./main"}
         if all(paths.values()):
             run, compiled = _with_path(language.run, paths), _with_path(language.compile, paths)
             found[language.name] = replace(language, run=run, compile=compiled)
@@ -77,6 +77,11 @@ def find_language(name: str, installed: Mapping[str, Language]) -> Language:
     if any(language.name == name for language in _KNOWN):
         raise HTTPException(422, f"language: {name!r} is not installed on this server; GET /languages lists what is")
     raise HTTPException(422, f"language: got {name[:80]!r}, wanted a known one.{suggest(name[:80], installed)}")
+
+
+def _find(program: str, layout: Layout) -> str | None:
+    paths = (shutil.which(program, path=folder) for folder in layout.path.split(":"))
+    return next((path for path in paths if path is not None and is_shown(path, layout)), None)
 
 
 def _with_path(arguments: tuple[str, ...] | None, paths: Mapping[str, str | None]) -> tuple[str, ...] | None:

@@ -108,6 +108,12 @@ def closed_folder(layout: Layout, whole_path: bool) -> str | None:
     return None
 
 
+def is_shown(path: str, layout: Layout) -> bool:
+    """The code finds what is there, wherever its symbolic links lead."""
+    seen = [*layout.shown, *(link for _, link in layout.links), "/etc/alternatives"]
+    return all(_is_below_any(hop, seen) for hop in _hops(path))
+
+
 def parents(paths: Iterable[str]) -> list[str]:
     """The folders above the paths, outermost first."""
     return sorted({str(parent) for path in paths for parent in Path(path).parents if str(parent) != "/"})

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from agentrl.errors import UserInputError
 from agentrl.services.sandbox.isolation import choose_isolation
+from agentrl.services.sandbox.languages import installed_languages
 from agentrl.services.sandbox.layout import GUEST, make_layout
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import Options
@@ -91,3 +92,18 @@ async def test_what_lies_beside_an_installation_is_not_shown(tmp_path: Path) -> 
     assert f"{tmp_path}/project ['venv']" in lines
     assert f"{tmp_path}/project/venv ['bin', 'include', 'lib', 'lib64', 'pyvenv.cfg']" in lines
     assert told["stderr"].splitlines()[-1].startswith("PermissionError")
+
+
+def test_a_program_that_the_code_cannot_see_is_no_language(tmp_path: Path) -> None:
+    """A link to it may lie in a folder that is shown; then the next one on the path counts."""
+    python, hidden = install(tmp_path / "python"), tmp_path / "opt"
+    hidden.mkdir()
+    shutil.copy("/usr/bin/env", hidden / "lua")
+    (hidden / "php").symlink_to("/usr/bin/env")
+    for name, target in (("lua", hidden / "lua"), ("bash", hidden / "lua"), ("php", hidden / "php")):
+        (python.parent / name).symlink_to(target)
+    (python.parent / "ruby").symlink_to("/bin/env")
+    found = installed_languages(make_layout(tmp_path, str(python), UIDS, 16))
+    assert found["ruby"].run == (str(python.parent / "ruby"), "main.rb")
+    assert found["bash"].run == (shutil.which("bash", path="/usr/local/bin:/usr/bin:/bin"), "main.sh")
+    assert not {"lua", "php"} & {*found}
