@@ -131,8 +131,10 @@ def _make_etc(folder: Path, uids: range) -> Path:
                 shutil.copy(source, target, follow_symlinks=False)
     lines = ["root:x:0:0:root:/:/bin/sh", *(f"sandbox:x:{uid}:{uid}:sandbox:/sandbox:/bin/sh" for uid in (1000, *uids))]
     folder.mkdir(exist_ok=True)
-    (folder / "passwd").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for made in (folder, folder / "passwd", folder / "ssl"):  # whatever the umask is
+    written = {"passwd": "\n".join(lines), "hosts": "127.0.0.1 localhost sandbox", "nsswitch.conf": "hosts: files"}
+    for name, text in written.items():
+        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    for made in (folder, *map(folder.joinpath, (*written, "ssl"))):  # whatever the umask is
         if made.exists():
             made.chmod(0o755 if made.is_dir() else 0o644)
     return folder

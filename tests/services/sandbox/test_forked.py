@@ -146,6 +146,7 @@ print([line.split()[1] for line in open("/proc/self/status") if line.startswith(
 print([line.split()[4] for line in open("/proc/self/mountinfo") if line.split()[4].startswith("/sandbox")])
 listener = socket.create_server(("127.0.0.1", 0))
 print(socket.create_connection(listener.getsockname()).getpeername() == listener.getsockname())
+print(socket.create_server(("localhost", 0)).getsockname()[0])
 print(os.getppid(), os.getsid(0), socket.gethostname(), len(pty.openpty()), os.listdir("/proc/1/task"))
 for path in ("/proc/1/environ", "/proc/1/mem", "/proc/1/root/etc", "/proc/1/fd"):
     try: print(path, os.listdir(path) if os.path.isdir(path) else open(path, "rb+").read(1))
@@ -158,6 +159,7 @@ for path in ("/proc/1/environ", "/proc/1/mem", "/proc/1/root/etc", "/proc/1/fd")
         str([nothing] * 3),
         "['/sandbox']",
         "True",
+        "127.0.0.1",
         "1 1 sandbox 2 ['1']",
         *["PermissionError"] * 4,
     ], result["stderr"]
