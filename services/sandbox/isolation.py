@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,10 +79,12 @@ class Isolation:
         launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launch.py"), str(control)]
         if self.level == "bubblewrap":
             return [*self._bubblewrap(folder, seccomp_fd), "--", *launcher]
+        passed = [control]
         if seccomp_fd is not None:
             launcher.append(str(seccomp_fd))
+            passed.append(seccomp_fd)
         if self.level == "namespaces":
-            return [*self._unshare(folder), *launcher]
+            return [*self._unshare(folder, passed), *launcher]
         supervise = [
             sys.executable,
             "-S",
@@ -97,7 +99,7 @@ class Isolation:
         zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
         if self.level == "namespaces":
             user = [] if self.own_users else ["--user", "--map-root-user"]
-            script = mount_script(self.layout, home, home, own_proc=False)
+            script = mount_script(self.layout, home, home, [socket], apart=False)
             return ["unshare", *user, "--mount", "--uts", "/bin/sh", "-c", script, "sandbox", *zygote]
         user = [] if self.own_users else ["--unshare-user", "--uid", "0", "--gid", "0"]
         return [
@@ -128,8 +130,8 @@ class Isolation:
             *(() if seccomp_fd is None else ("--seccomp", str(seccomp_fd))),
         ]
 
-    def _unshare(self, folder: Path) -> list[str]:
-        shell = ["/bin/sh", "-c", mount_script(self.layout, folder, folder / "work"), "sandbox"]
+    def _unshare(self, folder: Path, passed: Collection[int]) -> list[str]:
+        shell = ["/bin/sh", "-c", mount_script(self.layout, folder, folder / "work", passed), "sandbox"]
         names = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
         if self.own_users:
             return ["unshare", *names, *shell]

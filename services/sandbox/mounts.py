@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from agentrl.services.sandbox.layout import Layout, parents
@@ -43,23 +44,27 @@ def bubblewrap_mounts(layout: Layout, work: Path, own_proc: bool = True) -> list
     return [*options, "--bind", str(work), layout.inside, "--remount-ro", "/", "--chdir", "/"]
 
 
-def mount_script(layout: Layout, folder: Path, work: Path, own_proc: bool = True) -> str:
+def mount_script(layout: Layout, folder: Path, work: Path, passed: Collection[int], apart: bool = True) -> str:
     """A shell script that builds the same file system inside new namespaces and runs its arguments there.
 
     Args:
         layout: what the code sees.
         folder: where there is a folder `root` to mount on.
         work: what is at the place of the run's folder.
-        own_proc: show the processes of the new namespace; else what the machine's own /proc shows.
+        passed: descriptors for the program that it runs.
+        apart: the pid and network namespaces are new ones: /proc shows the former, the latter's loopback device is
+            brought up. Else /proc is the machine's own.
     """
+    spare = min({3, 4, 5, 6} - {*passed})
     root = shlex.quote(str(folder / "root"))
     lines = [
         "set -e",
         "umask 022",
+        *([shlex.join([layout.python, "-S", "-B", str(layout.guest / "loopback.py")])] if apart else ()),
         f"mount -t tmpfs -o mode=755,size=4m none {root}",
         f"cd {root}",
         "mkdir -p proc dev tmp old",
-        "mount -t proc proc proc" if own_proc else "mount --rbind /proc proc",
+        "mount -t proc proc proc" if apart else "mount --rbind /proc proc",
     ]
     for name in _DEVICES:
         lines += [f": > dev/{name}", f"mount --bind /dev/{name} dev/{name}"]
@@ -82,7 +87,9 @@ def mount_script(layout: Layout, folder: Path, work: Path, own_proc: bool = True
         "rmdir old",
         "mount -o remount,ro /",
         "unset OLDPWD",
-        '"$@"',
+        f"exec {spare}>&2 2>/dev/null",  # the shell itself would say how the program ended
+        f'(exec "$@" 2>&{spare} {spare}>&-)',
+        "exit",
     ]
     return "\n".join(lines)
 

@@ -11,7 +11,6 @@ forks the launcher (see `launch.py`) and waits for it. When it ends, the kernel 
 from __future__ import annotations
 
 import _socket
-import fcntl
 import gc
 import os
 import signal
@@ -22,19 +21,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentrl.services.sandbox.guest import ending, interpreter, kernel, launch
+    from agentrl.services.sandbox.guest import ending, interpreter, kernel, launch, loopback
 else:
     import ending
     import interpreter
     import kernel
     import launch
+    import loopback
 
 _WARM = (
     *("collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random"),
     *("re", "resource", "string", "typing"),
 )
 """What code imports most; each keeps no state but what a fork renews."""
-_OURS = ("ending", "interpreter", "jails", "kernel", "launch")
+_OURS = ("ending", "interpreter", "jails", "kernel", "launch", "loopback")
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
 _MESSAGE = 65536
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
@@ -112,7 +112,7 @@ def _become_jail(setup: dict[str, Any], name: str, fds: list[int]) -> None:
     try:
         os.setsid()
         _mount(setup, name)
-        _loopback_up()
+        loopback.bring_up()
         if not setup["own_users"]:
             kernel.own_user_namespace(1000)
         kernel.drop_bounding_set()
@@ -170,10 +170,3 @@ def _make_place(path: str, fd: int) -> None:
         return
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-
-
-def _loopback_up() -> None:
-    set_flags, up = 0x8914, 1
-    socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
-    fcntl.ioctl(socket.fileno(), set_flags, b"lo".ljust(16, b"\0") + up.to_bytes(2, sys.byteorder).ljust(24, b"\0"))
-    socket.close()

@@ -38,6 +38,11 @@ def test_bubblewrap_is_there() -> None:
 
 
 BOMB = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
+LOCAL = """
+import socket
+listener = socket.create_server(("localhost", 0))
+print(socket.create_connection(listener.getsockname(), 1).getpeername()[0], socket.gethostbyname("sandbox"))
+"""
 DAEMON = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork() or time.sleep(60)\n  os._exit(0)"
 
 
@@ -71,6 +76,11 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
                 run("bytearray(900 << 20)", memory_limit_MB=300),
                 run(f"print(open('/proc/{os.getpid()}/environ').read())"),
             )
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV):  # no shell on the way adds a word
+            killed = await run(f"import os; os.write(2, b'x'); os.kill(os.getpid(), {number})")
+            assert (killed.stderr, killed.return_code) == ("x", 128 + number)
+        if level != "rlimits":
+            assert (await run(LOCAL)).stdout == "127.0.0.1 127.0.0.1\n"
         assert (echo.stdout, network.return_code, daemon.return_code) == ("a\n", 1, 0)
         assert (shell.stdout, shell.stderr, shell.return_code) == ("b\n", "c\n", 0)
         assert bomb.status == "TimeLimitExceeded"
