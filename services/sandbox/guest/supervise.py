@@ -2,7 +2,7 @@
 
 Usage: `python -S supervise.py UID PROGRAM ARG...`. UID is whom the program will become, or `-` when it stays the
 server's own user. On SIGTERM, and when the program ends, all its descendants die, those that left its process group
-or its session included.
+or its session included. What a user of its own has left in folders of all users goes too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import signal
 import sys
 import time
 
+SHARED = ("/tmp", "/var/tmp", "/dev/shm")
+"""Folders that all users write to."""
 _PATIENCE_S = 5.0
+_BATCH = 1000
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -60,6 +63,34 @@ def end_all(uid: int | None) -> None:
         time.sleep(0.002)
 
 
+def remove_left(uid: int) -> None:
+    """Remove what the user owns in `SHARED`; of its folders, what it owns in them."""
+    paths = [f"{place}/{name}" for place in SHARED if os.path.isdir(place) for name in os.listdir(place)]
+    own = [path for path in paths if _owner(path) == uid]
+    for at in range(0, len(own), _BATCH):
+        # It goes as deep as any tree and follows no link.
+        arguments = ["find", *own[at : at + _BATCH], "-xdev", "-uid", str(uid), "-delete"]
+        silent = (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)
+        try:
+            os.waitpid(os.posix_spawnp("find", arguments, os.environ, file_actions=[silent]), 0)
+        except FileNotFoundError:
+            return
+
+
+def _owner(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_uid
+    except OSError:  # another run's, which ends too
+        return None
+
+
+def finish(uid: int | None) -> None:
+    """Leave nothing behind."""
+    end_all(uid)
+    if uid is not None:
+        remove_left(uid)
+
+
 def main() -> int:
     """Run the program and clean up after it."""
     uid = None if sys.argv[1] == "-" else int(sys.argv[1])
@@ -68,7 +99,7 @@ def main() -> int:
     libc.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
     def stop(*_: object) -> None:
-        end_all(uid)
+        finish(uid)
         os._exit(128 + signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
@@ -81,7 +112,7 @@ def main() -> int:
         pid, status = os.wait()
         if pid == program:
             break
-    end_all(uid)
+    finish(uid)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from threading import Thread
 
 import httpx
@@ -21,6 +22,8 @@ from agentrl.cli import main
 from agentrl.errors import UserInputError
 from agentrl.services.common.home import own_folder
 from agentrl.services.sandbox import command
+from agentrl.services.sandbox.guest import supervise
+from agentrl.services.sandbox.guest.supervise import SHARED
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import Options
 from agentrl.services.sandbox.processes import is_dead
@@ -88,6 +91,45 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
         assert (secrets.stdout, secrets.return_code) == ("", 1)
     assert not [pid for pid in children(os.getpid()) if pid not in before and not is_dead(pid)]
     assert process_flags() == flags
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the server of root gives every run a user of its own")
+@pytest.mark.parametrize("ends", ["", "import time; time.sleep(60)"])
+async def test_what_a_run_leaves_in_folders_of_all_users(ends: str) -> None:
+    name = f"agentrl-left-{os.getpid()}"
+    code = f"""
+import os
+for folder in {SHARED}:
+    path = f"{{folder}}/{name}"
+    open(f"{{path}}-file", "w").close(); os.symlink("/etc/passwd", f"{{path}}-link")
+    os.makedirs(f"{{path}}/a/b/c"); open(f"{{path}}/a/b/file", "w").close(); os.chmod(f"{{path}}/a", 0)
+print("made", flush=True)
+{ends}
+"""
+    options = Options(isolation="rlimits", parallel=1, python=SYSTEM_PYTHON)
+    async with open_service(options, SandboxMetrics(CollectorRegistry())) as service:
+        fields = {"code": code, "language": "python", "run_timeout": 5 if not ends else 0.5}
+        result = (await service.run_code(RunCode.model_validate(fields), "client")).run_result
+        assert result is not None
+        assert (result.stdout, result.stderr) == ("made\n", "")
+    assert [path for folder in SHARED for path in Path(folder).glob(f"{name}*")] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the server of root gives every run a user of its own")
+def test_what_is_of_other_users_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid, other = 1_900_300, 1_900_301
+    (tmp_path / "own" / "below").mkdir(parents=True)
+    (tmp_path / "other" / "below").mkdir(parents=True)
+    for name in ("file", "other-file", "own/file", "own/other-file", "other/file"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "own" / "link").symlink_to(tmp_path / "other")
+    for path in tmp_path.rglob("*"):
+        os.chown(path, other if path.name.startswith("other") else uid, -1, follow_symlinks=False)
+    monkeypatch.setattr(supervise, "SHARED", (str(tmp_path), "/no/such/folder"))
+    supervise.remove_left(uid)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["other", "other-file", "other/below", "other/file", "own", "own/other-file"]
 
 
 @pytest.mark.parametrize(
