@@ -7,6 +7,7 @@ prints goes through the ordinary pipes. An interrupt (Ctrl-C) ends a piece, not 
 from __future__ import annotations
 
 import ast
+import io
 import json
 import linecache
 import os
@@ -61,8 +62,9 @@ def run(
 
 
 def _run_piece(piece: dict[str, Any], namespace: dict[str, Any], name: str) -> dict[str, Any]:
-    source = piece["code"]
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    source = piece["code"].encode(errors="surrogatepass")  # as `/run_code` writes it into a file
+    lines = io.StringIO(piece["code"].removeprefix("\ufeff") + "\n", newline=None).readlines()
+    linecache.cache[name] = (len(source), None, lines, name)
     value = None
     try:
         tree = ast.parse(source, name)

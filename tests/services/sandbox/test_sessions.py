@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,29 @@ def test_code_that_cannot_be_parsed(server: Server) -> None:
         assert told == '  File "<cell 1>", line 2\n    %time x\n    ^\nSyntaxError: invalid syntax\n'
         own = session.run("import ast\nast.parse('%')")["stderr"]
         assert own.startswith('Traceback (most recent call last):\n  File "<cell 2>", line 2, in <module>')
+
+
+SOURCES = {
+    "a mark of byte order": "\ufeffprint(1)\n1 / 0",
+    "half of a surrogate pair": "print(1)  # \ud800",
+    "an encoding": "# -*- coding: latin-1 -*-\nprint(1, '\u00e9')\n1 / 0",
+    "lines of a Mac": "print(1)\r1 / 0",
+    "wrong syntax": "print(1\nx = = 2",
+    "null bytes": "print(1)\0",
+    "marks in a line": "x = '\u2028\x0c'; print(len(x))\n1 / 0",
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_are_what_they_are_in_a_run(server: Server, name: str) -> None:
+    with Session(server) as session:
+        answers = [
+            server.http.post(path, content=json.dumps({"code": SOURCES[name], "language": "python"})).json()
+            for path in ("/run_code", f"{session.path}/run")
+        ]
+    alone, in_session = (answer["run_result"] for answer in answers)
+    assert in_session["stdout"] == alone["stdout"]
+    assert in_session["stderr"].replace("<cell 1>", "/sandbox/main.py") == alone["stderr"]
 
 
 def test_a_session_needs_no_body(server: Server) -> None:
