@@ -48,13 +48,13 @@ def run(
         count += 1
         answer = _run_piece(piece, main.__dict__, f"<cell {count}>")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
-                stream.flush()
-            except (OSError, ValueError, AttributeError):
+                getattr(sys, name).flush()
+            except BaseException:  # the piece may have put anything there
                 continue
         if os.getpid() != own_pid:  # the piece has forked, and this is the end of the fork's code
-            os._exit(answer["code"] & 0xFF)
+            os._exit(answer["code"])
         # the code's texts may hold halves of surrogate pairs, which no answer can
         data = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
         os.write(control, b"%08d" % len(data) + data)
@@ -76,15 +76,24 @@ def _run_piece(piece: dict[str, Any], namespace: dict[str, Any], name: str) -> d
             value = eval(compile(last, name, "eval", dont_inherit=True), namespace)
         shown = None if value is None else repr(value)[:_SHOWN_CHARS]
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-        if isinstance(error.code, str):
-            sys.stderr.write(error.code + "\n")
-        return {"code": code}
+        return _leave(error)
     except BaseException as error:
         return _describe(error)
     if value is not None:
         namespace["_"] = value
     return {"code": 0} if shown is None else {"code": 0, "shown": shown}
+
+
+def _leave(error: SystemExit) -> dict[str, Any]:
+    """Print what a plain interpreter would at its end; the answer has its exit code."""
+    try:
+        code = 0 if error.code is None else error.code
+        if isinstance(code, int):
+            return {"code": code & 0xFF if abs(code) < 1 << 63 else 0xFF}
+        _print(f"{code}\n")
+    except BaseException as worse:
+        return _describe(worse)
+    return {"code": 1}
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
@@ -97,8 +106,18 @@ def _describe(error: BaseException) -> dict[str, Any]:
         text = str(error)
     except BaseException as worse:  # the exception's own text fails
         lines, text = [f"{type(error).__name__}: {type(worse).__name__} in its text\n"], ""
-    try:
-        sys.stderr.write("".join(lines))
-    except (OSError, ValueError, AttributeError):
+    shown = "".join(lines)
+    if not _print(shown):
         lines.append("(stderr is closed)\n")
-    return {"code": 1, "error": {"ename": type(error).__name__, "evalue": text, "traceback": lines}}
+    if len(shown) > _SHOWN_CHARS:
+        lines = [shown[:_SHOWN_CHARS]]
+    return {"code": 1, "error": {"ename": type(error).__name__, "evalue": text[:_SHOWN_CHARS], "traceback": lines}}
+
+
+def _print(text: str) -> bool:
+    """Write to what the code has made of stderr; False: it does not take it."""
+    try:
+        sys.stderr.write(text)
+    except BaseException:
+        return False
+    return True

@@ -140,6 +140,33 @@ def test_sources_are_what_they_are_in_a_run(server: Server, name: str) -> None:
     assert in_session["stderr"].replace("<cell 1>", "/sandbox/main.py") == alone["stderr"]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import io, sys; sys.stderr = io.BytesIO(); 1 / 0",
+        "import sys; sys.stderr = None; sys.exit('bye')",
+        "import sys; del sys.stderr, sys.stdout; sys.exit('bye')",
+        "import sys\nclass Out:\n    def flush(self): 1 / 0\nsys.stdout = sys.stderr = Out()\n1 / 0",
+        "raise ValueError('x' * (40 << 20))",
+        "class E(SystemExit):\n    @property\n    def code(self): 1 / 0\nraise E",
+    ],
+)
+def test_a_session_outlives_the_report_of_an_error(server: Server, code: str) -> None:
+    with Session(server) as session:
+        session.run("import sys; x, streams = 7, (sys.stdout, sys.stderr)")
+        assert session.run(code)["return_code"] == 1
+        assert session.run("import sys; sys.stdout, sys.stderr = streams; print(x)")["stdout"] == "7\n"
+
+
+def test_what_an_interpreter_is_ended_with(server: Server) -> None:
+    """As `python main.py` does it; in a session it goes on."""
+    for code in ("'bye'", "('a', 1)", "2.5", "3", "True", "None", "-2", "259", "1 << 70", "10**5000"):
+        alone = server.python(f"import sys; sys.exit({code})")
+        with Session(server) as session:
+            ended = session.run(f"import sys; sys.exit({code})")
+        assert [ended[name] for name in ("return_code", "stderr")] == [alone["return_code"], alone["stderr"]], code
+
+
 def test_a_session_needs_no_body(server: Server) -> None:
     answer = server.http.post("/sessions")
     assert answer.status_code == 200
