@@ -88,12 +88,15 @@ def _leave(error: SystemExit) -> dict[str, Any]:
     """Print what a plain interpreter would at its end; the answer has its exit code."""
     try:
         code = 0 if error.code is None else error.code
-        if isinstance(code, int):
-            return {"code": code & 0xFF if abs(code) < 1 << 63 else 0xFF}
-        _print(f"{code}\n")
+        text, number = str(code), 1
+        if not isinstance(code, int):
+            _print(f"{text}\n")
+        else:
+            number = code & 0xFF if abs(code) < 1 << 63 else 0xFF
     except BaseException as worse:
         return _describe(worse)
-    return {"code": 1}
+    name = type(error).__name__
+    return _failed(number, name, text, [f"{name}: {text}\n"]) if number else {"code": 0}
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
@@ -106,12 +109,15 @@ def _describe(error: BaseException) -> dict[str, Any]:
         text = str(error)
     except BaseException as worse:  # the exception's own text fails
         lines, text = [f"{type(error).__name__}: {type(worse).__name__} in its text\n"], ""
-    shown = "".join(lines)
-    if not _print(shown):
+    if not _print("".join(lines)):
         lines.append("(stderr is closed)\n")
-    if len(shown) > _SHOWN_CHARS:
-        lines = [shown[:_SHOWN_CHARS]]
-    return {"code": 1, "error": {"ename": type(error).__name__, "evalue": text[:_SHOWN_CHARS], "traceback": lines}}
+    return _failed(1, type(error).__name__, text, lines)
+
+
+def _failed(code: int, name: str, text: str, lines: list[str]) -> dict[str, Any]:
+    whole = "".join(lines)
+    lines = lines if len(whole) <= _SHOWN_CHARS else [whole[:_SHOWN_CHARS]]
+    return {"code": code, "error": {"ename": name, "evalue": text[:_SHOWN_CHARS], "traceback": lines}}
 
 
 def _print(text: str) -> bool:

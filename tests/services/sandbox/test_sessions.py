@@ -148,6 +148,8 @@ def test_sources_are_what_they_are_in_a_run(server: Server, name: str) -> None:
         "import sys; del sys.stderr, sys.stdout; sys.exit('bye')",
         "import sys\nclass Out:\n    def flush(self): 1 / 0\nsys.stdout = sys.stderr = Out()\n1 / 0",
         "raise ValueError('x' * (40 << 20))",
+        "import sys; sys.exit('x' * (40 << 20))",
+        "import sys; sys.exit(10**5000)",
         "class E(SystemExit):\n    @property\n    def code(self): 1 / 0\nraise E",
     ],
 )
@@ -160,7 +162,7 @@ def test_a_session_outlives_the_report_of_an_error(server: Server, code: str) ->
 
 def test_what_an_interpreter_is_ended_with(server: Server) -> None:
     """As `python main.py` does it; in a session it goes on."""
-    for code in ("'bye'", "('a', 1)", "2.5", "3", "True", "None", "-2", "259", "1 << 70", "10**5000"):
+    for code in ("'bye'", "('a', 1)", "2.5", "3", "True", "None", "-2", "259", "1 << 70"):
         alone = server.python(f"import sys; sys.exit({code})")
         with Session(server) as session:
             ended = session.run(f"import sys; sys.exit({code})")
@@ -254,6 +256,18 @@ def test_notebook_cells(server: Server) -> None:
     assert (answer["files"], answer["message"]) == ({"f": "YQ=="}, "cell 4 failed")
     late = server.http.post("/run_jupyter", json={"cells": ["1", "while True: pass", "2"], "cell_timeout": 0.3}).json()
     assert (late["status"], len(late["cells"])) == ("Failed", 2)
+
+
+def test_every_cell_that_fails_says_why(server: Server) -> None:
+    def last(code: str) -> dict[str, Any]:
+        answer = server.http.post("/run_jupyter", json={"cells": ["import os, sys", "sys.exit()", code]}).json()
+        assert (answer["status"], len(answer["cells"])) == ("Failed", 3)
+        return answer["cells"][2]  # type: ignore[no-any-return]
+
+    assert last("sys.exit(3)")["error"] == [{"ename": "SystemExit", "evalue": "3", "traceback": ["SystemExit: 3\n"]}]
+    said = last("sys.exit('bye')")
+    assert (said["error"][0]["evalue"], said["stderr"]) == ("bye", "bye\n")
+    assert last("os._exit(0)")["stderr"] == "\nThe interpreter has ended.\n"
 
 
 def judge(server: Server, code: str, tests: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
