@@ -270,12 +270,6 @@ def test_every_cell_that_fails_says_why(server: Server) -> None:
     assert last("os._exit(0)")["stderr"] == "\nThe interpreter has ended.\n"
 
 
-def judge(server: Server, code: str, tests: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    answer = server.http.post("/judge", json={"code": code, "tests": tests, **fields})
-    assert answer.status_code == 200, answer.text
-    return answer.json()  # type: ignore[no-any-return]
-
-
 def runs(server: Server, language: str, status: str) -> float:
     """How many `/metrics` has counted."""
     name = f'agentrl_sandbox_runs_total{{language="{language}",status="{status}"}} '
@@ -286,7 +280,7 @@ def runs(server: Server, language: str, status: str) -> float:
 def test_judge_says_how_each_test_went(server: Server) -> None:
     code = "import sys\nn = int(input())\nif n == 3: sys.exit(1)\nwhile n == 4: pass\nprint(n * n)"
     tests = [{"input": str(n), "output": str(n * n if n != 2 else 5)} for n in range(1, 5)]
-    answer = judge(server, code, tests, timeout=1.5)
+    answer = server.judge(code, tests, timeout=1.5)
     verdicts = [test["verdict"] for test in answer["tests"]]
     assert verdicts == ["Passed", "WrongAnswer", "RuntimeError", "TimeLimitExceeded"]
     assert (answer["status"], answer["passed"], answer["total"]) == ("Failed", 1, 4)
@@ -296,9 +290,9 @@ def test_judge_says_how_each_test_went(server: Server) -> None:
         "assert": "assert __import__('sys').stdin.read() == ''",
     }  # a row of parquet has all keys
     tests = [{"assert": "assert f(1) == 2"}, {"assert": "f(2)"}, row]
-    all_good = judge(server, "def f(x):\n    return x + 1", tests)
+    all_good = server.judge("def f(x):\n    return x + 1", tests)
     assert (all_good["status"], all_good["passed"]) == ("Success", 3)
-    lenient = judge(server, "print('a  \\nb\\n\\n')", [{"output": "a\nb"}])
+    lenient = server.judge("print('a  \\nb\\n\\n')", [{"output": "a\nb"}])
     assert lenient["status"] == "Success"
 
 
@@ -317,13 +311,13 @@ def test_judge_fails_a_program_that_ends_before_its_check(
     if language not in server.http.get("/languages").json():
         pytest.skip(f"{language} is not installed")
     before = runs(server, language, "Success")
-    (result,) = judge(server, ends, [{"assert": check}], language=language)["tests"]
+    (result,) = server.judge(ends, [{"assert": check}], language=language)["tests"]
     assert runs(server, language, "Success") == before + 1
     assert (result["passed"], result["verdict"]) == (False, "WrongAnswer")
     assert result["run_result"]["stdout"] == output
     says = {"bash": "printf x", "python": "print('x', end='')", "nodejs": "process.stdout.write('x')"}[language]
-    goes_on = judge(
-        server, says, [{"assert": check.replace("False", "True").replace("false", "true")}], language=language
+    goes_on = server.judge(
+        says, [{"assert": check.replace("False", "True").replace("false", "true")}], language=language
     )
     assert goes_on["status"] == "Success"
     assert goes_on["tests"][0]["run_result"]["stdout"] == "x"
@@ -334,17 +328,17 @@ def test_judge_compiles_once_and_runs_at_the_same_time(server: Server) -> None:
         '#include <cstdio>\n#include <unistd.h>\nint main() { int n; scanf("%d", &n); usleep(2e6); printf("%d", n); }'
     )
     started = time.monotonic()
-    answer = judge(server, code, [{"input": str(n), "output": str(n)} for n in range(4)], language="cpp")
+    answer = server.judge(code, [{"input": str(n), "output": str(n)} for n in range(4)], language="cpp")
     assert (answer["status"], answer["passed"]) == ("Success", 4)
     assert time.monotonic() - started < 7.5
-    broken = judge(server, "int main() { nope }", [{"output": ""}], language="cpp")
+    broken = server.judge("int main() { nope }", [{"output": ""}], language="cpp")
     assert (broken["status"], broken["tests"]) == ("Failed", [])
     assert "nope" in broken["compile_result"]["stderr"]
 
 
 def test_judge_stops_early(server: Server) -> None:
     tests = [{"output": "no"}, *[{"output": "yes"}] * 30]
-    answer = judge(server, "print('yes')", tests, stop_early=True)
+    answer = server.judge("print('yes')", tests, stop_early=True)
     verdicts = [test["verdict"] for test in answer["tests"]]
     assert verdicts[0] == "WrongAnswer"
     assert "Skipped" in verdicts
