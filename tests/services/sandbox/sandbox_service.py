@@ -30,9 +30,7 @@ class Server:
         self.http = httpx.Client(base_url=url, timeout=60)
 
     def run(self, code: str, language: str = "python", **fields: Any) -> dict[str, Any]:
-        answer = self.http.post("/run_code", json={"code": code, "language": language, **fields})
-        assert answer.status_code == 200, answer.text
-        return answer.json()  # type: ignore[no-any-return]
+        return self._post("/run_code", {"code": code, "language": language, **fields})
 
     def python(self, code: str, **fields: Any) -> dict[str, Any]:
         """The `run_result` of Python code."""
@@ -41,9 +39,13 @@ class Server:
         return result
 
     def judge(self, code: str, tests: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-        answer = self.http.post("/judge", json={"code": code, "tests": tests, **fields})
+        return self._post("/judge", {"code": code, "tests": tests, **fields})
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.http.post(path, json=body)
         assert answer.status_code == 200, answer.text
-        return answer.json()  # type: ignore[no-any-return]
+        found: dict[str, Any] = answer.json()
+        return found
 
     @property
     def health(self) -> dict[str, Any]:

@@ -262,7 +262,8 @@ def test_every_cell_that_fails_says_why(server: Server) -> None:
     def last(code: str) -> dict[str, Any]:
         answer = server.http.post("/run_jupyter", json={"cells": ["import os, sys", "sys.exit()", code]}).json()
         assert (answer["status"], len(answer["cells"])) == ("Failed", 3)
-        return answer["cells"][2]  # type: ignore[no-any-return]
+        cell: dict[str, Any] = answer["cells"][2]
+        return cell
 
     assert last("sys.exit(3)")["error"] == [{"ename": "SystemExit", "evalue": "3", "traceback": ["SystemExit: 3\n"]}]
     said = last("sys.exit('bye')")
