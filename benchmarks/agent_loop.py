@@ -185,7 +185,7 @@ def agentrl_way(config: RunConfig, address: str, calls: int, count: int, router:
 
 def usual_way(tokenizer: PreTrainedTokenizerFast, address: str, calls: int, count: int, in_flight: int) -> Case:
     """What most code does: messages in, the whole conversation tokenized every turn, httpx, json."""
-    from agentrl.plugin_config import load_tools
+    from agentrl.plugins import load_tools
 
     spec = load_tools("tools/calculator.yaml")[0]
     call_pattern = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)

@@ -126,6 +126,6 @@ def _variables(pairs: Sequence[str]) -> dict[str, Any]:
 def _schemas(tools: str | None) -> list[dict[str, Any]] | None:
     if tools is None:
         return None
-    from agentrl.plugin_config import load_tools
+    from agentrl.plugins import load_tools
 
     return [tool.schema for tool in load_tools(tools)]

@@ -67,8 +67,7 @@ def check_names(config: RunConfig) -> Problems:
 
 def check_plugins(config: RunConfig) -> Problems:
     """The tool-call format and the default agent loop exist."""
-    from agentrl.plugin_config import load_agent_loops
-    from agentrl.plugins import resolve
+    from agentrl.plugins import load_agent_loops, resolve
 
     rollout = config.actor_rollout_ref.rollout
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.errors import InfrastructureError, RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
-from agentrl.plugin_adapters.threads import call_in_thread, contained
+from agentrl.plugins.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.naive import to_result
 

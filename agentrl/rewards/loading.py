@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import cast
 
-from agentrl import plugins
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.interfaces import RewardManager
+from agentrl.plugins import registry
 from agentrl.rewards.batch import BatchRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction, default_compute_score
 from agentrl.rewards.naive import NaiveRewardManager
@@ -67,12 +67,12 @@ def load_score_function(config: RunConfig, workers: int = 1) -> ScoreFunction:
     function: ScoreFunction = default_compute_score
     if section.path is None and (code_score := load_code_score(config, workers)) is not None:
         function = functools.partial(default_compute_score, code_score=code_score)
-    if section.path is not None and section.path in plugins.known("rewards"):
-        function = cast(ScoreFunction, plugins.resolve("rewards", section.path))
+    if section.path is not None and section.path in registry.known("rewards"):
+        function = cast(ScoreFunction, registry.resolve("rewards", section.path))
     elif section.path is not None:
         path = section.path.removeprefix("pkg://")  # how verl marks a module
         separator = ":" if path.endswith(".py") else "."
-        function = cast(ScoreFunction, plugins.resolve("rewards", f"{path}{separator}{section.name}"))
+        function = cast(ScoreFunction, registry.resolve("rewards", f"{path}{separator}{section.name}"))
     if not callable(function) or isinstance(function, type):
         raise PluginError(f"custom_reward_function: {section.name} in {section.path} is not a function")
     return functools.partial(function, **section.reward_kwargs) if section.reward_kwargs else function
@@ -96,8 +96,8 @@ def load_reward_manager(config: RunConfig, workers: int = 1) -> RewardManager:
         )
     manager = MANAGERS.get(name)
     if manager is None:
-        known = {*MANAGERS, *plugins.known("rewards")}
+        known = {*MANAGERS, *registry.known("rewards")}
         if not any(mark in name for mark in ".:") and name not in known:
             raise PluginError(f"reward_model.reward_manager: '{name}' is unknown.{suggest(name, known)}")
-        manager = plugins.resolve("rewards", name)
+        manager = registry.resolve("rewards", name)
     return cast(RewardManager, manager(load_score_function(config, workers), config.reward_model.timeout_s))

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from agentrl import plugins
 from agentrl.chat.loading import load_renderer
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.auto import load_tool_parser
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, UserInputError, suggest
 from agentrl.interfaces import RewardManager, ToolParser
-from agentrl.plugin_config import (
+from agentrl.plugins import (
     InteractionSpec,
     LoopSpec,
     ToolSpec,
@@ -21,6 +20,7 @@ from agentrl.plugin_config import (
     load_agent_loops,
     load_interactions,
     load_tools,
+    registry,
 )
 from agentrl.rewards.dispatcher import find_score, truth_of
 from agentrl.rewards.loading import load_code_score, load_reward_manager
@@ -61,7 +61,7 @@ class RolloutSetup:
         Raises:
             UserInputError: something of it cannot be used; the message names the file and entry.
         """
-        plugins.load_registrations(config.plugins)
+        registry.load_registrations(config.plugins)
         rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
         turns = rollout.multi_turn
         if renderer is None:

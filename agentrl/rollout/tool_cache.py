@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from agentrl.errors import ConfigError, InfrastructureError, PluginError, ToolServiceError
-from agentrl.plugin_mcp import Discover, Found, ask_servers
+from agentrl.plugins.mcp_entries import Discover, Found, ask_servers
 from agentrl.types import JsonDict, ToolResponse
 
 _KEY_CHARS = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.clients import WorkerScope
 from agentrl.config.rollout import ToolCacheConfig
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
 from agentrl.rollout.records import Job, StepInfo
 from agentrl.rollout.tool_cache import CallCache, NoCache, ToolCache
 from agentrl.rollout.tool_limits import CallLimits, Limiter

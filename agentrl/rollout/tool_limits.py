@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.errors import ConfigError, suggest
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
 from agentrl.types import JsonDict
 
 _SCOPES = ("run", "worker")

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.errors import InfrastructureError, PluginError, ToolServiceError, suggest
 from agentrl.interfaces import BaseTool, Renderer
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
 from agentrl.rollout.deadline import within
 from agentrl.rollout.outage import ServiceGate, tool_service
 from agentrl.rollout.tool_cache import CallCache, NoCache

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.errors import EngineUnavailable
-from agentrl.plugin_config import InteractionSpec, LoopSpec, ToolSpec
+from agentrl.plugins import InteractionSpec, LoopSpec, ToolSpec
 from agentrl.rollout.toolset import ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.testing.models import byte_tokenizer

@@ -28,8 +28,8 @@ from aiohttp import web
 
 from agentrl.errors import ToolServiceError, suggest
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_adapters import as_tool, schema_of, takes_context
 from agentrl.plugins import resolve
+from agentrl.plugins.adapt import as_tool, schema_of, takes_context
 from agentrl.types import JsonDict, ToolResponse
 
 T = TypeVar("T")

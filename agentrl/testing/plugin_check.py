@@ -12,11 +12,22 @@ from typing import Any, TypeVar
 
 from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, RewardManager, ToolParser
-from agentrl.plugin_adapters import schema_of
-from agentrl.plugin_adapters.functions import call
-from agentrl.plugin_adapters.verl import has_parameter
-from agentrl.plugin_config import InteractionSpec, LoopSpec, ToolSpec, load_agent_loops, load_interactions, load_tools
-from agentrl.plugins import KINDS, Kind, kind_of, known, resolve
+from agentrl.plugins import (
+    KINDS,
+    InteractionSpec,
+    Kind,
+    LoopSpec,
+    ToolSpec,
+    kind_of,
+    known,
+    load_agent_loops,
+    load_interactions,
+    load_tools,
+    resolve,
+)
+from agentrl.plugins.adapt import schema_of
+from agentrl.plugins.functions import call
+from agentrl.plugins.verl.adapters import has_parameter
 from agentrl.testing.contracts import (
     INTERACTION_CONTRACTS,
     LOOP_CONTRACTS,

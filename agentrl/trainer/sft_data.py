@@ -15,7 +15,7 @@ from agentrl.config.sft import SFTDataConfig
 from agentrl.data.dataset import expand_files
 from agentrl.data.row import ROLES, without_nones
 from agentrl.errors import DataError, TemplateError
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 from agentrl.types import JsonDict, Message
 from agentrl.workers.cuts import MicroLimits, cut_rows
 

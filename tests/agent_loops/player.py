@@ -9,9 +9,8 @@ from typing import Any
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.interfaces import BaseInteraction, ToolParser
-from agentrl.plugin_adapters import schema_of
-from agentrl.plugin_config import ToolSpec
-from agentrl.plugins import resolve
+from agentrl.plugins import ToolSpec, resolve
+from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.toolset import ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.types import AgentLoopOutput, LoopLimits

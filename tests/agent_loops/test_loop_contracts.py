@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.plugin_config import LoopSpec
-from agentrl.plugins import resolve
+from agentrl.plugins import LoopSpec, resolve
 from agentrl.testing.contracts import check_agent_loop
 from agentrl.types import StopReason
 from tests.agent_loops.test_langgraph_agent import agent_graph

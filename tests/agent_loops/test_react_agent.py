@@ -6,7 +6,7 @@ import pytest
 
 from agentrl.agent_loops.react_agent import ReactAgent, ReactTurns
 from agentrl.errors import PluginError
-from agentrl.plugin_adapters import schema_of
+from agentrl.plugins.adapt import schema_of
 from agentrl.tools.calculator import Calculator
 from agentrl.types import LoopLimits, StopReason
 from tests.agent_loops.exactness import check_exact

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.agent_loops.search_r1_agent import SearchR1Agent, SearchR1Turns
 from agentrl.errors import PluginError
-from agentrl.plugin_adapters import schema_of
+from agentrl.plugins.adapt import schema_of
 from agentrl.types import LoopLimits, StopReason
 from tests.agent_loops.exactness import check_exact
 from tests.agent_loops.player import Player

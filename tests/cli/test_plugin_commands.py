@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agentrl import plugins as known_plugins
 from agentrl.cli import app
+from agentrl.plugins import registry as known_plugins
 from agentrl.testing.examples import example_arguments
 
 Command = Callable[..., tuple[int, str]]

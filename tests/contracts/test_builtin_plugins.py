@@ -11,7 +11,7 @@ from aiohttp import web
 from agentrl.agent_loops.single_turn_agent import SingleTurnAgent
 from agentrl.errors import EngineError
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_config import LoopSpec, ToolSpec, load_agent_loops, load_interactions, load_tools
+from agentrl.plugins import LoopSpec, ToolSpec, load_agent_loops, load_interactions, load_tools
 from agentrl.testing.contracts import check_agent_loop, check_interaction, check_tool
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason, ToolResponse
 

@@ -11,7 +11,7 @@ import pytest
 from agentrl.agent_loops.tool_agent import ToolAgent
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
-from agentrl.plugin_config import load_interactions
+from agentrl.plugins import load_interactions
 from agentrl.testing.loops import ScriptedReplies, make_context
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import StopReason

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from agentrl.errors import ToolServiceError
 from agentrl.interactions.user_simulator import UserSimulatorInteraction
-from agentrl.plugin_config import load_interactions
+from agentrl.plugins import load_interactions
 
 TALK = [
     {"role": "system", "content": "You sell flights."},

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from agentrl.errors import PluginError
-from agentrl.plugin_adapters import as_interaction, as_tool, schema_of
+from agentrl.plugins.adapt import as_interaction, as_tool, schema_of
 from agentrl.types import ToolResponse
 
 SCHEMA = {"type": "function", "function": {"name": "grade", "description": "", "parameters": {"type": "object"}}}

@@ -18,8 +18,8 @@ from pydantic import BaseModel, Field
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.errors import PluginError, ToolServiceError
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_adapters import as_tool, schema_of
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
+from agentrl.plugins.adapt import as_tool, schema_of
 from agentrl.rollout.toolset import ToolSet
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import LoopLimits, ToolCall
@@ -227,7 +227,7 @@ async def test_functions_that_hang_starve_nobody() -> None:
 def test_a_function_that_hangs_does_not_keep_the_process() -> None:
     code = (
         "import asyncio, time\n"
-        "from agentrl.plugin_adapters.functions import call\n"
+        "from agentrl.plugins.functions import call\n"
         "async def main():\n"
         "    await asyncio.wait_for(call(time.sleep, 60), 0.1)\n"
         "try:\n"

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from agentrl.plugin_adapters.threads import call_in_thread
+from agentrl.plugins.threads import call_in_thread
 
 
 def test_one_after_the_other_shares_a_thread() -> None:

@@ -11,8 +11,8 @@ from rollout_helpers import ANSWER, MakeEngine, batch_of, sample
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config.root import RunConfig
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_adapters import schema_of
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
+from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.tool_context import ReadOnlyMessages, ToolContexts
 from agentrl.rollout.toolset import ToolSet

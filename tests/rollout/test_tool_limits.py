@@ -12,8 +12,8 @@ from rollout_helpers import MakeEngine, batch_of, sample
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.plugin_adapters import schema_of
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
+from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.tool_host import ToolHost
 from agentrl.rollout.tool_limits import CallLimits, check_limits

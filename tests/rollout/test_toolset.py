@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.errors import PluginError, ToolServiceError
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_adapters import schema_of
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
+from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.toolset import ToolSet, truncate
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import JsonDict, LoopLimits, ToolCall, ToolResponse

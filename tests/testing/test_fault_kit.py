@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from agentrl.errors import PluginError, ToolServiceError
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 from agentrl.testing.faults import FaultServer, FaultyTool
 
 

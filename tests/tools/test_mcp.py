@@ -17,7 +17,7 @@ import pytest
 
 from agentrl.clients import WorkerScope
 from agentrl.errors import ConfigError, PluginError, ToolServiceError
-from agentrl.plugin_config import ToolSpec, load_tools
+from agentrl.plugins import ToolSpec, load_tools
 from agentrl.types import ToolResponse
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))

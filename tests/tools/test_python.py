@@ -15,7 +15,7 @@ from sandbox_server import Sandbox
 
 from agentrl.clients import RunResult, WorkerScope
 from agentrl.errors import ToolServiceError
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 from agentrl.tools.python import Python, describe
 
 

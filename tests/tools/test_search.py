@@ -17,7 +17,7 @@ from aiohttp import web
 
 from agentrl.clients import ServiceClient, WorkerScope
 from agentrl.errors import ConfigError, ToolServiceError
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 from agentrl.tools.search import Search
 
 Answer = Callable[[int, dict[str, Any]], Any]

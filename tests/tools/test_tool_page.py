@@ -11,7 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 from agentrl.rollout.tool_limits import CallLimits
 from agentrl.testing.contracts import check_tool
 

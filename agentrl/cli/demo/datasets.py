@@ -11,7 +11,7 @@ from pathlib import Path
 from agentrl.cli.demo.demonstrations import conversation, plan_demonstrations
 from agentrl.data.preprocess.arithmetic import Pair, write_arithmetic
 from agentrl.data.preprocess.writing import write_parquet
-from agentrl.plugin_config import ToolSpec
+from agentrl.plugins import ToolSpec
 
 TRAIN_ROWS = 8192
 HELD_OUT_ROWS = 512

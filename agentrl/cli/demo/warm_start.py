@@ -14,7 +14,7 @@ from agentrl.config import RunConfig, load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.observability.trackers import Tracker, make_trackers
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 
 RECIPE = "demo_sft"
 KEY_FILE = "content_key.json"

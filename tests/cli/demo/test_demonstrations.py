@@ -21,7 +21,7 @@ from agentrl.cli.demo.demonstrations import (
 from agentrl.data.preprocess.arithmetic import generate_expressions
 from agentrl.data.preprocess.expressions import canonical, evaluate
 from agentrl.errors import UserInputError
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 
 PAIRS = generate_expressions(400, seed=3)
 CALCULATOR = load_tools("tools/calculator.yaml")[0]

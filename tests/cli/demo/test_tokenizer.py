@@ -13,7 +13,7 @@ from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.cli.demo.model import build_model
 from agentrl.cli.demo.tokenizer import CALL_HEAD, SPECIAL_TOKENS, VOCAB_SIZE, WHOLE_PIECES, build_tokenizer
-from agentrl.plugin_config import load_tools
+from agentrl.plugins import load_tools
 
 TOKENIZER = build_tokenizer()
 PIECES = [

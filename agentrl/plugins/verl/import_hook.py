@@ -17,7 +17,7 @@ from types import ModuleType
 
 from agentrl.errors import suggest
 
-_BASE = "agentrl.plugin_adapters.verl_base"
+_BASE = "agentrl.plugins.verl.base_classes"
 MODULES: dict[str, tuple[str, dict[str, str]]] = {
     "verl": ("", {}),
     "verl.tools": ("", {}),
@@ -72,7 +72,7 @@ class _Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Fill a module."""
         source, names = MODULES[module.__name__]
-        module.__doc__ = "Stands in for verl's module of this name; see agentrl.plugin_adapters.verl_imports."
+        module.__doc__ = "Stands in for verl's module of this name; see agentrl.plugins.verl.import_hook."
         for name, here in names.items():
             setattr(module, name, getattr(importlib.import_module(source), here))
 

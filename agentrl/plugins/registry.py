@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from agentrl.errors import AgentRLError, PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, RewardManager, ToolParser
-from agentrl.plugin_adapters import verl_imports
+from agentrl.plugins.verl import import_hook
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def resolve(kind: Kind, name: str) -> Any:
         raise PluginError(f"several packages offer the {_LABELS[kind]} '{name}': {offers}. Name one by its path.")
     if points:
         return _attribute(_import(points[0].module, name), points[0].attr, name)
-    own = verl_imports.built_in(name)
+    own = import_hook.built_in(name)
     if own is not None:
         logger.info("'%s': verl is not installed; agentrl's own '%s' takes its place", name, own)
         return resolve(kind, own)
@@ -149,7 +149,7 @@ def load_file(path: Path) -> ModuleType:
         raise PluginError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    verl_imports.install()
+    import_hook.install()
     try:
         spec.loader.exec_module(module)
     except IMPORT_ERRORS as error:
@@ -255,21 +255,21 @@ def _identity(plugin: Any) -> tuple[Any, Any]:
 
 
 def _import(module: str, name: str) -> ModuleType:
-    verl_imports.install()
+    import_hook.install()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
         if module == missing or module.startswith(f"{missing}."):
-            raise PluginError(f"'{name}': there is no module '{missing}'{verl_imports.missing(name)}") from error
+            raise PluginError(f"'{name}': there is no module '{missing}'{import_hook.missing(name)}") from error
         needs = f"'{name}': module '{module}' needs '{missing}', which is not installed"
-        raise PluginError(needs + verl_imports.hint(error)) from error
+        raise PluginError(needs + import_hook.hint(error)) from error
     except IMPORT_ERRORS as error:
         raise PluginError(f"'{name}': module '{module}' cannot be imported: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:
-    hint = verl_imports.hint(error) if isinstance(error, ImportError) else ""
+    hint = import_hook.hint(error) if isinstance(error, ImportError) else ""
     return f"{type(error).__name__}: {error}{hint}"
 
 

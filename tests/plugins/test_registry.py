@@ -8,22 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from agentrl import plugins
 from agentrl.config.root import RunConfig
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_config import check_routing, load_agent_loops, load_interactions, load_tools
-from agentrl.plugins import catalogue, known, load_registrations, register, resolve
+from agentrl.plugins import (
+    catalogue,
+    check_routing,
+    known,
+    load_agent_loops,
+    load_interactions,
+    load_registrations,
+    load_tools,
+    register,
+    registry,
+    resolve,
+)
 from agentrl.rewards.loading import load_reward_manager, load_score_function
 from agentrl.types import JsonDict, Sample, ToolResponse
 
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    before = {kind: dict(names) for kind, names in plugins._registry.items()}
+    before = {kind: dict(names) for kind, names in registry._registry.items()}
     yield
     for kind, names in before.items():
-        plugins._registry[kind] = names
+        registry._registry[kind] = names
 
 
 class Echo(BaseTool):
@@ -118,7 +127,7 @@ class Loop(SingleTurnAgent):
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Makes packages with entry points that this process sees."""
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._entry_points.cache_clear()
+    registry._entry_points.cache_clear()
 
     def make(package: str, code: str, group: str, **points: str) -> None:
         (tmp_path / f"{package}.py").write_text(code)
@@ -127,10 +136,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
         lines = "".join(f"{name} = {package}:{attribute}\n" for name, attribute in points.items())
         (info / "entry_points.txt").write_text(f"[agentrl.{group}]\n{lines}")
-        plugins._entry_points.cache_clear()
+        registry._entry_points.cache_clear()
 
     yield make
-    plugins._entry_points.cache_clear()
+    registry._entry_points.cache_clear()
     for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
         del sys.modules[name]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseInteraction, BaseTool
-from agentrl.plugin_adapters.functions import call
+from agentrl.plugins.functions import call
 from agentrl.types import InteractionResponse, JsonDict, Message, ToolResponse
 
 _OPTIONAL: JsonDict = {"enum": None, "strict": False}

@@ -1,6 +1,6 @@
 """Base classes and schemas under which plug-ins for verl are written, for machines without verl.
 
-They do as little as verl's: the adapters of `agentrl.plugin_adapters.verl` recognise plug-ins by their methods, so a
+They do as little as verl's: the adapters of `agentrl.plugins.verl.adapters` recognise plug-ins by their methods, so a
 plug-in that derives from verl's own classes, or from none, works the same.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agentrl.plugin_adapters.verl import SchemaView
+from agentrl.plugins.verl.adapters import SchemaView
 from agentrl.types import JsonDict
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import PluginError
-from agentrl.plugin_adapters import as_interaction, as_tool, schema_of
-from agentrl.plugin_adapters.verl import VerlTool
-from agentrl.plugin_adapters.verl_imports import BUILT_INS
-from agentrl.plugin_config import load_agent_loops, load_interactions, load_tools
-from agentrl.plugins import load_file, resolve
+from agentrl.plugins import load_agent_loops, load_file, load_interactions, load_tools, resolve
+from agentrl.plugins.adapt import as_interaction, as_tool, schema_of
+from agentrl.plugins.verl.adapters import VerlTool
+from agentrl.plugins.verl.import_hook import BUILT_INS
 
 SCHEMA = {"type": "function", "function": {"name": "t", "description": "T.", "parameters": {"type": "object"}}}
 FILE = """

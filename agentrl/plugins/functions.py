@@ -12,8 +12,8 @@ from typing import Any
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseTool
-from agentrl.plugin_adapters.arguments import arguments_of, hints_of, innermost, type_schema
-from agentrl.plugin_adapters.threads import call_in_thread
+from agentrl.plugins.signatures import arguments_of, hints_of, innermost, type_schema
+from agentrl.plugins.threads import call_in_thread
 from agentrl.types import JsonDict, ToolContext, ToolResponse
 
 _ARGUMENT = re.compile(r"^(\w+)(?: *\([^)]*\))?: *(.*)$")

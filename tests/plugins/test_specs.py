@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from agentrl.errors import AgentRLError, ConfigError, PluginError
-from agentrl.plugin_config import check_routing, load_agent_loops, load_interactions, load_tools
+from agentrl.plugins import check_routing, load_agent_loops, load_interactions, load_tools
 from agentrl.types import Sample
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -10,9 +10,9 @@ from typing import Any
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseInteraction, BaseTool
-from agentrl.plugin_adapters.arguments import innermost
-from agentrl.plugin_adapters.functions import FunctionTool, function_schema
-from agentrl.plugin_adapters.verl import VerlInteraction, VerlTool, has_parameter, verl_schema
+from agentrl.plugins.functions import FunctionTool, function_schema
+from agentrl.plugins.signatures import innermost
+from agentrl.plugins.verl.adapters import VerlInteraction, VerlTool, has_parameter, verl_schema
 from agentrl.types import JsonDict
 
 __all__ = ["as_interaction", "as_tool", "schema_of", "takes_context"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +14,15 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
-from agentrl import plugin_mcp
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopContext
-from agentrl.plugin_adapters import as_interaction, as_tool, schema_of, takes_context
-from agentrl.plugin_adapters.loops import check_options
-from agentrl.plugin_mcp import Discover, ask_servers
-from agentrl.plugins import IMPORT_ERRORS, Kind, known, resolve
-from agentrl.types import JsonDict, Sample
+from agentrl.plugins import mcp_entries
+from agentrl.plugins.adapt import as_interaction, as_tool, schema_of, takes_context
+from agentrl.plugins.mcp_entries import Discover, ask_servers
+from agentrl.plugins.registry import IMPORT_ERRORS, Kind, known, resolve
+from agentrl.types import JsonDict
 
-_CONFIGS = Path(__file__).resolve().parent / "configs"
+_CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LoopSpec:
         Raises:
             PluginError: with the nearest option.
         """
-        check_options(self.cls, self.kwargs, where)
+        _check_options(self.cls, self.kwargs, where)
 
 
 def load_tools(path: str | Path, near: Path | None = None, discover: Discover = ask_servers) -> list[ToolSpec]:
@@ -137,14 +137,14 @@ def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> 
         found = [(config, entry.get("tool_schema") or _own_schema(cls, config, where))]
     else:
         _check_keys(entry, ("class_name", "config", "mcp"), (), where)
-        cls = _resolve("tools", plugin_mcp.class_name(entry), file, where)
+        cls = _resolve("tools", mcp_entries.class_name(entry), file, where)
         config = _renamed(cls, config, where)
-        servers, selected = plugin_mcp.read_entry(entry, where)
+        servers, selected = mcp_entries.read_entry(entry, where)
         try:
-            offered = discover(cls, plugin_mcp.read_servers(find_file(servers, file.parent)), config)
+            offered = discover(cls, mcp_entries.read_servers(find_file(servers, file.parent)), config)
         except PluginError as error:
             raise PluginError(f"{where}: {error}") from error
-        found = plugin_mcp.select(offered, selected, where)
+        found = mcp_entries.select(offered, selected, where)
     for own, schema in found:
         checked = _checked_schema(schema, where)
         yield ToolSpec(checked["function"]["name"], cls, own, checked, _timeout(own, where))
@@ -197,7 +197,7 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
         ConfigError: the file or an entry is malformed.
         PluginError: a class cannot be found or is no agent loop.
     """
-    specs = {name: LoopSpec(name, cls) for name in known("agent_loops") if (cls := _registered_loop(name)[0])}
+    specs = {name: LoopSpec(name, cls) for name in known("agent_loops") if (cls := registered_loop(name)[0])}
     if path is None:
         return specs
     file, entries = _read_entries(path, near, "", ())
@@ -219,72 +219,12 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
     return specs
 
 
-def check_routing(
-    samples: Iterable[Sample],
-    *,
-    default_loop: str,
-    loops: Mapping[str, LoopSpec],
-    tools: Collection[str],
-    interactions: Collection[str],
-) -> None:
-    """Refuse rows that name a loop, tool or interaction that the run does not have, or that their loop ignores.
-
-    Raises:
-        PluginError: the first such row, with the nearest name.
-    """
-    for sample in samples:
-        loop = sample.agent_name or default_loop
-        if loop not in loops:
-            raise PluginError(f"row {sample.index}: {_no_loop(loop, loops)}")
-        _check_use(sample, loops[loop], default_loop)
-        offered = sample.tool_config.get("available_tools") or []
-        for tool in [*sample.tools_kwargs, *offered]:
-            if tool not in tools:
-                hint = suggest(tool, tools) if tools else " The run has no tools: set `multi_turn.tool_config_path`."
-                raise PluginError(f"row {sample.index}: no tool is named '{tool}'.{hint}")
-        if sample.interaction_kwargs:
-            _check_interaction(sample, interactions)
-
-
-def _registered_loop(name: str) -> tuple[type[AgentLoopBase] | None, str]:
+def registered_loop(name: str) -> tuple[type[AgentLoopBase] | None, str]:
     """The class of a registered loop, or why it cannot be loaded."""
     try:
         return _loop_class(resolve("agent_loops", name), name), ""
     except PluginError as error:
         return None, str(error)
-
-
-def _no_loop(name: str, loops: Collection[str]) -> str:
-    if name in known("agent_loops"):
-        return f"the agent loop '{name}' cannot be loaded: {_registered_loop(name)[1]}"
-    return f"no agent loop is named '{name}'.{suggest(name, loops)}"
-
-
-def _check_use(sample: Sample, loop: LoopSpec, default_loop: str) -> None:
-    origin = "names" if sample.agent_name else "has no `agent_name` and gets"
-    for given, what, used in (
-        (
-            sample.tools_kwargs or sample.tool_config.get("available_tools") or sample.tool_env_name,
-            "tools",
-            loop.cls.uses_tools,
-        ),
-        (sample.interaction_kwargs, "an interaction", loop.cls.uses_interaction),
-    ):
-        if given and not used:
-            raise PluginError(
-                f"row {sample.index} gives {what} but {origin} the agent loop '{loop.name}', which ignores that: set "
-                f"`agent_name` to tool_agent, or `agent.default_agent_loop` (now {default_loop})"
-            )
-
-
-def _check_interaction(sample: Sample, interactions: Collection[str]) -> None:
-    name = sample.interaction_kwargs.get("name")
-    if not name:
-        raise PluginError(f"row {sample.index}: `interaction_kwargs` has no `name`.{suggest('', interactions)}")
-    if name not in interactions:
-        unset = " The run has no interactions: set `multi_turn.interaction_config_path`."
-        hint = suggest(name, interactions) if interactions else unset
-        raise PluginError(f"row {sample.index}: no interaction is named '{name}'.{hint}")
 
 
 def find_file(path: str | Path, near: Path | None = None) -> Path:
@@ -391,3 +331,25 @@ def _try_build(spec: ToolSpec | InteractionSpec, where: str) -> None:
         raise PluginError(f"{where}: {error}") from error
     except IMPORT_ERRORS as error:
         raise PluginError(f"{where}: {spec.cls!r} cannot be built: {type(error).__name__}: {error}") from error
+
+
+def _check_options(cls: type[AgentLoopBase], options: Mapping[str, Any], where: str) -> None:
+    """Refuse options that the loop does not take, and the lack of one that it needs.
+
+    Args:
+        cls: the loop; its constructor takes the context and then options by name.
+        options: those of the YAML.
+        where: named in the error.
+
+    Raises:
+        PluginError: with the nearest option.
+    """
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
+    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters) and cls.__init__ is not AgentLoopBase.__init__
+    for option in options:
+        if option not in named and not takes_any:
+            raise PluginError(f"{where}: {cls.__name__} takes no option '{option}'.{suggest(option, named)}")
+    missing = [p.name for p in named.values() if p.default is p.empty and p.name not in options]
+    if missing:
+        raise PluginError(f"{where}: {cls.__name__} needs the option {', '.join(f'`{name}`' for name in missing)}")

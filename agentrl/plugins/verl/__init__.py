@@ -1,0 +1,1 @@
+"""Plug-ins written for verl run unchanged: `adapters` wrap them, `import_hook` answers their imports."""
