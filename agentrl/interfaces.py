@@ -204,7 +204,7 @@ class Renderer(Protocol):
 
 
 class ToolRunner(Protocol):
-    """The tools of one trajectory. Implemented by `agentrl.rollout.toolset.ToolSet`."""
+    """The tools of one trajectory. Implemented by `agentrl.rollout.tools.toolset.ToolSet`."""
 
     @property
     def schemas(self) -> list[JsonDict]:

@@ -14,9 +14,9 @@ from agentrl.config.base import Section
 from agentrl.config.checks import CHECKS
 from agentrl.config.problems import take_unknown, validate
 from agentrl.config.recipe import read_recipe
-from agentrl.config.resolve import resolve
+from agentrl.config.references import resolve
 from agentrl.config.root import RunConfig
-from agentrl.config.values import Tree, drop_value, leaves, set_value
+from agentrl.config.value_tree import Tree, drop_value, leaves, set_value
 from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)

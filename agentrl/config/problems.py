@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentrl.config.base import Section
-from agentrl.config.tree import describe, find_field, is_free, nearest
-from agentrl.config.values import Tree, drop_value, get_value, leaves
+from agentrl.config.schema import describe, find_field, is_free, nearest
+from agentrl.config.value_tree import Tree, drop_value, get_value, leaves
 
 
 def take_unknown(tree: Tree, model: type[Section]) -> dict[str, str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
-from agentrl.config.tree import accepts, describe, find_field, section_of
-from agentrl.config.values import Tree, leaves, set_value
+from agentrl.config.schema import accepts, describe, find_field, section_of
+from agentrl.config.value_tree import Tree, leaves, set_value
 from agentrl.config.verl_keys import translate
 from agentrl.config.yaml_reader import parse_flow, parse_scalar, read_yaml
 from agentrl.errors import ConfigError, suggest

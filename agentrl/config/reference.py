@@ -10,8 +10,8 @@ from pydantic.fields import FieldInfo
 
 from agentrl.config.base import Section
 from agentrl.config.root import RunConfig
+from agentrl.config.schema import describe, section_of
 from agentrl.config.sft import SFTConfig
-from agentrl.config.tree import describe, section_of
 from agentrl.config.verl_keys import VERL_KEYS, Harmless, Only, Renamed
 
 _INTRODUCTION = """\

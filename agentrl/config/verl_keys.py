@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from agentrl.config.base import Section
-from agentrl.config.tree import find_field, is_free
-from agentrl.config.values import leaves, set_value
+from agentrl.config.schema import find_field, is_free
+from agentrl.config.value_tree import leaves, set_value
 
 _AR = "actor_rollout_ref."
 

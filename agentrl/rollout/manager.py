@@ -10,16 +10,16 @@ from typing import Any
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.rollout.batching import collate, join
-from agentrl.rollout.dispatch import WorkerPool, run_jobs, share_slots
-from agentrl.rollout.local_pool import LocalPool
-from agentrl.rollout.metrics import (
+from agentrl.rollout.pools.local import LocalPool
+from agentrl.rollout.pools.scheduling import WorkerPool, run_jobs, share_slots
+from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
+from agentrl.rollout.report import (
     check_failure_budget,
     check_trainable,
     failures_of,
     rollout_metrics,
     tell_refills,
 )
-from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.types import Sample
 
@@ -111,7 +111,7 @@ class AgentLoopManager:
         agent = self._config.actor_rollout_ref.rollout.agent
         if backend == "local":
             return LocalPool(self._setup, addresses, agent.max_in_flight)
-        from agentrl.rollout.ray_pool import RayPool
+        from agentrl.rollout.pools.ray_pool import RayPool
 
         return RayPool(self._config, addresses, share_slots(agent.max_in_flight, agent.num_workers))
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, LoopContext
-from agentrl.rollout.outage import ENGINE, ServiceGate
 from agentrl.rollout.records import Job, StepInfo
 from agentrl.rollout.seeds import sampling_seed
+from agentrl.rollout.service_gate import ENGINE, ServiceGate
 from agentrl.rollout.setup import RolloutSetup
-from agentrl.rollout.tool_context import ToolContexts
-from agentrl.rollout.tool_host import ToolHost
-from agentrl.rollout.toolset import ToolSet
+from agentrl.rollout.tools.context import ToolContexts
+from agentrl.rollout.tools.shared import ToolHost
+from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.rollout.watched import WatchedInteraction
 from agentrl.trajectory import ContextIds, Trajectory
 from agentrl.types import GenerationOutput, JsonDict, Sample

@@ -24,10 +24,10 @@ from agentrl.plugins import (
 )
 from agentrl.rewards.dispatcher import find_score, truth_of
 from agentrl.rewards.loading import load_code_score, load_reward_manager
-from agentrl.rollout.outage import ENGINE, interaction_service, score_service, tool_service
-from agentrl.rollout.tool_cache import check_recorded, recorded_discovery
-from agentrl.rollout.tool_limits import check_limits
-from agentrl.rollout.trainable import Training
+from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
+from agentrl.rollout.tools.limits import check_limits
+from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
+from agentrl.rollout.trained_tokens import Training
 from agentrl.types import JsonDict, LoopLimits, Sample
 
 _parser = lru_cache(load_tool_parser)

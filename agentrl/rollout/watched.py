@@ -11,8 +11,8 @@ from typing import Any
 from agentrl.errors import InfrastructureError
 from agentrl.interfaces import BaseInteraction
 from agentrl.rollout.deadline import within
-from agentrl.rollout.outage import ServiceGate, interaction_service
-from agentrl.rollout.toolset import valid_text
+from agentrl.rollout.service_gate import ServiceGate, interaction_service
+from agentrl.rollout.tools.toolset import valid_text
 from agentrl.types import InteractionResponse, Message
 
 

@@ -31,14 +31,14 @@ from agentrl.errors import (
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
-from agentrl.rollout.garbage import seldom_collected
-from agentrl.rollout.outage import ServiceGate, score_service
+from agentrl.rollout.gc_pause import seldom_collected
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
+from agentrl.rollout.service_gate import ServiceGate, score_service
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
-from agentrl.rollout.tool_host import ToolHost
-from agentrl.rollout.toolset import is_cancelled
-from agentrl.rollout.trainable import sampled_turns
+from agentrl.rollout.tools.shared import ToolHost
+from agentrl.rollout.tools.toolset import is_cancelled
+from agentrl.rollout.trained_tokens import sampled_turns
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.errors import EngineUnavailable
 from agentrl.plugins import InteractionSpec, LoopSpec, ToolSpec
-from agentrl.rollout.toolset import ToolSet
+from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import AgentLoopOutput, InteractionResponse, JsonDict, Message, StopReason, ToolCall, ToolResponse

@@ -12,7 +12,7 @@ from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError, PluginError
 from agentrl.rollout.setup import RolloutSetup
-from agentrl.trainer.steps import truncates_sampling
+from agentrl.trainer.batch_columns import truncates_sampling
 from agentrl.types import Sample
 
 LOG = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from agentrl.errors import EngineError, FailureBudgetError, HealthError
 from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
 from agentrl.observability.trackers import RunInfo, Tracker, Trackers, make_trackers
+from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
-from agentrl.trainer import steps
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
-from agentrl.trainer.services import Services
+from agentrl.trainer.processes import RunProcesses
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
 from agentrl.trainer.validation import Validator, sample_batch
@@ -46,7 +46,10 @@ class RayPPOTrainer:
         self.inputs = prepare(config)
         self.folder = Path(config.trainer.default_local_dir)
         self.checkpoints = CheckpointManager(self.folder, config.trainer.max_ckpt_to_keep)
-        controller, health = steps.make_kl_controller(config.algorithm.kl_ctrl), make_monitor(config.trainer.health)
+        controller, health = (
+            batch_columns.make_kl_controller(config.algorithm.kl_ctrl),
+            make_monitor(config.trainer.health),
+        )
         self.state = TrainerState(self.inputs.loader, controller, health)
         self.validator = Validator(
             self.inputs.val_samples,
@@ -74,8 +77,8 @@ class RayPPOTrainer:
         seed_everything(trainer.seed)
         with ExitStack() as stack:
             stack.callback(self.trackers.close)
-            self.services = stack.enter_context(
-                Services(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
+            self.processes = stack.enter_context(
+                RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
             )
             self.guard = stack.enter_context(StopGuard())
             self._resume()
@@ -104,12 +107,12 @@ class RayPPOTrainer:
                     self._save()
         finally:
             if self.state.step == step:
-                ranks = self.services.actor.world_size
+                ranks = self.processes.actor.world_size
                 self.trackers.log(metrics | m.timing_metrics(timer, metrics, ranks), step)
 
     def _train(self, step: int, timer: m.StageTimer, metrics: m.Metrics) -> None:
         """From rows to new weights on the engines."""
-        config, services = self.config, self.services
+        config, processes = self.config, self.processes
         policy, algorithm = config.actor_rollout_ref, config.algorithm
         rollouts, batches = self._roll_out(step, timer)
         metrics |= {"rollout/gen_batches": batches}
@@ -118,7 +121,7 @@ class RayPPOTrainer:
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
-            kept, counts = steps.choose_rows(
+            kept, counts = batch_columns.choose_rows(
                 rollouts, algorithm.filter_zero_variance_groups, self.inputs.loader.batch_size
             )
         metrics |= counts
@@ -127,30 +130,32 @@ class RayPPOTrainer:
             self._finish_step(step, metrics)
             return
         mini_batch = policy.actor.ppo_mini_batch_size * policy.rollout.n
-        batch, balance = steps.for_workers(kept, services.actor.world_size, mini_batch, config.trainer.balance_batch)
+        batch, balance = batch_columns.for_workers(
+            kept, processes.actor.world_size, mini_batch, config.trainer.balance_batch
+        )
         metrics |= balance
         with timer("old_log_prob"):
             bypass = algorithm.rollout_correction.bypass_old_log_prob
-            computed = None if bypass else services.actor.compute_log_prob(batch)
-            metrics |= steps.add_old_log_probs(batch, computed, config)
-        if services.reference is not None:
+            computed = None if bypass else processes.actor.compute_log_prob(batch)
+            metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+        if processes.reference is not None:
             with timer("ref"):
-                reference = services.reference.compute_ref_log_prob(batch)
-                metrics |= steps.add_finite(batch, reference, "ref_log_prob", instead="old_log_probs")
-        if services.critic is not None:
+                reference = processes.reference.compute_ref_log_prob(batch)
+                metrics |= batch_columns.add_finite(batch, reference, "ref_log_prob", instead="old_log_probs")
+        if processes.critic is not None:
             with timer("values"):
-                metrics |= steps.add_finite(batch, services.critic.compute_values(batch), "values")
+                metrics |= batch_columns.add_finite(batch, processes.critic.compute_values(batch), "values")
         with timer("adv"):
-            metrics |= steps.add_rewards(batch, algorithm, self.state.kl_controller)
-            steps.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
+            metrics |= batch_columns.add_rewards(batch, algorithm, self.state.kl_controller)
+            batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
             metrics |= m.reward_metrics(batch)
         with self.guard.deferred():
-            if services.critic is not None:
+            if processes.critic is not None:
                 with timer("update_critic"):
-                    metrics |= services.critic.update_critic(batch).meta_info["metrics"]
+                    metrics |= processes.critic.update_critic(batch).meta_info["metrics"]
             if step > config.trainer.critic_warmup:
                 with timer("update_actor"):
-                    metrics |= services.actor.update_actor(batch).meta_info["metrics"]
+                    metrics |= processes.actor.update_actor(batch).meta_info["metrics"]
                 self.state.weight_version += 1
                 with timer("update_weights"):
                     self._sync_weights()
@@ -172,18 +177,18 @@ class RayPPOTrainer:
                 first = len(parts) * loader.batch_size
                 batch = sample_batch(loader.next_batch(), n, step=step, weight_version=version, first_group=first)
                 parts.append(self._generate(batch))
-            useful += steps.groups_with_variance(parts[-1])
-        return self.services.manager.join(parts), len(parts)
+            useful += batch_columns.groups_with_variance(parts[-1])
+        return self.processes.manager.join(parts), len(parts)
 
     def _generate(self, batch: DataProto) -> DataProto:
         """Roll out; if an engine died meanwhile, start it again and roll out once more."""
         try:
-            rollouts = self.services.manager.generate_sequences(batch)
+            rollouts = self.processes.manager.generate_sequences(batch)
         except (EngineError, FailureBudgetError) as error:
-            if not self.services.revive_engines(self.state.weight_version):
+            if not self.processes.revive_engines(self.state.weight_version):
                 raise
             LOG.warning("rolling out again after: %s", error)
-            rollouts = self.services.manager.generate_sequences(batch)
+            rollouts = self.processes.manager.generate_sequences(batch)
         failures = rollouts.meta_info["failures"]
         if failures:
             LOG.warning(
@@ -193,9 +198,9 @@ class RayPPOTrainer:
 
     def _sync_weights(self) -> None:
         try:
-            self.services.sync_weights(self.state.weight_version)
+            self.processes.sync_weights(self.state.weight_version)
         except EngineError:
-            if not self.services.revive_engines(self.state.weight_version):
+            if not self.processes.revive_engines(self.state.weight_version):
                 raise
 
     def _validate(self) -> m.Metrics:
@@ -217,7 +222,7 @@ class RayPPOTrainer:
         found = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if found is not None:
             self.state.load(found)
-            self.services.load_workers(found)
+            self.processes.load_workers(found)
             self._saved_step = self.state.step if found.parent == self.folder else None
         resumed = None if found is None else self.state.step
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
@@ -237,7 +242,7 @@ class RayPPOTrainer:
 
     def _write_checkpoint(self, folder: Path) -> None:
         self.state.save(folder)
-        self.services.save_workers(folder)
+        self.processes.save_workers(folder)
 
 
 def _is_due(every: int, step: int, last: bool) -> bool:

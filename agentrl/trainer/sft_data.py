@@ -17,7 +17,7 @@ from agentrl.data.row import ROLES, without_nones
 from agentrl.errors import DataError, TemplateError
 from agentrl.plugins import load_tools
 from agentrl.types import JsonDict, Message
-from agentrl.workers.cuts import MicroLimits, cut_rows
+from agentrl.workers.micro_batch_plan import MicroLimits, cut_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,8 @@ import torch
 
 from agentrl.data.loader import StatefulLoader
 from agentrl.observability.health import HealthMonitor
+from agentrl.trainer.batch_columns import KLController
 from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, load_state, save_state
-from agentrl.trainer.steps import KLController
 
 Snapshot = dict[str, dict[str, Any]]
 

@@ -18,18 +18,18 @@ from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
 from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.cuts import MicroLimits
 from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
+from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
-from agentrl.workers.nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_loss import PolicyLoss
-from agentrl.workers.setup import longest_response, memory_metrics, prepare_rank
+from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
+from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.token_stats import EntropyMode
 from agentrl.workers.updates import make_limits, run_update, update_limits
 

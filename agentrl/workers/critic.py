@@ -14,10 +14,10 @@ from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_backbone
 from agentrl.workers.micro_batches import ROW_COLUMNS, MicroBatch, RowLayout
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
-from agentrl.workers.nets import ValueNet, row_shape
 from agentrl.workers.optim import learning_rate
-from agentrl.workers.setup import longest_response, memory_metrics, prepare_rank
+from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
+from agentrl.workers.token_nets import ValueNet, row_shape
 from agentrl.workers.updates import LossContext, run_update, update_limits
 
 

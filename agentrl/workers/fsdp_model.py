@@ -21,8 +21,8 @@ from agentrl.config.actor import FSDPConfig, OptimConfig
 from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
-from agentrl.workers.nets import TokenNet
 from agentrl.workers.optim import AdamW
+from agentrl.workers.token_nets import TokenNet
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import torch
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataProtoError
 from agentrl.workers.collectives import sum_over_ranks
-from agentrl.workers.cuts import Cut, MicroLimits, Piece, cut_rows, cut_shared
+from agentrl.workers.micro_batch_plan import Cut, MicroLimits, Piece, cut_rows, cut_shared
 
 ROW_COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")
 """The columns of a batch that say which tokens a row has."""

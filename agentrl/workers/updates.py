@@ -12,13 +12,34 @@ import torch
 from agentrl.config.actor import MicroBatchSection
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
-from agentrl.workers.collectives import sum_over_ranks
-from agentrl.workers.cuts import MicroLimits
+from agentrl.workers.collectives import gather_objects, sum_over_ranks
 from agentrl.workers.fsdp_model import FSDPModel
-from agentrl.workers.metric_sums import MetricSums
+from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import MicroBatch, RowLayout
 from agentrl.workers.mini_batches import MiniBatchPlan
-from agentrl.workers.nets import RowShape
+from agentrl.workers.token_nets import RowShape
+
+
+class MetricSums:
+    """Adds up shares by name: what a micro-batch contributes to the mean over its mini-batch on all ranks.
+
+    Shares stay on their device until `mean`, so that adding one never waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float | torch.Tensor] = {}
+
+    def add(self, name: str, share: float | torch.Tensor) -> None:
+        """Add one share."""
+        if isinstance(share, torch.Tensor):
+            share = share.detach()
+        self._sums[name] = self._sums.get(name, 0.0) + share
+
+    def mean(self, mini_batches: int) -> dict[str, float]:
+        """The sums over all ranks divided by the number of mini-batches; equal on every rank. A collective call."""
+        ranks: list[dict[str, float]] = gather_objects({name: float(total) for name, total in self._sums.items()})
+        names = dict.fromkeys(name for rank in ranks for name in rank)
+        return {name: sum(rank.get(name, 0.0) for rank in ranks) / max(1, mini_batches) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

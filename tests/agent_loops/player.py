@@ -11,7 +11,7 @@ from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.interfaces import BaseInteraction, ToolParser
 from agentrl.plugins import ToolSpec, resolve
 from agentrl.plugins.adapt import schema_of
-from agentrl.rollout.toolset import ToolSet
+from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.types import AgentLoopOutput, LoopLimits
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentrl.config.base import Section
-from agentrl.config.tree import section_of
+from agentrl.config.schema import section_of
 
 Types = frozenset[type[Section]]
 NOTHING: Types = frozenset()

@@ -10,7 +10,7 @@ import yaml
 from recipes import overrides, write
 
 from agentrl.config import RunConfig, dump_config, load_config
-from agentrl.config.values import get_value
+from agentrl.config.value_tree import get_value
 from agentrl.errors import ConfigError
 
 
@@ -194,7 +194,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "recipes/rows/a.parquet", "")
     write(tmp_path, "interactions.yaml", "")
     write(tmp_path, "shipped/loops.yaml", "[]")
-    monkeypatch.setattr("agentrl.config.resolve.CONFIGS", tmp_path / "shipped")
+    monkeypatch.setattr("agentrl.config.references.CONFIGS", tmp_path / "shipped")
     file = write(
         tmp_path,
         "recipes/run.yaml",

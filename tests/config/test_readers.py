@@ -8,8 +8,8 @@ from reads import Reads
 
 from agentrl.config import RunConfig
 from agentrl.config.base import Section
+from agentrl.config.schema import section_of, walk
 from agentrl.config.sft import SFTConfig
-from agentrl.config.tree import section_of, walk
 
 PACKAGE = Path(__file__).parents[2] / "agentrl"
 CONFIG = PACKAGE / "config"

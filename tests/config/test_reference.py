@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.config.reference import config_reference
+from agentrl.config.schema import section_of, walk
 from agentrl.config.sft import SFTConfig
-from agentrl.config.tree import section_of, walk
 from agentrl.config.verl_keys import VERL_KEYS
 
 PAGE = Path(__file__).parents[2] / "docs" / "config_reference.md"

@@ -8,8 +8,8 @@ import pytest
 from recipes import overrides, write
 
 from agentrl.config import RunConfig, load_config
-from agentrl.config.tree import find_field
-from agentrl.config.values import get_value
+from agentrl.config.schema import find_field
+from agentrl.config.value_tree import get_value
 from agentrl.config.verl_keys import VERL_KEYS, Renamed, translate
 from agentrl.errors import ConfigError
 

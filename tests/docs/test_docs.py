@@ -17,7 +17,7 @@ from pages import blocks, run_page
 from service_process import serve
 from zygote import CLIENT
 
-from agentrl.rollout.local_pool import LoopThread
+from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
 

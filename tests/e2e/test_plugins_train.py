@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from runs import Run, Workspace, finished, write_rows
 
-from agentrl.rollout.local_pool import LoopThread
+from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.models import byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
 from agentrl.trainer.run import run_training

@@ -14,7 +14,7 @@ from runs import Run, Workspace, write_rows
 from service_process import Service, serve
 
 from agentrl.errors import FailureBudgetError
-from agentrl.rollout.local_pool import LoopThread
+from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.models import byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
 from agentrl.trainer.run import run_training

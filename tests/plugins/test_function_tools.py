@@ -20,7 +20,7 @@ from agentrl.errors import PluginError, ToolServiceError
 from agentrl.interfaces import BaseTool
 from agentrl.plugins import ToolSpec
 from agentrl.plugins.adapt import as_tool, schema_of
-from agentrl.rollout.toolset import ToolSet
+from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import LoopLimits, ToolCall
 

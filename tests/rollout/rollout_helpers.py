@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.rollout.local_pool import LoopThread
+from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.scripted_engine import Respond, ScriptedEngine
 from agentrl.types import Sample
 

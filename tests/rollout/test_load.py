@@ -18,7 +18,7 @@ from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.plugins import load_file
 from agentrl.rollout.manager import AgentLoopManager
-from agentrl.trainer.steps import add_advantages
+from agentrl.trainer.batch_columns import add_advantages
 from agentrl.types import Sample
 
 GROUPS, N = 64, 8

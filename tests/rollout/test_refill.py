@@ -70,7 +70,7 @@ def test_failed_trajectories_are_rolled_out_again(
 ) -> None:
     config.actor_rollout_ref.rollout.refill = True
     config.actor_rollout_ref.rollout.max_failure_rate = 0.25
-    with caplog.at_level(logging.WARNING, "agentrl.rollout.metrics"):
+    with caplog.at_level(logging.WARNING, "agentrl.rollout.report"):
         out = make_manager(make_engine().address).generate_sequences(batch_of(rows(0, 1, 2, 3)))
     left, failures = survivors_and_failures(out)
     assert left == [0, 1, 2]

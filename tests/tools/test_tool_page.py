@@ -12,7 +12,7 @@ import yaml
 from aiohttp import web
 
 from agentrl.plugins import load_tools
-from agentrl.rollout.tool_limits import CallLimits
+from agentrl.rollout.tools.limits import CallLimits
 from agentrl.testing.contracts import check_tool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "write_a_tool.md").read_text(encoding="utf-8")

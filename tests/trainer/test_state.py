@@ -17,8 +17,8 @@ from agentrl.config.root import KLControlConfig
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.trainer.alarms import make_monitor
+from agentrl.trainer.batch_columns import make_kl_controller
 from agentrl.trainer.state import TrainerState, seed_everything
-from agentrl.trainer.steps import make_kl_controller
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from agentrl.testing.batches import random_batch
 from agentrl.testing.models import build_tiny_model
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.attention import register_varlen
-from agentrl.workers.cuts import MicroLimits
+from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import RowLayout
-from agentrl.workers.nets import RowShape
+from agentrl.workers.token_nets import RowShape
 from agentrl.workers.token_stats import EntropyMode
 
 LENGTHS = [(3, 5), (7, 1), (1, 9), (4, 4), (5, 0), (2, 12), (6, 3)]

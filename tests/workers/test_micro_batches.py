@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataProtoError
 from agentrl.testing.batches import random_batch
-from agentrl.workers.cuts import MicroLimits, cut_rows, cut_shared
+from agentrl.workers.micro_batch_plan import MicroLimits, cut_rows, cut_shared
 from agentrl.workers.micro_batches import MicroBatch, RowLayout
 
 LENGTHS = [(3, 5), (7, 1), (1, 9), (4, 4), (5, 0), (2, 12)]

@@ -17,7 +17,7 @@ from agentrl.single_controller.ray_runtime import RaySession
 from agentrl.testing.batches import random_batch
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.critic import CriticWorker
-from agentrl.workers.cuts import MicroLimits
+from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.mini_batches import ROW_ID
 

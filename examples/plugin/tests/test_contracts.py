@@ -9,7 +9,7 @@ from math_expression_plugin.score import compute_score
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.plugins import load_agent_loops, load_interactions, load_tools
-from agentrl.rollout.toolset import ToolSet
+from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.testing.contracts import check_agent_loop, check_interaction, check_output, check_tool
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context
 from agentrl.testing.models import byte_tokenizer

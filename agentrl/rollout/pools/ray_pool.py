@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, WorkerError
-from agentrl.rollout.dispatch import ChunkFuture, WorkerLostError
+from agentrl.rollout.pools.scheduling import ChunkFuture, WorkerLostError
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.rollout.worker import AgentLoopWorker

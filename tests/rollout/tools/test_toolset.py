@@ -18,7 +18,7 @@ from agentrl.errors import PluginError, ToolServiceError
 from agentrl.interfaces import BaseTool
 from agentrl.plugins import ToolSpec
 from agentrl.plugins.adapt import schema_of
-from agentrl.rollout.toolset import ToolSet, truncate
+from agentrl.rollout.tools.toolset import ToolSet, truncate
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import JsonDict, LoopLimits, ToolCall, ToolResponse
 

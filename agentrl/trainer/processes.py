@@ -17,7 +17,7 @@ from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_g
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
 
 
-class Services:
+class RunProcesses:
     """Starts everything on entry and ends all of it on exit, however the run ends.
 
     Args:

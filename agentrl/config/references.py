@@ -11,8 +11,8 @@ from typing import Any
 
 from agentrl.config.base import Section
 from agentrl.config.recipe import CONFIGS, Recipe
-from agentrl.config.tree import accepts, find_field, nearest, path_kind
-from agentrl.config.values import Tree, get_value, leaves, set_value
+from agentrl.config.schema import accepts, find_field, nearest, path_kind
+from agentrl.config.value_tree import Tree, get_value, leaves, set_value
 from agentrl.config.yaml_reader import parse_scalar
 
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")

@@ -15,7 +15,7 @@ from test_faults import MakeManager, survivors_and_failures
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import FailureBudgetError, ServiceDownError
-from agentrl.rollout.outage import ENGINE, ServiceGate, interaction_service, tool_service
+from agentrl.rollout.service_gate import ENGINE, ServiceGate, interaction_service, tool_service
 
 SEARCH = tool_service("search")
 
@@ -69,7 +69,7 @@ async def test_one_tries_and_its_success_lets_all_others_go() -> None:
 
 async def test_a_try_that_fails_doubles_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("agentrl.rollout.outage.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("agentrl.rollout.service_gate.time", SimpleNamespace(monotonic=lambda: now))
     gate = make()
     for _ in range(3):
         gate.failed(SEARCH, now, "503")

@@ -6,8 +6,8 @@ from agentrl.clients import WorkerScope
 from agentrl.config.rollout import ToolCacheConfig
 from agentrl.plugins import ToolSpec
 from agentrl.rollout.records import Job, StepInfo
-from agentrl.rollout.tool_cache import CallCache, NoCache, ToolCache
-from agentrl.rollout.tool_limits import CallLimits, Limiter
+from agentrl.rollout.tools.limits import CallLimits, Limiter
+from agentrl.rollout.tools.recording import CallCache, NoCache, ToolCache
 
 
 class ToolHost:

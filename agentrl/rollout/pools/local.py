@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from agentrl.rollout.dispatch import ChunkFuture
+from agentrl.rollout.pools.scheduling import ChunkFuture
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.rollout.worker import AgentLoopWorker

@@ -11,7 +11,7 @@ from torch import nn
 
 from agentrl.data_proto import DataProto
 from agentrl.workers.attention import VARLEN
-from agentrl.workers.cuts import Piece
+from agentrl.workers.micro_batch_plan import Piece
 from agentrl.workers.micro_batches import MicroBatch, RowLayout, SharedPrompts
 from agentrl.workers.token_stats import EntropyMode, token_log_probs
 

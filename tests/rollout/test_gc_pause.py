@@ -11,7 +11,7 @@ import pytest
 from rollout_helpers import MakeEngine, batch_of, sample, use_plugins
 
 from agentrl.config.root import RunConfig
-from agentrl.rollout.garbage import THRESHOLDS, seldom_collected
+from agentrl.rollout.gc_pause import THRESHOLDS, seldom_collected
 from agentrl.rollout.manager import AgentLoopManager
 
 PLUGINS = """

@@ -18,7 +18,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import FailureBudgetError
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.records import TokenArrays
-from agentrl.rollout.trainable import Training, argument_spans, token_span
+from agentrl.rollout.trained_tokens import Training, argument_spans, token_span
 from agentrl.types import AgentLoopOutput, ParsedTurn, StopReason, ToolCall
 
 MakeManager = Callable[..., AgentLoopManager]

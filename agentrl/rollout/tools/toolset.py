@@ -14,10 +14,10 @@ from agentrl.errors import InfrastructureError, PluginError, ToolServiceError, s
 from agentrl.interfaces import BaseTool, Renderer
 from agentrl.plugins import ToolSpec
 from agentrl.rollout.deadline import within
-from agentrl.rollout.outage import ServiceGate, tool_service
-from agentrl.rollout.tool_cache import CallCache, NoCache
-from agentrl.rollout.tool_context import ToolContexts
-from agentrl.rollout.tool_host import ToolHost
+from agentrl.rollout.service_gate import ServiceGate, tool_service
+from agentrl.rollout.tools.context import ToolContexts
+from agentrl.rollout.tools.recording import CallCache, NoCache
+from agentrl.rollout.tools.shared import ToolHost
 from agentrl.types import JsonDict, LoopLimits, Message, Sample, ToolCall, ToolContext, ToolResponse
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from agentrl.interfaces import BaseTool
 from agentrl.plugins import ToolSpec
 from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.manager import AgentLoopManager
-from agentrl.rollout.tool_context import ReadOnlyMessages, ToolContexts
-from agentrl.rollout.toolset import ToolSet
+from agentrl.rollout.tools.context import ReadOnlyMessages, ToolContexts
+from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.testing.loops import WIDE
 from agentrl.types import JsonDict, Sample, ToolCall, ToolContext, ToolResponse
 

@@ -10,7 +10,7 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.config.root import KLControlConfig
 from agentrl.data_proto import DataProto
-from agentrl.trainer import steps
+from agentrl.trainer import batch_columns
 
 
 def rollouts(scores: list[float], uids: list[str]) -> DataProto:
@@ -43,31 +43,31 @@ def config(**changes: object) -> RunConfig:
 
 def test_groups_without_variance_leave_when_asked():
     batch = rollouts([1, 1, 0, 1, 0], ["a", "a", "b", "b", "c"])
-    kept, metrics = steps.choose_rows(batch, drop_flat_groups=True)
+    kept, metrics = batch_columns.choose_rows(batch, drop_flat_groups=True)
     assert list(kept.non_tensor_batch["uid"]) == ["b", "b"]
     assert metrics["rollout/zero_variance_groups"] == 2
-    assert steps.groups_with_variance(batch) == 1
-    same, _ = steps.choose_rows(batch, drop_flat_groups=False)
+    assert batch_columns.groups_with_variance(batch) == 1
+    same, _ = batch_columns.choose_rows(batch, drop_flat_groups=False)
     assert len(same) == 5
 
 
 def test_no_more_groups_are_kept_than_the_step_is_to_have():
     batch = rollouts([1, 1, 0, 1, 0, 1, 1, 0], list("aabbccdd"))
-    kept, metrics = steps.choose_rows(batch, True, most_groups=2)
+    kept, metrics = batch_columns.choose_rows(batch, True, most_groups=2)
     assert list(kept.non_tensor_batch["uid"]) == list("bbcc")
     assert metrics["rollout/zero_variance_groups"] == 1
-    assert len(steps.choose_rows(batch, False, most_groups=4)[0]) == 8
+    assert len(batch_columns.choose_rows(batch, False, most_groups=4)[0]) == 8
 
 
 def test_rollout_log_probs_can_stand_in_for_old_ones():
     batch = rollouts([0, 1], ["a", "a"])
-    assert steps.add_old_log_probs(batch, None, config()) == {}
+    assert batch_columns.add_old_log_probs(batch, None, config()) == {}
     assert batch.batch["old_log_probs"].equal(batch.batch["rollout_log_probs"])
 
 
 def test_computed_log_probs_measure_the_mismatch():
     batch = rollouts([0, 1], ["a", "a"])
-    metrics = steps.add_old_log_probs(batch, computed(2), config())
+    metrics = batch_columns.add_old_log_probs(batch, computed(2), config())
     assert metrics["actor/entropy"] == 2.0
     assert metrics["rollout_corr/kl"] == pytest.approx(0.0, abs=1e-6)
     expected = (abs(math.exp(-1.5) - math.exp(-1)) + abs(math.exp(-1.5) - math.exp(-2))) / 2
@@ -79,11 +79,11 @@ def test_correction_weights_and_rejects_but_rejected_rows_count_in_their_group()
     batch = rollouts([0, 1], ["a", "a"])
     batch.batch["rollout_log_probs"][1] = torch.tensor([-4.0, -5.0, 0.0])
     run = config(is_level="token", rs=(0.5, 2.0))
-    metrics = steps.add_old_log_probs(batch, computed(2), run)
+    metrics = batch_columns.add_old_log_probs(batch, computed(2), run)
     assert batch.batch["rollout_is_weights"][0, 0] == pytest.approx(math.exp(-0.5))
     assert metrics["rollout_corr/rs_seq_masked_fraction"] == 0.5
-    steps.add_rewards(batch, run.algorithm, steps.make_kl_controller(run.algorithm.kl_ctrl))
-    steps.add_advantages(batch, ["a", "a"], run.algorithm)
+    batch_columns.add_rewards(batch, run.algorithm, batch_columns.make_kl_controller(run.algorithm.kl_ctrl))
+    batch_columns.add_advantages(batch, ["a", "a"], run.algorithm)
     assert batch.batch["advantages"][0, 0] == pytest.approx(-0.7071, abs=1e-3)
     assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
 
@@ -92,9 +92,9 @@ def test_rows_with_log_probs_that_are_not_finite_leave_the_loss():
     batch = rollouts([0, 1], ["a", "a"])
     broken = computed(2)
     broken.batch["old_log_probs"][1, 0] = float("nan")
-    metrics = steps.add_old_log_probs(batch, broken, config())
-    steps.add_rewards(batch, config().algorithm, steps.make_kl_controller(config().algorithm.kl_ctrl))
-    steps.add_advantages(batch, ["a", "a"], config().algorithm)
+    metrics = batch_columns.add_old_log_probs(batch, broken, config())
+    batch_columns.add_rewards(batch, config().algorithm, batch_columns.make_kl_controller(config().algorithm.kl_ctrl))
+    batch_columns.add_advantages(batch, ["a", "a"], config().algorithm)
     assert metrics["training/non_finite_rows"] == 1
     assert batch.batch["old_log_probs"].isfinite().all()
     assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
@@ -103,29 +103,31 @@ def test_rows_with_log_probs_that_are_not_finite_leave_the_loss():
 @pytest.mark.parametrize("name", ["ref_log_prob", "values"])
 def test_a_row_that_a_frozen_model_or_the_critic_cannot_judge_spoils_no_other(name: str):
     batch = rollouts([0, 1, 1], ["a", "a", "b"])
-    steps.add_old_log_probs(batch, computed(3), config())
+    batch_columns.add_old_log_probs(batch, computed(3), config())
     column = torch.full((3, 3), -1.0)
     column[1, 0], column[2, 2] = math.nan, math.inf  # the latter stands where nothing was sampled
-    metrics = steps.add_finite(batch, DataProto({name: column}), name, "old_log_probs" if name[0] == "r" else None)
+    metrics = batch_columns.add_finite(
+        batch, DataProto({name: column}), name, "old_log_probs" if name[0] == "r" else None
+    )
     assert metrics == {f"training/non_finite_rows/{name}": 1.0}
     batch.batch |= {"ref_log_prob": batch.batch["old_log_probs"], "values": torch.zeros(3, 3)} | batch.batch
     algorithm = config(use_kl_in_reward=True, adv_estimator="gae").algorithm
-    controller = steps.make_kl_controller(KLControlConfig(type="adaptive"))
-    steps.add_rewards(batch, algorithm, controller)
+    controller = batch_columns.make_kl_controller(KLControlConfig(type="adaptive"))
+    batch_columns.add_rewards(batch, algorithm, controller)
     assert math.isfinite(controller.value)
-    steps.add_advantages(batch, ["a", "a", "b"], algorithm)
+    batch_columns.add_advantages(batch, ["a", "a", "b"], algorithm)
     assert batch.batch["advantages"].isfinite().all()
     assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
 
 
 def test_kl_in_reward_and_its_controller():
     batch = rollouts([0, 1], ["a", "a"])
-    steps.add_old_log_probs(batch, computed(2), config())
+    batch_columns.add_old_log_probs(batch, computed(2), config())
     batch.batch["ref_log_prob"] = torch.tensor([[-1.7, -1.7, 0.0]] * 2)
     run = config(use_kl_in_reward=True)
     run.algorithm.kl_ctrl.type, run.algorithm.kl_ctrl.kl_coef, run.algorithm.kl_ctrl.horizon = "adaptive", 0.1, 100
-    controller = steps.make_kl_controller(run.algorithm.kl_ctrl)
-    metrics = steps.add_rewards(batch, run.algorithm, controller)
+    controller = batch_columns.make_kl_controller(run.algorithm.kl_ctrl)
+    metrics = batch_columns.add_rewards(batch, run.algorithm, controller)
     assert metrics["actor/reward_kl_penalty"] == pytest.approx(0.2)
     assert metrics["actor/reward_kl_penalty_coeff"] == 0.1
     assert batch.batch["token_level_rewards"][1].tolist() == pytest.approx([-0.02, 0.98, 0.0])
@@ -135,12 +137,12 @@ def test_kl_in_reward_and_its_controller():
 def test_workers_get_tensors_and_balanced_rows_of_every_mini_batch():
     batch = rollouts([0] * 4, ["a", "a", "b", "b"])
     batch.batch["attention_mask"] = torch.tensor([[1] * 5, [1] * 5, [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]])
-    sent, metrics = steps.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=True)
+    sent, metrics = batch_columns.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=True)
     assert sent.non_tensor_batch == {}
     assert sent.batch["row_id"].tolist() == [0, 1, 2, 3]
     assert sent.meta_info["rank_partitions"] == [[0, 2], [1, 3]]
     assert metrics["global_seqlen/minmax_diff"] == 4.0
     assert metrics["global_seqlen/balanced_max"] == metrics["global_seqlen/balanced_min"] == 8.0
-    plain, none = steps.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=False)
+    plain, none = batch_columns.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=False)
     assert "rank_partitions" not in plain.meta_info
     assert none == {}

@@ -18,7 +18,7 @@ from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError, PluginError, ToolServiceError
 from agentrl.rollout.manager import AgentLoopManager
-from agentrl.rollout.tool_cache import ToolCache, recorded_discovery
+from agentrl.rollout.tools.recording import ToolCache, recorded_discovery
 from agentrl.testing.scripted_engine import Respond
 from agentrl.types import ToolResponse
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.rollout.dispatch import PREFETCH, ChunkFuture, WorkerLostError, run_jobs, share_slots
+from agentrl.rollout.pools.scheduling import PREFETCH, ChunkFuture, WorkerLostError, run_jobs, share_slots
 from agentrl.rollout.records import ChunkResult, Job, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.seeds import sampling_seed
 from agentrl.types import Sample, StopReason

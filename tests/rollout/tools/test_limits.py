@@ -15,9 +15,9 @@ from agentrl.errors import ConfigError
 from agentrl.plugins import ToolSpec
 from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.manager import AgentLoopManager
-from agentrl.rollout.tool_host import ToolHost
-from agentrl.rollout.tool_limits import CallLimits, check_limits
-from agentrl.rollout.toolset import ToolSet
+from agentrl.rollout.tools.limits import CallLimits, check_limits
+from agentrl.rollout.tools.shared import ToolHost
+from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import LoopLimits, ToolCall
 

@@ -1,0 +1,1 @@
+"""What runs trajectories: `scheduling` hands jobs out, `local` and `ray_pool` are the workers behind it."""
