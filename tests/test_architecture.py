@@ -19,6 +19,8 @@ LAYERS = {
     **dict.fromkeys(("types", "errors"), 0),
     **dict.fromkeys(
         (
+            "files",
+            "yaml_reader",
             "trajectory",
             "interfaces",
             "plugins",

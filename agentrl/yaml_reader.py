@@ -1,7 +1,11 @@
-"""YAML as its version 1.2 reads it: `1e-6` is a number, `on` and `12:30` are text, a key given twice is an error."""
+"""Every YAML of a user, by the rules of version 1.2: `1e-6` is a number, `on` is text, a key given twice is an error.
+
+JSON that a user writes is read here too, by the same rule for keys.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Hashable
 from pathlib import Path
@@ -59,25 +63,46 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping; an empty file is an empty mapping.
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file; None where it is empty.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or holds something else.
+        ConfigError: the file cannot be read, is not YAML, or gives a key twice; says on which line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        tree = yaml.load(text, _Loader)
+        return yaml.load(_read_text(path), _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {_explain(error)}") from error
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: holds a {type(tree).__name__}, wanted a mapping of sections")
-    return tree
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not JSON, or gives a key twice.
+    """
+    try:
+        return json.loads(_read_text(path), object_pairs_hook=_unique)
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    except KeyError as error:
+        raise ConfigError(f"{path}: key {error} is given twice") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise KeyError(key)
+        mapping[key] = value
+    return mapping
 
 
 def parse_scalar(text: str) -> Any:
@@ -112,5 +137,7 @@ def _split_tight_pairs(value: Any) -> Any:
 
 def _explain(error: yaml.YAMLError) -> str:
     problem = getattr(error, "problem", None) or str(error)
+    if not isinstance(error, yaml.constructor.ConstructorError):
+        problem = f"is not YAML: {problem}"
     mark = getattr(error, "problem_mark", None)
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else f"no valid YAML: {problem}"
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
