@@ -24,10 +24,10 @@ def serve(arguments: Sequence[str]) -> int:
         UserInputError: an argument or the index cannot be used.
     """
     _need("bm25s", "numba")
-    from agentrl.services.common.access import check_host
+    from agentrl.services.common.access_control import refuse_unprotected_host
+    from agentrl.services.common.http_server import exit_on_sigterm
+    from agentrl.services.common.http_server import serve as run
     from agentrl.services.common.logs import set_up_logs
-    from agentrl.services.common.serving import leaving_on_sigterm
-    from agentrl.services.common.serving import serve as run
     from agentrl.services.retrieval.holder import IndexHolder
     from agentrl.services.retrieval.index import Index
     from agentrl.services.retrieval.options import MIB, ServerOptions
@@ -35,7 +35,7 @@ def serve(arguments: Sequence[str]) -> int:
 
     given = _serve_parser().parse_args(arguments)
     token = given.token if given.token is not None else os.environ.get(TOKEN_VARIABLE)
-    check_host(given.host, token, given.insecure)
+    refuse_unprotected_host(given.host, token, given.insecure)
     options = ServerOptions(
         default_topk=given.topk,
         max_topk=given.max_topk,
@@ -47,7 +47,7 @@ def serve(arguments: Sequence[str]) -> int:
         **({"threads": given.threads} if given.threads else {}),
     )
     set_up_logs()
-    with leaving_on_sigterm(), _folder(given.index) as folder:
+    with exit_on_sigterm(), _folder(given.index) as folder:
         holder = IndexHolder(lambda: Index(folder, not given.skip_hash, given.device), options.cache_bytes)
         run(create_app(holder, options, token), given.host, given.port, on_hangup=holder.request_reload)
     return 0

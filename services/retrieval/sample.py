@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentrl.services.common.home import own_folder
+from agentrl.services.common.server_folder import server_folder
 from agentrl.services.retrieval.build import BuildOptions, build_index
 
 SAMPLE_CORPUS = Path(__file__).with_name("sample_corpus.jsonl")
@@ -15,7 +15,7 @@ SAMPLE_CORPUS = Path(__file__).with_name("sample_corpus.jsonl")
 @contextmanager
 def sample_index() -> Iterator[Path]:
     """A BM25 index of the sample in a folder that ends with the server."""
-    with own_folder("retrieval") as folder:
+    with server_folder("retrieval") as folder:
         index = folder / "index"
         build_index([SAMPLE_CORPUS], index, BuildOptions(workers=1), quiet=True)
         yield index

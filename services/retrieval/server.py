@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 import agentrl
 from agentrl.errors import UserInputError
-from agentrl.services.common.app import add_standard_routes, problems, read_body
+from agentrl.services.common.standard_routes import add_standard_routes, problem_responses, read_body
 from agentrl.services.retrieval.batching import Batcher, SearchMetrics
 from agentrl.services.retrieval.holder import IndexHolder
 from agentrl.services.retrieval.options import ServerOptions
@@ -73,7 +73,7 @@ def _add_retrieve(app: FastAPI, batcher: Batcher, options: ServerOptions) -> Non
         "/retrieve",
         summary="The best documents of each query.",
         response_model=Retrieved,
-        responses=problems(400, 401, 403, 413, 422, 429, 503, 504),
+        responses=problem_responses(400, 401, 403, 413, 422, 429, 503, 504),
         openapi_extra={"requestBody": body},
     )
     async def retrieve(request: Request) -> Response:
@@ -86,7 +86,7 @@ def _add_reload(app: FastAPI, holder: IndexHolder, token: str | None) -> None:
     @app.post(
         "/reload",
         summary="Open the index folder again, without a break; needs a server with a token.",
-        responses=problems(401, 403, 409),
+        responses=problem_responses(401, 403, 409),
     )
     async def reload() -> dict[str, Any]:
         if token is None:

@@ -55,12 +55,12 @@ def sandbox(
     ] = _DEFAULTS.session_ttl_s,
 ) -> None:
     """Run code of models, apart from this machine and from other runs."""
-    from agentrl.services.common.access import check_host
-    from agentrl.services.common.serving import leaving_on_sigterm, serve
+    from agentrl.services.common.access_control import refuse_unprotected_host
+    from agentrl.services.common.http_server import exit_on_sigterm, serve
     from agentrl.services.sandbox.app import make_app
     from agentrl.services.sandbox.service import check_options
 
-    check_host(host, token, insecure)
+    refuse_unprotected_host(host, token, insecure)
     options = Options(
         isolation=isolation,
         require_isolation=require_isolation,
@@ -75,6 +75,6 @@ def sandbox(
         sessions=sessions,
         session_ttl_s=session_ttl_s,
     )
-    with leaving_on_sigterm():
+    with exit_on_sigterm():
         check_options(options)
         serve(make_app(options, token), host, port)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.services.common.home import remove_folder
+from agentrl.services.common.server_folder import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
 from agentrl.services.sandbox.processes import descendants, kill_tree, signal_quietly
 from agentrl.services.sandbox.starting import Started, message

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agentrl.services.common.home import remove_folder
 from agentrl.services.common.logs import log
+from agentrl.services.common.server_folder import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
 from agentrl.services.sandbox.jail import Jail, SandboxFault
 from agentrl.services.sandbox.limits import MIB

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastapi import HTTPException
 
-from agentrl.services.common.home import own_folder
+from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox.admission import Admission, Busy
 from agentrl.services.sandbox.interpreter import open_interpreter
 from agentrl.services.sandbox.isolation import UIDS_PER_SERVER, Isolation, choose_isolation, first_uid
@@ -227,7 +227,7 @@ def check_options(options: Options) -> None:
 @contextmanager
 def _home() -> Iterator[Path]:
     """Where the folders of runs are."""
-    with own_folder("sandbox") as home:
+    with server_folder("sandbox") as home:
         home.chmod(0o711)  # code that is another user has to get through to its own folder
         yield home
 

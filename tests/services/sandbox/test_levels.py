@@ -20,7 +20,7 @@ from sandbox_service import Server, children, descendants, process_flags, serve
 
 from agentrl.cli import main
 from agentrl.errors import UserInputError
-from agentrl.services.common.home import own_folder
+from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox import command
 from agentrl.services.sandbox.guest import supervise
 from agentrl.services.sandbox.guest.supervise import SHARED
@@ -176,7 +176,7 @@ def test_a_killed_server_leaves_no_processes_and_the_next_one_cleans_up() -> Non
             time.sleep(0.02)
         assert left == []
         assert folder.exists()
-    with own_folder("sandbox"):
+    with server_folder("sandbox"):
         assert not folder.exists()
 
 

@@ -18,7 +18,7 @@ OPEN_PATHS = frozenset({"/health", "/ready"})
 """Probes of a load balancer carry no token."""
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
-Check = Callable[[Headers], HTTPException | None]
+RequestCheck = Callable[[Headers], HTTPException | None]
 """Says why a request is refused, from its headers."""
 
 
@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_host(host: str, token: str | None, insecure: bool) -> None:
+def refuse_unprotected_host(host: str, token: str | None, insecure: bool) -> None:
     """Refuse to open a service to other machines without a token.
 
     Raises:
@@ -45,7 +45,7 @@ def check_host(host: str, token: str | None, insecure: bool) -> None:
         )
 
 
-def bearer_auth(token: str | None) -> Check:
+def bearer_auth(token: str | None) -> RequestCheck:
     """A check of `Authorization: Bearer TOKEN`; without a token, of requests that web pages send.
 
     A page in the user's browser can post to a loopback port; no client of the protocols sends `Origin`.
@@ -82,7 +82,7 @@ def _is_address(host: str | None) -> bool:
     return True
 
 
-class Guarded:
+class AccessControl:
     """Middleware that refuses requests: no token, a foreign web page, a body over the limit.
 
     Args:
@@ -92,7 +92,7 @@ class Guarded:
         max_body_bytes: most bytes of a request's body.
     """
 
-    def __init__(self, app: ASGIApp, check: Check, open_paths: Collection[str], max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, check: RequestCheck, open_paths: Collection[str], max_body_bytes: int) -> None:
         self._app, self._check, self._open, self._max = app, check, frozenset(open_paths), max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

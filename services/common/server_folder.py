@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 @contextmanager
-def own_folder(service: str) -> Iterator[Path]:
+def server_folder(service: str) -> Iterator[Path]:
     """A new folder, locked while it is in use and removed afterwards; those of dead servers are removed first.
 
     Args:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
 
 import agentrl
-from agentrl.services.common.access import MAX_BODY_BYTES, OPEN_PATHS, Guarded, bearer_auth
-from agentrl.services.common.observed import Observed, RequestMetrics
+from agentrl.services.common.access_control import MAX_BODY_BYTES, OPEN_PATHS, AccessControl, bearer_auth
+from agentrl.services.common.request_metrics import RequestMetrics, RequestMetricsMiddleware
 
 _SHOWN_CHARS = 60
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -38,7 +38,7 @@ PROBLEMS: dict[int, str] = {
 }
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with these statuses."""
     return {status: {"model": Problem, "description": PROBLEMS[status]} for status in statuses}
 
@@ -71,7 +71,7 @@ def add_standard_routes(
     async def get_health() -> dict[str, Any]:
         return {"status": "ok", "service": service, "version": agentrl.__version__, **health()}
 
-    @app.get("/ready", summary="Does it take requests now?", responses=problems(503))
+    @app.get("/ready", summary="Does it take requests now?", responses=problem_responses(503))
     async def get_ready() -> dict[str, str]:
         reason = not_ready()
         if reason is not None:
@@ -82,7 +82,7 @@ def add_standard_routes(
         "/metrics",
         summary="Metrics in Prometheus' text format.",
         response_class=Response,
-        responses={200: {"content": {CONTENT_TYPE_LATEST.split(";")[0]: {}}}, **problems(401, 403)},
+        responses={200: {"content": {CONTENT_TYPE_LATEST.split(";")[0]: {}}}, **problem_responses(401, 403)},
     )
     async def get_metrics() -> Response:
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
@@ -91,8 +91,8 @@ def add_standard_routes(
         _declare_token(app, open_paths)
     app.add_exception_handler(RequestValidationError, _unusable)
     app.add_exception_handler(Exception, _broken)
-    app.add_middleware(Guarded, check=bearer_auth(token), open_paths=open_paths, max_body_bytes=max_body_bytes)
-    app.add_middleware(Observed, metrics=RequestMetrics(service, registry))
+    app.add_middleware(AccessControl, check=bearer_auth(token), open_paths=open_paths, max_body_bytes=max_body_bytes)
+    app.add_middleware(RequestMetricsMiddleware, metrics=RequestMetrics(service, registry))
 
 
 def _declare_token(app: FastAPI, open_paths: Collection[str]) -> None:

@@ -43,7 +43,7 @@ def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
 
 
 @contextmanager
-def leaving_on_sigterm() -> Iterator[None]:
+def exit_on_sigterm() -> Iterator[None]:
     """Before `serve`, SIGTERM ends the block by `SystemExit(0)`, so that nothing stays of what it has made so far."""
     before = signal.signal(signal.SIGTERM, _leave)
     try:
@@ -57,7 +57,7 @@ def _leave(*_: object) -> None:
     sys.exit(0)
 
 
-def allow_open_files() -> None:
+def raise_open_file_limit() -> None:
     """Open as many files as this process may: the usual limit of 1024 is for programs that use `select`."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(OSError, ValueError):
@@ -87,7 +87,7 @@ def serve(
         UserInputError: the address is taken.
     """
     set_up_logs()
-    allow_open_files()
+    raise_open_file_limit()
     with listen(host, port, backlog) as listener:
         config = uvicorn.Config(
             app,

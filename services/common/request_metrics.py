@@ -33,7 +33,7 @@ class RequestMetrics:
         self.in_flight = Gauge(f"{prefix}_requests_in_flight", "Requests not answered yet", registry=registry)
 
 
-class Observed:
+class RequestMetricsMiddleware:
     """Counts, times and logs requests; `X-Request-ID` is taken over or made, and returned."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:

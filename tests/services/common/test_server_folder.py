@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.services.common.home import own_folder, remove_folder
+from agentrl.services.common.server_folder import remove_folder, server_folder
 
 HOLD = """
 import sys
-from agentrl.services.common.home import own_folder
-with own_folder(sys.argv[1]) as home:
+from agentrl.services.common.server_folder import server_folder
+with server_folder(sys.argv[1]) as home:
     print(home, flush=True)
     sys.stdin.read()
 """
@@ -39,11 +39,11 @@ def hold(service: str, temp: Path) -> tuple[subprocess.Popen[bytes], Path]:
 
 
 def test_it_is_there_for_its_owner_alone_and_then_gone(temp: Path) -> None:
-    with own_folder("search") as home:
+    with server_folder("search") as home:
         assert home.parent == temp
         assert home.stat().st_mode & 0o777 == 0o700
         (home / "file").write_text("x")
-        with own_folder("search") as second:
+        with server_folder("search") as second:
             assert second != home
         assert home.exists()
     assert list(temp.iterdir()) == []
@@ -57,7 +57,7 @@ def test_the_next_server_removes_what_a_killed_one_left_and_nothing_else(temp: P
     for process in (killed, other):
         process.kill()
         process.communicate()
-    with own_folder("search"):
+    with server_folder("search"):
         assert not left.exists()
         assert used.exists()
         assert of_other.exists()
