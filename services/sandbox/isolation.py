@@ -76,7 +76,7 @@ class Isolation:
 
     def command(self, folder: Path, uid: int | None, control: int, seccomp_fd: int | None = None) -> list[str]:
         """Arguments that start the launcher in a sandbox around `folder`."""
-        launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launch.py"), str(control)]
+        launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launcher.py"), str(control)]
         if self.level == "bubblewrap":
             return [*self._bubblewrap(folder, seccomp_fd), "--", *launcher]
         passed = [control]
@@ -85,17 +85,17 @@ class Isolation:
             passed.append(seccomp_fd)
         if self.level == "namespaces":
             return [*self._unshare(folder, passed), *launcher]
-        supervise = [
+        supervisor = [
             sys.executable,
             "-S",
             "-B",
-            str(self.layout.guest / "supervise.py"),
+            str(self.layout.guest / "supervisor.py"),
             "-" if uid is None else str(uid),
         ]
-        return [*supervise, *launcher]
+        return [*supervisor, *launcher]
 
     def zygote_command(self, home: Path, socket: int) -> list[str]:
-        """Arguments that start a zygote, which makes the jails of all folders below `home`."""
+        """Arguments that start a zygote, which makes the sandboxes of all folders below `home`."""
         zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
         if self.level == "namespaces":
             user = [] if self.own_users else ["--user", "--map-root-user"]
@@ -108,7 +108,7 @@ class Isolation:
         ]
 
     def zygote_setup(self) -> dict[str, Any]:
-        """What a zygote is told (see `guest/jails.py`)."""
+        """What a zygote is told (see `guest/sandbox_fork.py`)."""
         return {
             "inside": self.layout.inside,
             "shown": self.layout.shown,

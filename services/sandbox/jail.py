@@ -113,7 +113,7 @@ class Jail:
         """Give the launcher its job and wait for the moment in which the code starts.
 
         Args:
-            job: see `guest/launch.py`.
+            job: see `guest/launcher.py`.
             stdin: what the code reads; None: nothing yet.
 
         Raises:

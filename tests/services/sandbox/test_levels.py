@@ -22,8 +22,8 @@ from agentrl.cli import main
 from agentrl.errors import UserInputError
 from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox import command
-from agentrl.services.sandbox.guest import supervise
-from agentrl.services.sandbox.guest.supervise import SHARED
+from agentrl.services.sandbox.guest import supervisor
+from agentrl.services.sandbox.guest.supervisor import SHARED
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import Options
 from agentrl.services.sandbox.processes import is_dead
@@ -126,8 +126,8 @@ def test_what_is_of_other_users_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "own" / "link").symlink_to(tmp_path / "other")
     for path in tmp_path.rglob("*"):
         os.chown(path, other if path.name.startswith("other") else uid, -1, follow_symlinks=False)
-    monkeypatch.setattr(supervise, "SHARED", (str(tmp_path), "/no/such/folder"))
-    supervise.remove_left(uid)
+    monkeypatch.setattr(supervisor, "SHARED", (str(tmp_path), "/no/such/folder"))
+    supervisor.remove_left(uid)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["other", "other-file", "other/below", "other/file", "own", "own/other-file"]
 

@@ -1,11 +1,11 @@
-"""What the zygote does: forks jails, each with a launcher that waits for a job.
+"""What the zygote does: forks sandboxes, each with a launcher that waits for a job.
 
 The first message on the zygote's socket is its set-up, answered by its number and `R` (ready). Every further one asks
-for a jail: the name of its folder, with its control socket, stdin, stdout and stderr; the answer is the number of the
-jail's first process, whose parent is the server, or `E` and why there is none.
+for a sandbox: the name of its folder, with its control socket, stdin, stdout and stderr; the answer is the number of
+the sandbox's first process, whose parent is the server, or `E` and why there is none.
 
 That first process has new namespaces: it mounts what is private, lets the other folders go, gives up its rights,
-forks the launcher (see `launch.py`) and waits for it. When it ends, the kernel ends whatever else the jail holds.
+forks the launcher (see `launcher.py`) and waits for it. When it ends, the kernel ends whatever else the sandbox holds.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentrl.services.sandbox.guest import ending, interpreter, kernel, launch, loopback
+    from agentrl.services.sandbox.guest import fast_exit, launcher, linux_calls, loopback, session_repl
 else:
-    import ending
-    import interpreter
-    import kernel
-    import launch
+    import fast_exit
+    import launcher
+    import linux_calls
     import loopback
+    import session_repl
 
 _WARM = (
     *("collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random"),
     *("re", "resource", "string", "typing"),
 )
 """What code imports most; each keeps no state but what a fork renews."""
-_OURS = ("ending", "interpreter", "jails", "kernel", "launch", "loopback")
+_OURS = ("fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork", "session_repl")
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
 _MESSAGE = 65536
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
 
 
 def main(given: int, bare: frozenset[str]) -> int:
-    """Become a child of the server, then serve; returns in each jail's launcher, with its program's exit code."""
+    """Become a child of the server, then serve; returns in each sandbox's launcher, with its program's exit code."""
     os.umask(0o022)
     if given != _SOCKET:
         os.dup2(given, _SOCKET)
@@ -53,13 +53,13 @@ def main(given: int, bare: frozenset[str]) -> int:
         __import__(name)
     for name in _OURS:
         del sys.modules[name]
-    last = ending.Ending()
+    last = fast_exit.FastExit()
     gc.freeze()  # collections leave alone what is here already, and so do not copy it
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    linux_calls.mount(None, "/", None, linux_calls.MS_REC | linux_calls.MS_PRIVATE)
     _become_orphan(socket)
     _serve(socket, setup)
     try:
-        code = launch.serve_job(_CONTROL, interpreter, sys.modules.keys() - bare)
+        code = launcher.serve_job(_CONTROL, session_repl, sys.modules.keys() - bare)
     except SystemExit as error:
         last.expect(error.code)
         raise
@@ -68,7 +68,7 @@ def main(given: int, bare: frozenset[str]) -> int:
 
 
 def _become_orphan(socket: _socket.socket) -> None:
-    """The server adopts orphans, and so becomes the parent of the jails too; when it dies, so do they."""
+    """The server adopts orphans, and so becomes the parent of the sandboxes too; when it dies, so do they."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -76,90 +76,90 @@ def _become_orphan(socket: _socket.socket) -> None:
         os._exit(0)
     while os.getppid() == parent:
         time.sleep(0.001)
-    kernel.die_with_parent()
+    linux_calls.die_with_parent()
     socket.send(b"R")
 
 
 def _serve(socket: _socket.socket, setup: dict[str, Any]) -> None:
-    """Fork jails until the server hangs up; returns in each jail's launcher."""
+    """Fork sandboxes until the server hangs up; returns in each sandbox's launcher."""
     while True:
         name, ancillary, _, _ = socket.recvmsg(_MESSAGE, _socket.CMSG_SPACE(4 * 4))
         if not name:
             os._exit(0)
         fds = [int.from_bytes(data[at : at + 4], sys.byteorder) for *_, data in ancillary for at in range(0, 16, 4)]
         try:
-            pid = kernel.clone_apart()
+            pid = linux_calls.clone_apart()
         except OSError as error:
             socket.send(f"E{error}".encode())
         else:
             if pid == 0:
                 socket.detach()
-                _become_jail(setup, name.decode(), fds)
+                _become_sandbox(setup, name.decode(), fds)
                 return
             socket.send(b"%d" % pid)
         for fd in fds:
             os.close(fd)
 
 
-def _become_jail(setup: dict[str, Any], name: str, fds: list[int]) -> None:
-    """What the first process of a jail does; returns in its second."""
+def _become_sandbox(setup: dict[str, Any], name: str, fds: list[int]) -> None:
+    """What the first process of a sandbox does; returns in its second."""
     control, *streams = fds
     os.dup2(control, _CONTROL)
     for fd, stream in enumerate(streams):
         os.dup2(stream, fd)
     os.closerange(_CONTROL + 1, _MAX_FD)
-    launcher = None
+    launcher_pid = None
     try:
         os.setsid()
         _mount(setup, name)
         loopback.bring_up()
         if not setup["own_users"]:
-            kernel.own_user_namespace(1000)
-        kernel.drop_bounding_set()
-        kernel.keep_capabilities(kernel.USER_CHANGES if setup["own_users"] else 0)
+            linux_calls.own_user_namespace(1000)
+        linux_calls.drop_bounding_set()
+        linux_calls.keep_capabilities(linux_calls.USER_CHANGES if setup["own_users"] else 0)
         if setup["seccomp"] is not None:
-            kernel.load_filter(setup["seccomp"])
+            linux_calls.load_filter(setup["seccomp"])
         # Before the launcher asks for a job: it gets none from a server that died earlier, and then ends by itself.
-        kernel.die_with_parent()
-        launcher = os.fork()
+        linux_calls.die_with_parent()
+        launcher_pid = os.fork()
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
         os._exit(1)
-    if launcher:
-        _wait_for(launcher)
+    if launcher_pid:
+        _wait_for(launcher_pid)
 
 
-def _wait_for(launcher: int) -> None:
+def _wait_for(launcher_pid: int) -> None:
     os.closerange(0, _MAX_FD)
-    kernel.keep_capabilities(0)
-    kernel.hide_memory()
+    linux_calls.keep_capabilities(0)
+    linux_calls.hide_memory()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # like any signal from inside that the first process does not handle
     while True:
         pid, status = os.wait()
-        if pid == launcher:
+        if pid == launcher_pid:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
 
 
 def _mount(setup: dict[str, Any], name: str) -> None:
-    inside, private = setup["inside"], kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount(f"{inside}/{name}/work", "/dev/shm", None, kernel.MS_BIND)
-    kernel.unmount(inside)
-    kernel.mount("/dev/shm", inside, None, kernel.MS_MOVE)
-    kernel.mount(None, inside, None, kernel.MS_REMOUNT | kernel.MS_BIND | private)
+    inside, private = setup["inside"], linux_calls.MS_NOSUID | linux_calls.MS_NODEV
+    linux_calls.mount(f"{inside}/{name}/work", "/dev/shm", None, linux_calls.MS_BIND)
+    linux_calls.unmount(inside)
+    linux_calls.mount("/dev/shm", inside, None, linux_calls.MS_MOVE)
+    linux_calls.mount(None, inside, None, linux_calls.MS_REMOUNT | linux_calls.MS_BIND | private)
     covered = [(path, os.open(path, os.O_PATH)) for path in setup["shown"] if path.startswith(("/tmp/", "/dev/shm/"))]
-    kernel.mount("proc", "/proc", "proc", private | kernel.MS_NOEXEC)
+    linux_calls.mount("proc", "/proc", "proc", private | linux_calls.MS_NOEXEC)
     for part in _READ_ONLY:
         if os.path.exists(f"/proc/{part}"):
-            kernel.bind_read_only(f"/proc/{part}", f"/proc/{part}")
+            linux_calls.bind_read_only(f"/proc/{part}", f"/proc/{part}")
     if setup["terminals"]:
         options = "newinstance,ptmxmode=0666,mode=620"
-        kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
+        linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
     for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
-        kernel.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
+        linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
     for path, fd in covered:  # an interpreter may lie there
         _make_place(path, fd)
-        kernel.bind_read_only(f"/proc/self/fd/{fd}", path)
+        linux_calls.bind_read_only(f"/proc/self/fd/{fd}", path)
         os.close(fd)
 
 

@@ -1,7 +1,7 @@
-"""A Python session inside the sandbox: runs pieces of code one after another in one namespace.
+"""A Python session inside the sandbox: runs cells one after another in one namespace.
 
-Each piece comes as a message on the control socket and is answered by one in JSON, `{"code": 0, ...}`. What the piece
-prints goes through the ordinary pipes. An interrupt (Ctrl-C) ends a piece, not the session.
+Each cell comes as a message on the control socket and is answered by one in JSON, `{"code": 0, ...}`. What the cell
+prints goes through the ordinary pipes. An interrupt (Ctrl-C) ends a cell, not the session.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def run(
     count = 0
     while True:
         try:
-            piece = receive(control)
+            cell = receive(control)
         except KeyboardInterrupt:
-            continue  # it came between two pieces
-        if piece is None:
+            continue  # it came between two cells
+        if cell is None:
             return 0
         count += 1
-        answer = _run_piece(piece, main.__dict__, f"<cell {count}>")
+        answer = _run_cell(cell, main.__dict__, f"<cell {count}>")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for name in ("stdout", "stderr"):
             try:
                 getattr(sys, name).flush()
-            except BaseException:  # the piece may have put anything there
+            except BaseException:  # the cell may have put anything there
                 continue
-        if os.getpid() != own_pid:  # the piece has forked, and this is the end of the fork's code
+        if os.getpid() != own_pid:  # the cell has forked, and this is the end of the fork's code
             os._exit(answer["code"])
         # the code's texts may hold halves of surrogate pairs, which no answer can
         data = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
@@ -61,15 +61,15 @@ def run(
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _run_piece(piece: dict[str, Any], namespace: dict[str, Any], name: str) -> dict[str, Any]:
-    source = piece["code"].encode(errors="surrogatepass")  # as `/run_code` writes it into a file
-    lines = io.StringIO(piece["code"].removeprefix("\ufeff") + "\n", newline=None).readlines()
+def _run_cell(cell: dict[str, Any], namespace: dict[str, Any], name: str) -> dict[str, Any]:
+    source = cell["code"].encode(errors="surrogatepass")  # as `/run_code` writes it into a file
+    lines = io.StringIO(cell["code"].removeprefix("\ufeff") + "\n", newline=None).readlines()
     linecache.cache[name] = (len(source), None, lines, name)
     value = None
     try:
         tree = ast.parse(source, name)
         last = None
-        if piece["show_last"] and tree.body and isinstance(tree.body[-1], ast.Expr):
+        if cell["show_last"] and tree.body and isinstance(tree.body[-1], ast.Expr):
             last = ast.Expression(tree.body.pop().value)
         exec(compile(tree, name, "exec", dont_inherit=True), namespace)
         if last is not None:

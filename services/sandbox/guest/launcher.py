@@ -1,9 +1,9 @@
 """First program inside a sandbox: waits for one job, gives up its rights, then becomes the job.
 
-Usage: `python -S launch.py FD [FILTER]`. On the control socket FD it writes `R` (ready), reads one job, and writes `S`
-in the moment before the job's code starts; `E` and a text say that it could not start. So a failure before the `S` is
-one of the sandbox, and whatever comes after it is the job's own doing. FILTER is an open file with
-a seccomp program to load first.
+Usage: `python -S launcher.py FD [FILTER]`. On the control socket FD it writes `R` (ready), reads one job, and writes
+`S` in the moment before the job's code starts; `E` and a text say that it could not start. So a failure before the
+`S` is one of the sandbox, and whatever comes after it is the job's own doing. FILTER is an open file with a seccomp
+program to load first.
 Imports stay few: each costs milliseconds per run.
 """
 
@@ -112,16 +112,16 @@ def main() -> int:
     control = int(sys.argv[1])
     if len(sys.argv) > 2:
         with open(int(sys.argv[2]), "rb") as stream:
-            __import__("kernel").load_filter(stream.read())  # the file beside this one
+            __import__("linux_calls").load_filter(stream.read())  # the file beside this one
     return serve_job(control)
 
 
-def serve_job(control: int, interpreter: Any = None, extra: Iterable[str] = ()) -> int:
+def serve_job(control: int, session_repl: Any = None, extra: Iterable[str] = ()) -> int:
     """Wait for a job and do it.
 
     Args:
         control: the control socket.
-        interpreter: the module of that name; None: not loaded yet.
+        session_repl: the module of that name; None: not loaded yet.
         extra: modules that are loaded here and not in a plain interpreter.
     """
     os.write(control, b"R")
@@ -129,7 +129,7 @@ def serve_job(control: int, interpreter: Any = None, extra: Iterable[str] = ()) 
     if job is None:
         os._exit(0)
     if job["kind"] == "session":  # before the rights to read these files are gone
-        interpreter = interpreter or __import__("interpreter")
+        session_repl = session_repl or __import__("session_repl")
     sys.path[:] = sys.path[1:]
     restrict(job)
     forget_shadowed(extra)
@@ -137,7 +137,7 @@ def serve_job(control: int, interpreter: Any = None, extra: Iterable[str] = ()) 
         return run_main(job, control)
     if job["kind"] == "command":
         run_command(job, control)
-    return int(interpreter.run(job, control, receive, prepare_python))
+    return int(session_repl.run(job, control, receive, prepare_python))
 
 
 def _read(control: int, size: int) -> bytes:

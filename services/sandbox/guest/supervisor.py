@@ -1,6 +1,6 @@
 """Where the kernel gives no namespaces: runs a program and ends every process that came from it.
 
-Usage: `python -S supervise.py UID PROGRAM ARG...`. UID is whom the program will become, or `-` when it stays the
+Usage: `python -S supervisor.py UID PROGRAM ARG...`. UID is whom the program will become, or `-` when it stays the
 server's own user. On SIGTERM, and when the program ends, all its descendants die, those that left its process group
 or its session included. What a user of its own has left in folders of all users goes too.
 """

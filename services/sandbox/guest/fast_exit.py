@@ -14,16 +14,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentrl.services.sandbox.guest import kernel
+    from agentrl.services.sandbox.guest import linux_calls
 else:
-    import kernel
+    import linux_calls
 
 _LAST = ("__main__", "builtins", "sys")
 _held: list[Any] = []
 """Never taken apart, for no module in `sys.modules` leads here."""
 
 
-class Ending:
+class FastExit:
     """What to do at the end of this process and of those that it forks; make it before any program runs."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class _Last:
 
     def __init__(self, code: int) -> None:
         self._streams: list[Any] = [sys.__stdout__, sys.__stderr__]
-        self._end, self._code = kernel.end, code
+        self._end, self._code = linux_calls.end, code
 
     def __del__(self) -> None:
         for stream in self._streams:
