@@ -146,7 +146,7 @@ def serve_engine(context: typer.Context) -> None:
 @serve.command("sandbox", context_settings=FORWARD)
 def serve_sandbox(context: typer.Context) -> None:
     """Run the code sandbox: --host H --port P; --help shows every option."""
-    importlib.import_module("agentrl.services.sandbox.command").main(context.args)
+    importlib.import_module("agentrl.services.sandbox.cli").main(context.args)
 
 
 @serve.command("retrieval", context_settings=FORWARD)

@@ -19,9 +19,8 @@ from agentrl.services.common.client_disconnect import answer_disconnected, cance
 from agentrl.services.common.standard_routes import Problem, add_standard_routes, problem_responses
 from agentrl.services.sandbox.admission import Busy
 from agentrl.services.sandbox.languages import language_version
-from agentrl.services.sandbox.limits import MIB
 from agentrl.services.sandbox.metrics import SandboxMetrics
-from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.protocol import (
     Judge,
     JudgeAnswer,
@@ -33,6 +32,7 @@ from agentrl.services.sandbox.protocol import (
     RunJupyterAnswer,
     SessionAnswer,
 )
+from agentrl.services.sandbox.run_limits import MIB
 from agentrl.services.sandbox.service import SandboxService, open_service
 
 _REFUSALS = problem_responses(400, 401, 403, 413, 422, 429, 503)
@@ -44,7 +44,7 @@ _IN_SESSION: dict[int | str, dict[str, Any]] = {
 _DEFAULTS = Body(default_factory=lambda: OpenSession.model_validate({}))
 
 
-def make_app(options: Options, token: str | None = None) -> FastAPI:
+def create_app(options: SandboxOptions, token: str | None = None) -> FastAPI:
     """The application.
 
     Args:

@@ -23,7 +23,7 @@ from agentrl.services.retrieval.build import BuildOptions, build_index
 from agentrl.services.retrieval.index import Index
 from agentrl.services.retrieval.manifest import content_hash
 from agentrl.services.retrieval.shards import Shard
-from agentrl.services.sandbox.processes import children, is_dead
+from agentrl.services.sandbox.process_tree import children, is_dead
 
 Build = Callable[..., Path]
 save = Shard.save

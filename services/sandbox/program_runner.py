@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from fastapi import HTTPException
 
-from agentrl.services.sandbox.folders import Content, all_files, get_files, put_files
-from agentrl.services.sandbox.jail import Exit, Jail, SandboxFault
 from agentrl.services.sandbox.languages import Language
-from agentrl.services.sandbox.limits import MIB, Limits
-from agentrl.services.sandbox.options import Options
-from agentrl.services.sandbox.pool import Pool
+from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.protocol import CommandResult, RunCodeAnswer, encode
-from agentrl.services.sandbox.watch import Watch
+from agentrl.services.sandbox.resource_monitor import ResourceMonitor
+from agentrl.services.sandbox.run_files import FileContent, all_files, get_files, put_files
+from agentrl.services.sandbox.run_limits import MIB, RunLimits
+from agentrl.services.sandbox.sandbox_lifecycle import ExitStatus, Sandbox, SandboxFault
+from agentrl.services.sandbox.sandbox_pool import SandboxPool
 
 _ATTEMPTS = 3
 
@@ -24,15 +24,15 @@ class Program:
     """Code that is ready to run: its files, the compiler's output included."""
 
     language: Language
-    files: Mapping[str, Content]
+    files: Mapping[str, FileContent]
 
 
 @dataclass(slots=True)
-class Ran:
+class RunOutcome:
     """What one run left behind."""
 
     result: CommandResult
-    files: dict[str, Content] = field(default_factory=dict)
+    files: dict[str, FileContent] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -46,13 +46,13 @@ class Ran:
         return "; ".join(f"fetch_files: {problem}" for problem in self.problems)
 
 
-class Runner:
+class ProgramRunner:
     """Runs programs in sandboxes of a pool."""
 
-    def __init__(self, pool: Pool, watch: Watch, options: Options) -> None:
-        self.pool, self.watch, self._options = pool, watch, options
+    def __init__(self, pool: SandboxPool, monitor: ResourceMonitor, options: SandboxOptions) -> None:
+        self.pool, self.monitor, self._options = pool, monitor, options
 
-    def limits(self, seconds: float, memory_mb: int, name: str = "run_timeout") -> Limits:
+    def limits(self, seconds: float, memory_mb: int, name: str = "run_timeout") -> RunLimits:
         """Limits of a request.
 
         Raises:
@@ -64,10 +64,10 @@ class Runner:
         if memory_mb > options.max_memory_mb:
             raise HTTPException(422, f"memory_limit_MB: got {memory_mb}, wanted at most {options.max_memory_mb}")
         memory_mb = memory_mb if memory_mb > 0 else options.memory_mb
-        return Limits(seconds, memory_mb, options.processes, options.file_mb, options.disk_mb)
+        return RunLimits(seconds, memory_mb, options.processes, options.file_mb, options.disk_mb)
 
     async def compile(
-        self, language: Language, code: str, files: Mapping[str, Content], limits: Limits
+        self, language: Language, code: str, files: Mapping[str, FileContent], limits: RunLimits
     ) -> tuple[Program, CommandResult | None]:
         """Make a program of code; the result is None for a language without a compiler.
 
@@ -81,11 +81,11 @@ class Runner:
         ran = await self._execute(language.compile, language, source.files, b"", limits, keep_all=True)
         return Program(language, ran.files) if ran.ok else source, ran.result
 
-    def program(self, language: Language, code: str, files: Mapping[str, Content]) -> Program:
+    def program(self, language: Language, code: str, files: Mapping[str, FileContent]) -> Program:
         """Code and its files, not compiled."""
-        return Program(language, {**files, language.file: Content(code.encode(errors="surrogatepass"))})
+        return Program(language, {**files, language.file: FileContent(code.encode(errors="surrogatepass"))})
 
-    async def run(self, program: Program, stdin: str, limits: Limits, fetch: Sequence[str] = ()) -> Ran:
+    async def run(self, program: Program, stdin: str, limits: RunLimits, fetch: Sequence[str] = ()) -> RunOutcome:
         """Run a program.
 
         Raises:
@@ -100,10 +100,10 @@ class Runner:
         language: Language,
         code: str,
         stdin: str,
-        files: Mapping[str, Content],
+        files: Mapping[str, FileContent],
         fetch: Sequence[str],
-        compile_limits: Limits,
-        run_limits: Limits,
+        compile_limits: RunLimits,
+        run_limits: RunLimits,
     ) -> RunCodeAnswer:
         """Compile and run; a sandbox that fails is an answer too.
 
@@ -130,39 +130,39 @@ class Runner:
         self,
         arguments: tuple[str, ...] | None,
         language: Language,
-        files: Mapping[str, Content],
+        files: Mapping[str, FileContent],
         stdin: bytes,
-        limits: Limits,
+        limits: RunLimits,
         fetch: Sequence[str] = (),
         keep_all: bool = False,
-    ) -> Ran:
+    ) -> RunOutcome:
         fault = SandboxFault("no attempt was made")
         for _ in range(_ATTEMPTS):
-            async with self.pool.jail() as jail:
+            async with self.pool.sandbox() as sandbox:
                 try:
-                    put_files(jail.work, files, jail.owner)
+                    put_files(sandbox.work, files, sandbox.owner)
                 except ValueError as error:
                     raise HTTPException(422, f"files: {error}") from error
                 except OSError as error:
                     fault = SandboxFault(f"cannot write the files: {error}")
                     continue
                 try:
-                    await jail.begin(self._job(arguments, language, limits), stdin)
+                    await sandbox.begin(self._job(arguments, language, limits), stdin)
                 except SandboxFault as error:  # no code has run: another sandbox can do it
                     fault = error
                     continue
-                with self.watch.over(jail, limits):
-                    ended = await jail.wait(limits.seconds)
-                ran = Ran(await self._result(jail, ended))
+                with self.monitor.watch(sandbox, limits):
+                    ended = await sandbox.wait(limits.seconds)
+                ran = RunOutcome(await self._result(sandbox, ended))
                 limit = self._options.files_mb * MIB
                 if keep_all and ran.ok:
-                    ran.files = all_files(jail.work, limits.disk_mb * MIB)
+                    ran.files = all_files(sandbox.work, limits.disk_mb * MIB)
                 elif fetch:
-                    ran.files, ran.problems = get_files(jail.work, fetch, limit)
+                    ran.files, ran.problems = get_files(sandbox.work, fetch, limit)
                 return ran
         raise fault
 
-    def _job(self, arguments: tuple[str, ...] | None, language: Language, limits: Limits) -> dict[str, object]:
+    def _job(self, arguments: tuple[str, ...] | None, language: Language, limits: RunLimits) -> dict[str, object]:
         rlimits = limits.rlimits(language.reserves_memory)
         if arguments is None:
             return {"kind": "main", "path": self.pool.isolation.layout.python_path, "limits": rlimits}
@@ -170,20 +170,20 @@ class Runner:
         filled = [argument.replace("{memory_mb}", str(heap_mb)) for argument in arguments]
         return {"kind": "command", "argv": filled, "limits": rlimits}
 
-    async def _result(self, jail: Jail, ended: Exit) -> CommandResult:
+    async def _result(self, sandbox: Sandbox, ended: ExitStatus) -> CommandResult:
         """Raises SandboxFault when the program was never there."""
-        failure = await jail.receive(200)
+        failure = await sandbox.receive(200)
         if failure.startswith(b"E"):
             raise SandboxFault(f"cannot start {failure[1:].decode(errors='replace')}")
-        return describe_exit(jail, ended)
+        return describe_exit(sandbox, ended)
 
 
-def describe_exit(jail: Jail, ended: Exit) -> CommandResult:
+def describe_exit(sandbox: Sandbox, ended: ExitStatus) -> CommandResult:
     """What the answer says about a program that ended."""
-    stdout = jail.stdout.take().decode(errors="replace")
-    stderr = jail.stderr.take().decode(errors="replace")
-    if jail.stopped is not None:
-        stderr += f"\nThe program was stopped: {jail.stopped}.\n"
+    stdout = sandbox.stdout.take().decode(errors="replace")
+    stderr = sandbox.stderr.take().decode(errors="replace")
+    if sandbox.stopped is not None:
+        stderr += f"\nThe program was stopped: {sandbox.stopped}.\n"
     return CommandResult(
         status="TimeLimitExceeded" if ended.timed_out else "Finished",
         execution_time=round(ended.seconds, 4),

@@ -111,7 +111,7 @@ def is_dead(pid: int) -> bool:
         return True
 
 
-def is_first(pid: int) -> bool:
+def is_namespace_init(pid: int) -> bool:
     """It is the first process of a pid namespace below this one's."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as stream:

@@ -7,19 +7,19 @@ import sys
 import time
 from pathlib import Path
 
+from agentrl.services.sandbox.filesystem_layout import make_layout
 from agentrl.services.sandbox.isolation import choose_isolation
-from agentrl.services.sandbox.layout import make_layout
-from agentrl.services.sandbox.pool import Pool
+from agentrl.services.sandbox.sandbox_pool import SandboxPool
 
 UIDS = range(1_900_100, 1_900_110)
 
 
 async def test_a_request_that_ends_as_its_sandbox_comes_up_leaves_nothing(tmp_path: Path) -> None:
     layout = make_layout(tmp_path, sys.executable, UIDS, 16)
-    pool = Pool(choose_isolation(tmp_path, layout, None, None), tmp_path, UIDS, 0, 1)
+    pool = SandboxPool(choose_isolation(tmp_path, layout, None, None), tmp_path, UIDS, 0, 1)
 
     async def use() -> None:
-        async with pool.jail():
+        async with pool.sandbox():
             raise AssertionError("it was to be cancelled before")
 
     request = asyncio.create_task(use())

@@ -10,8 +10,8 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one run may use. The memory and disk limits hold for all of its processes together (see `watch`)."""
+class RunLimits:
+    """What one run may use. Memory and disk are those of all its processes together (see `resource_monitor`)."""
 
     seconds: float
     memory_mb: int

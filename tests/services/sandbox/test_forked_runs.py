@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from sandbox_service import Server, children, is_zygote, process_flags
 
+from agentrl.services.sandbox.filesystem_layout import make_layout
 from agentrl.services.sandbox.isolation import choose_isolation
-from agentrl.services.sandbox.layout import make_layout
-from agentrl.services.sandbox.starting import make_run_folder
-from agentrl.services.sandbox.zygotes import Zygotes
+from agentrl.services.sandbox.launcher_process import make_run_folder
+from agentrl.services.sandbox.zygote_pool import ZygotePool
 
 UIDS = range(1_900_200, 1_900_210)
 PROGRAMS = {
@@ -189,7 +189,7 @@ async def test_a_zygote_is_exchanged_after_some_forks(tmp_path: Path, level: str
     flags = process_flags()
     isolation = choose_isolation(tmp_path, make_layout(tmp_path, sys.executable, UIDS, 16), level, None)
     assert isolation.forks
-    zygotes = Zygotes(isolation, tmp_path, forks=2)
+    zygotes = ZygotePool(isolation, tmp_path, forks=2)
     seen: set[int] = set()
     deadline = time.monotonic() + 20
     for number in itertools.count():
@@ -213,10 +213,10 @@ async def test_a_zygote_is_exchanged_after_some_forks(tmp_path: Path, level: str
 
 @pytest.mark.parametrize("level", ["bubblewrap", "namespaces"])
 async def test_a_busy_server_passes_nothing_else_on(tmp_path: Path, level: str) -> None:
-    """With much open, what a zygote is given has a high number; its jails must not get hold of it."""
+    """With much open, what a zygote is given has a high number; its sandboxes must not get hold of it."""
     tmp_path.chmod(0o711)
     isolation = choose_isolation(tmp_path, make_layout(tmp_path, sys.executable, UIDS, 16), level, None)
-    zygotes = Zygotes(isolation, tmp_path)
+    zygotes = ZygotePool(isolation, tmp_path)
     much = [os.open("/dev/null", os.O_RDONLY) for _ in range(200)]
     try:
         make_run_folder(tmp_path / "run-1", None, True)
@@ -240,5 +240,5 @@ async def test_a_zygote_that_does_not_come_up(tmp_path: Path) -> None:
     isolation = choose_isolation(tmp_path, make_layout(tmp_path, sys.executable, UIDS, 16), None, None)
     broken = replace(isolation, layout=replace(isolation.layout, guest=tmp_path))
     with pytest.raises(OSError, match=r"the zygote does not come up: .*zygote\.py"):
-        await Zygotes(broken, tmp_path).start(tmp_path / "run-1")
+        await ZygotePool(broken, tmp_path).start(tmp_path / "run-1")
     assert not list(filter(is_zygote, children(os.getpid())))

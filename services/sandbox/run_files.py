@@ -40,14 +40,14 @@ def clean_path(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileContent:
     """A file's bytes and whether it is a program."""
 
     data: bytes
     executable: bool = False
 
 
-def put_files(folder: Path, files: Mapping[str, Content], uid: int | None) -> None:
+def put_files(folder: Path, files: Mapping[str, FileContent], uid: int | None) -> None:
     """Write files into a folder in which no code has run yet.
 
     Args:
@@ -71,7 +71,7 @@ def put_files(folder: Path, files: Mapping[str, Content], uid: int | None) -> No
             raise ValueError(f"{path!r} is given twice, or as a file and as a folder") from error
 
 
-def get_files(folder: Path, paths: Iterable[str], limit: int) -> tuple[dict[str, Content], list[str]]:
+def get_files(folder: Path, paths: Iterable[str], limit: int) -> tuple[dict[str, FileContent], list[str]]:
     """Read files from a folder in which all processes have ended.
 
     Args:
@@ -82,7 +82,7 @@ def get_files(folder: Path, paths: Iterable[str], limit: int) -> tuple[dict[str,
     Returns:
         Contents by path; and for each path that gave none, why.
     """
-    found: dict[str, Content] = {}
+    found: dict[str, FileContent] = {}
     problems = []
     for path in paths:
         try:
@@ -95,7 +95,7 @@ def get_files(folder: Path, paths: Iterable[str], limit: int) -> tuple[dict[str,
     return found, problems
 
 
-def all_files(folder: Path, limit: int) -> dict[str, Content]:
+def all_files(folder: Path, limit: int) -> dict[str, FileContent]:
     """Every regular file of a folder, up to so many bytes."""
     names = []
     for current, _, files in os.walk(folder):
@@ -136,7 +136,7 @@ def _make_parents(folder: Path, parent: Path, uid: int | None) -> None:
         os.chown(parent, uid, uid)
 
 
-def _read(folder: Path, path: str, limit: int) -> Content:
+def _read(folder: Path, path: str, limit: int) -> FileContent:
     """Open each part of a path by itself: a link anywhere in it is an error, a pipe does not block."""
     *parents, name = path.split("/")
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -154,7 +154,7 @@ def _read(folder: Path, path: str, limit: int) -> Content:
             raise OSError("not a regular file")
         if status.st_size > limit:
             raise OSError(f"{status.st_size} bytes are over the limit")
-        return Content(stream.read(limit + 1)[:limit], bool(status.st_mode & 0o100))
+        return FileContent(stream.read(limit + 1)[:limit], bool(status.st_mode & 0o100))
 
 
 def _reason(error: OSError) -> str:

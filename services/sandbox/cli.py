@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.options import SandboxOptions
 
 DEFAULT_PORT = 8080
-_DEFAULTS = Options()
+_DEFAULTS = SandboxOptions()
 _app = typer.Typer(add_completion=False)
 
 
@@ -57,11 +57,11 @@ def sandbox(
     """Run code of models, apart from this machine and from other runs."""
     from agentrl.services.common.access_control import refuse_unprotected_host
     from agentrl.services.common.http_server import exit_on_sigterm, serve
-    from agentrl.services.sandbox.app import make_app
-    from agentrl.services.sandbox.service import check_options
+    from agentrl.services.sandbox.app import create_app
+    from agentrl.services.sandbox.service import check_startup
 
     refuse_unprotected_host(host, token, insecure)
-    options = Options(
+    options = SandboxOptions(
         isolation=isolation,
         require_isolation=require_isolation,
         fresh_interpreters=fresh_interpreters,
@@ -76,5 +76,5 @@ def sandbox(
         session_ttl_s=session_ttl_s,
     )
     with exit_on_sigterm():
-        check_options(options)
-        serve(make_app(options, token), host, port)
+        check_startup(options)
+        serve(create_app(options, token), host, port)

@@ -21,12 +21,12 @@ from sandbox_service import Server, children, descendants, process_flags, serve
 from agentrl.cli import main
 from agentrl.errors import UserInputError
 from agentrl.services.common.server_folder import server_folder
-from agentrl.services.sandbox import command
+from agentrl.services.sandbox import cli
 from agentrl.services.sandbox.guest import supervisor
 from agentrl.services.sandbox.guest.supervisor import SHARED
 from agentrl.services.sandbox.metrics import SandboxMetrics
-from agentrl.services.sandbox.options import Options
-from agentrl.services.sandbox.processes import is_dead
+from agentrl.services.sandbox.options import SandboxOptions
+from agentrl.services.sandbox.process_tree import is_dead
 from agentrl.services.sandbox.protocol import CommandResult, RunCode
 from agentrl.services.sandbox.seccomp import seccomp_program
 from agentrl.services.sandbox.service import open_service
@@ -56,7 +56,7 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
     if level == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is absent (apt-get install bubblewrap)")
     before, flags = set(children(os.getpid())), process_flags()
-    options = Options(
+    options = SandboxOptions(
         isolation=level, require_isolation="rlimits", fresh_interpreters=fresh, parallel=3, python=SYSTEM_PYTHON
     )
     async with open_service(options, SandboxMetrics(CollectorRegistry())) as service:
@@ -106,7 +106,7 @@ for folder in {SHARED}:
 print("made", flush=True)
 {ends}
 """
-    options = Options(isolation="rlimits", parallel=1, python=SYSTEM_PYTHON)
+    options = SandboxOptions(isolation="rlimits", parallel=1, python=SYSTEM_PYTHON)
     async with open_service(options, SandboxMetrics(CollectorRegistry())) as service:
         fields = {"code": code, "language": "python", "run_timeout": 5 if not ends else 0.5}
         result = (await service.run_code(RunCode.model_validate(fields), "client")).run_result
@@ -143,7 +143,7 @@ def test_what_is_of_other_users_stays(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_what_the_command_refuses(options: list[str], says: str) -> None:
     with pytest.raises(UserInputError) as error:
-        command.main([*options, "--port", "0"])
+        cli.main([*options, "--port", "0"])
     assert says in str(error.value)
 
 

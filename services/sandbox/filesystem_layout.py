@@ -28,7 +28,7 @@ _ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FilesystemLayout:
     """Paths shown to the code, all read-only.
 
     Attributes:
@@ -56,7 +56,7 @@ class Layout:
     tmp_mb: int
 
 
-def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path = GUEST) -> Layout:
+def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path = GUEST) -> FilesystemLayout:
     """Look around on this machine.
 
     Args:
@@ -80,7 +80,7 @@ def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path =
     ]
     shown = _outermost([*system, *own, executable, *search, str(guest)], links)
     taken = [path for path in shown if path.startswith("/sandbox")]
-    return Layout(
+    return FilesystemLayout(
         python=executable,
         python_path=tuple(search),
         shown=shown,
@@ -94,7 +94,7 @@ def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path =
     )
 
 
-def closed_folder(layout: Layout, whole_path: bool) -> str | None:
+def closed_folder(layout: FilesystemLayout, whole_path: bool) -> str | None:
     """The first folder on the way to the interpreter and its modules that other users may not enter; None: none.
 
     Args:
@@ -108,7 +108,7 @@ def closed_folder(layout: Layout, whole_path: bool) -> str | None:
     return None
 
 
-def is_shown(path: str, layout: Layout) -> bool:
+def is_shown(path: str, layout: FilesystemLayout) -> bool:
     """The code finds what is there, wherever its symbolic links lead."""
     seen = [*layout.shown, *(link for _, link in layout.links), "/etc/alternatives"]
     return all(_is_below_any(hop, seen) for hop in _hops(path))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class LauncherProcess:
     """A launcher in its sandbox, seen from this side.
 
     Attributes:
@@ -39,7 +39,7 @@ class Started:
     stderr: int
 
 
-class Pipes:
+class LauncherPipes:
     """Both ends of what a launcher is given: `theirs` are its control socket, stdin, stdout and stderr."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class Pipes:
             raise
         self.theirs = [self._open[0], stdin, stdout, stderr]
 
-    def started(self, pid: int, is_first: bool, reap: Callable[[], int]) -> Started:
+    def hand_over(self, pid: int, is_first: bool, reap: Callable[[], int]) -> LauncherProcess:
         """Close their ends and hand over ours."""
         for fd in self.theirs:
             os.close(fd)
-        return Started(pid, is_first, reap, self.control, self.stdin, self.stdout, self.stderr)
+        return LauncherProcess(pid, is_first, reap, self.control, self.stdin, self.stdout, self.stderr)
 
     def close_all(self) -> None:
         """Nothing was started."""
@@ -73,13 +73,13 @@ class Pipes:
 
 
 @contextmanager
-def pipes() -> Iterator[Pipes]:
+def launcher_pipes() -> Iterator[LauncherPipes]:
     """What a launcher is given; closed where the block fails.
 
     Raises:
         OSError: no descriptors are to be had.
     """
-    made = Pipes()
+    made = LauncherPipes()
     try:
         yield made
     except BaseException:
@@ -87,13 +87,13 @@ def pipes() -> Iterator[Pipes]:
         raise
 
 
-def start(isolation: Isolation, folder: Path, uid: int | None) -> Started:
+def start_launcher(isolation: Isolation, folder: Path, uid: int | None) -> LauncherProcess:
     """Start a launcher around a run's folder.
 
     Raises:
         OSError: no process or file descriptor is to be had.
     """
-    with pipes() as ends:
+    with launcher_pipes() as ends:
         control, *streams = ends.theirs
         passed = [control]
         try:
@@ -112,17 +112,17 @@ def start(isolation: Isolation, folder: Path, uid: int | None) -> Started:
         finally:
             for fd in passed[1:]:
                 os.close(fd)
-        return ends.started(process.pid, False, process.wait)
+        return ends.hand_over(process.pid, False, process.wait)
 
 
-def readable(fd: int, seconds: float) -> bool:
+def wait_readable(fd: int, seconds: float) -> bool:
     """Wait until there is something to read; unlike `select`, for descriptors of any number."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
 
-def message(job: dict[str, Any]) -> bytes:
+def encode_message(job: dict[str, Any]) -> bytes:
     """A job in the form that the launcher reads."""
     data = repr(job).encode()
     return b"%08d" % len(data) + data

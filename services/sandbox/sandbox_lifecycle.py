@@ -14,9 +14,9 @@ from typing import Any
 
 from agentrl.services.common.server_folder import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.processes import descendants, kill_tree, signal_quietly
-from agentrl.services.sandbox.starting import Started, message
-from agentrl.services.sandbox.streams import Drain, Feed
+from agentrl.services.sandbox.launcher_process import LauncherProcess, encode_message
+from agentrl.services.sandbox.process_tree import descendants, kill_tree, signal_quietly
+from agentrl.services.sandbox.standard_streams import InputWriter, OutputReader
 
 START_S = 20.0
 """A sandbox that is not up by then is broken, or the machine is."""
@@ -29,7 +29,7 @@ class SandboxFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ExitStatus:
     """How a program ended: its code (128 + signal where a signal ended it), the time it took, who stopped it."""
 
     code: int
@@ -37,37 +37,39 @@ class Exit:
     timed_out: bool
 
 
-class Jail:
+class Sandbox:
     """A started sandbox. Use once, then `close`.
 
     Args:
         isolation: how it is kept apart.
         folder: its own folder.
         uid: the user that its code becomes where the isolation gives runs users of their own.
-        started: its launcher.
+        launcher: its launcher, which waits for a job.
         output_bytes: what is kept of each output stream.
     """
 
-    def __init__(self, isolation: Isolation, folder: Path, uid: int, started: Started, output_bytes: int) -> None:
+    def __init__(
+        self, isolation: Isolation, folder: Path, uid: int, launcher: LauncherProcess, output_bytes: int
+    ) -> None:
         self.isolation, self.folder, self.uid = isolation, folder, uid
         self.stopped: str | None = None
         """Why the server stopped the code before its time, for example its memory."""
         self.began_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._exited = asyncio.Event()
-        self._started, self._control, self._pid = started, started.control, started.pid
+        self._launcher, self._control, self._pid = launcher, launcher.control, launcher.pid
         self._code = 0
         self._control.setblocking(False)
         self._pidfd = os.pidfd_open(self._pid)
         self._init_pid = 0
         self._init_fd: int | None = None
         self._loop.add_reader(self._pidfd, self._on_exit)
-        self._feed: Feed | None = None
-        self.stdout = Drain(started.stdout, output_bytes)
-        self.stderr = Drain(started.stderr, output_bytes)
-        self._stdin = started.stdin
+        self._input_writer: InputWriter | None = None
+        self.stdout = OutputReader(launcher.stdout, output_bytes)
+        self.stderr = OutputReader(launcher.stderr, output_bytes)
+        self._stdin = launcher.stdin
         if self.owner is not None:  # the code may open them by name, as `/dev/stdin`
-            for fd in (started.stdin, started.stdout, started.stderr):
+            for fd in (launcher.stdin, launcher.stdout, launcher.stderr):
                 os.fchown(fd, self.owner, self.owner)
 
     @property
@@ -90,7 +92,7 @@ class Jail:
         """All processes of the sandbox, its own first."""
         if not self.alive:
             return []
-        return [*([self._pid] if self._started.is_first else []), *descendants(self._pid)]
+        return [*([self._pid] if self._launcher.is_first else []), *descendants(self._pid)]
 
     async def ready(self) -> None:
         """Wait until the launcher is up.
@@ -99,7 +101,7 @@ class Jail:
             SandboxFault: it does not come up.
         """
         await self._expect(b"R")
-        if self.isolation.has_own_root and not self._started.is_first:
+        if self.isolation.has_own_root and not self._launcher.is_first:
             below = descendants(self._pid)
             if not below:
                 raise SandboxFault("the sandbox died while it started")
@@ -123,13 +125,13 @@ class Jail:
         await self._expect(b"S")
         self.began_at = time.monotonic()
         if stdin is not None:
-            self._feed = Feed(self._stdin, stdin)
+            self._input_writer = InputWriter(self._stdin, stdin)
             self._stdin = -1
 
     async def send(self, job: dict[str, Any]) -> None:
         """Send a message to the program inside."""
         with contextlib.suppress(ConnectionError):  # who waits for the answer sees that it is gone
-            await self._loop.sock_sendall(self._control, message(job))
+            await self._loop.sock_sendall(self._control, encode_message(job))
 
     async def receive(self, size: int) -> bytes:
         """The next bytes from inside; empty when nobody is there."""
@@ -143,7 +145,7 @@ class Jail:
         for pid in self.pids[1:] if self.isolation.has_own_root else self.pids:
             signal_quietly(pid, signal.SIGINT)
 
-    async def wait(self, timeout_s: float) -> Exit:
+    async def wait(self, timeout_s: float) -> ExitStatus:
         """Wait until the code ends, or end it; afterwards no process is left and the output is complete."""
         while (left := self.began_at + timeout_s - time.monotonic()) > 0:  # timers may fire a little early
             if await self._came(self._exited, left):
@@ -151,7 +153,7 @@ class Jail:
         timed_out = self.alive
         seconds = time.monotonic() - self.began_at
         await self.kill()
-        return Exit(self._code if self._code >= 0 else 128 - self._code, seconds, timed_out)
+        return ExitStatus(self._code if self._code >= 0 else 128 - self._code, seconds, timed_out)
 
     def stop(self, reason: str) -> None:
         """End the code before its time."""
@@ -167,15 +169,15 @@ class Jail:
                 await asyncio.to_thread(kill_tree, self._pid)
                 await self._came(self._exited)
         await self._init_gone()
-        for drain in (self.stdout, self.stderr):
-            await self._came(drain.ended)
-            drain.close()
+        for reader in (self.stdout, self.stderr):
+            await self._came(reader.ended)
+            reader.close()
 
     async def close(self) -> None:
         """End everything and remove the folder."""
         await self.kill()
-        if self._feed is not None:
-            self._feed.close()
+        if self._input_writer is not None:
+            self._input_writer.close()
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
@@ -228,7 +230,7 @@ class Jail:
         return True
 
     def _on_exit(self) -> None:
-        self._code = self._started.reap()
+        self._code = self._launcher.reap()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._exited.set()

@@ -14,11 +14,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentrl.errors import UserInputError
+from agentrl.services.sandbox.filesystem_layout import GUEST, make_layout
 from agentrl.services.sandbox.isolation import choose_isolation
 from agentrl.services.sandbox.languages import installed_languages
-from agentrl.services.sandbox.layout import GUEST, make_layout
 from agentrl.services.sandbox.metrics import SandboxMetrics
-from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.protocol import RunCode
 from agentrl.services.sandbox.service import open_service
 
@@ -82,7 +82,9 @@ async def test_what_lies_beside_an_installation_is_not_shown(tmp_path: Path) -> 
     (lib / "site-packages" / "more.pth").write_text(f"{packages}\n{tmp_path}/project/source\n")
     walk = "import os, numpy\nfor path, below, files in os.walk(ROOT): print(path, sorted(below + files))\n"
     code = f"ROOT = {str(tmp_path)!r}\n{walk}open('/tmp/x', 'w').close()\nopen(ROOT + '/x', 'w')"
-    async with open_service(Options(python=str(python), parallel=1), SandboxMetrics(CollectorRegistry())) as service:
+    async with open_service(
+        SandboxOptions(python=str(python), parallel=1), SandboxMetrics(CollectorRegistry())
+    ) as service:
         answer = await service.run_code(RunCode.model_validate({"code": code, "language": "python"}), "a client")
     assert answer.run_result is not None
     told = answer.run_result.model_dump()

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from agentrl.services.sandbox.processes import adopting_orphans, children, is_dead, is_first
-from agentrl.services.sandbox.starting import Started, pipes, readable
+from agentrl.services.sandbox.launcher_process import LauncherProcess, launcher_pipes, wait_readable
+from agentrl.services.sandbox.process_tree import adopting_orphans, children, is_dead, is_namespace_init
 
 if TYPE_CHECKING:
     from agentrl.services.sandbox.isolation import Isolation
@@ -34,7 +34,7 @@ _LOST_S = 1.0
 
 
 class Zygote:
-    """One zygote. Its jails do not end with it.
+    """One zygote. Its sandboxes do not end with it.
 
     Args:
         isolation: how sandboxes are kept apart.
@@ -50,7 +50,7 @@ class Zygote:
         self._root.mkdir(mode=0o700, exist_ok=True)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # As it starts it leaves bubblewrap's processes for this one; its jails then become this one's children.
+            # As it starts it leaves bubblewrap's processes for this one; its sandboxes then become this one's children.
             with theirs, adopting_orphans():
                 self._pid = self._launch(isolation, home, theirs)
         except BaseException:
@@ -68,22 +68,22 @@ class Zygote:
         self.socket.close()
         _end(self._pid)
 
-    def start(self, folder: Path) -> Started:
+    def start(self, folder: Path) -> LauncherProcess:
         """Make a sandbox around a run's folder and wait for it.
 
         Raises:
             OSError: it cannot, or is gone.
         """
-        with pipes() as ends:
+        with launcher_pipes() as ends:
             self.ask(folder, ends.theirs)
-            if not readable(self.socket.fileno(), _ANSWER_S):
+            if not wait_readable(self.socket.fileno(), _ANSWER_S):
                 raise OSError("the zygote does not answer")
             pid = self.answer()
-            return ends.started(pid, True, functools.partial(reap, pid))
+            return ends.hand_over(pid, True, functools.partial(reap, pid))
 
-    async def start_soon(self, folder: Path) -> Started:
+    async def start_soon(self, folder: Path) -> LauncherProcess:
         """The same without holding up the event loop. One at a time."""
-        with pipes() as ends:
+        with launcher_pipes() as ends:
             self.ask(folder, ends.theirs)
             loop, came = asyncio.get_running_loop(), asyncio.Event()
             loop.add_reader(self.socket, came.set)
@@ -93,7 +93,7 @@ class Zygote:
             finally:
                 loop.remove_reader(self.socket)
             pid = self.answer()
-            return ends.started(pid, True, functools.partial(reap, pid))
+            return ends.hand_over(pid, True, functools.partial(reap, pid))
 
     def ask(self, folder: Path, theirs: list[int]) -> None:
         """Ask for a sandbox."""
@@ -133,7 +133,7 @@ class Zygote:
         raise OSError(f"the zygote does not come up: {said or 'no reason given'}")
 
     def _hear(self) -> bytes:
-        if not readable(self.socket.fileno(), _START_S):
+        if not wait_readable(self.socket.fileno(), _START_S):
             return b""
         try:
             return self.socket.recv(_ANSWER_BYTES)
@@ -141,7 +141,7 @@ class Zygote:
             return b""
 
 
-class Zygotes:
+class ZygotePool:
     """Zygotes that take turns and are exchanged for new ones, after some time of use and when one dies.
 
     Args:
@@ -152,36 +152,36 @@ class Zygotes:
 
     def __init__(self, isolation: Isolation, home: Path, forks: int = _FORKS) -> None:
         make = functools.partial(Zygote, isolation, home)
-        self._places = [_Place(make, forks, self._reap_lost) for _ in range(_COUNT)]
-        self._turns = itertools.cycle(self._places)
+        self._slots = [_ZygoteSlot(make, forks, self._reap_lost) for _ in range(_COUNT)]
+        self._turns = itertools.cycle(self._slots)
         self._children: set[int] = set()
 
-    async def start(self, folder: Path) -> Started:
+    async def start(self, folder: Path) -> LauncherProcess:
         """Make a sandbox around a run's folder.
 
         Raises:
             OSError: no zygote can.
         """
-        started = await next(self._turns).start(folder)
-        self._children.add(started.pid)
-        return replace(started, reap=functools.partial(self._reap, started))
+        launcher = await next(self._turns).start(folder)
+        self._children.add(launcher.pid)
+        return replace(launcher, reap=functools.partial(self._reap, launcher))
 
     async def close(self) -> None:
         """End them all."""
-        await asyncio.gather(*(place.close() for place in self._places))
+        await asyncio.gather(*(slot.close() for slot in self._slots))
 
-    def _reap(self, started: Started) -> int:
-        self._children.discard(started.pid)
-        return started.reap()
+    def _reap(self, launcher: LauncherProcess) -> int:
+        self._children.discard(launcher.pid)
+        return launcher.reap()
 
     def _reap_lost(self) -> None:
         """A zygote that was killed may have made one more sandbox, which has found that nobody wants it."""
         for pid in children(os.getpid()):
-            if pid not in self._children and is_dead(pid) and is_first(pid):
+            if pid not in self._children and is_dead(pid) and is_namespace_init(pid):
                 os.waitpid(pid, os.WNOHANG)
 
 
-class _Place:
+class _ZygoteSlot:
     """Room for one zygote."""
 
     def __init__(self, make: Callable[[], Zygote], forks: int, on_loss: Callable[[], None]) -> None:
@@ -190,7 +190,7 @@ class _Place:
         self._next: asyncio.Task[Zygote] | None = None
         self._one_at_a_time = asyncio.Lock()
 
-    async def start(self, folder: Path) -> Started:
+    async def start(self, folder: Path) -> LauncherProcess:
         async with self._one_at_a_time:
             try:
                 return await self._start(folder)
@@ -208,7 +208,7 @@ class _Place:
                 with contextlib.suppress(OSError):
                     await asyncio.to_thread((await self._next).close)
 
-    async def _start(self, folder: Path) -> Started:
+    async def _start(self, folder: Path) -> LauncherProcess:
         if self._zygote is not None and self._zygote.forks >= self._forks:
             await self._exchange()
         if self._zygote is None:

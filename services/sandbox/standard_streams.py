@@ -12,7 +12,7 @@ _PIPE_BYTES = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 
 
-class Drain:
+class OutputReader:
     """Reads one output pipe. What exceeds the limit goes to the null device without passing through this process.
 
     Args:
@@ -83,7 +83,7 @@ class Drain:
         return os.splice(self._fd, self._null, _PIPE_BYTES, flags=os.SPLICE_F_NONBLOCK)
 
 
-class Feed:
+class InputWriter:
     """Writes a program's input as fast as it reads; closes the pipe after it.
 
     Args:

@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 from fastapi import HTTPException
 
-from agentrl.services.sandbox.folders import Content, put_files
-from agentrl.services.sandbox.jail import Jail, SandboxFault
-from agentrl.services.sandbox.limits import Limits
-from agentrl.services.sandbox.pool import Pool
 from agentrl.services.sandbox.protocol import CommandResult
-from agentrl.services.sandbox.watch import Watch
+from agentrl.services.sandbox.resource_monitor import ResourceMonitor
+from agentrl.services.sandbox.run_files import FileContent, put_files
+from agentrl.services.sandbox.run_limits import RunLimits
+from agentrl.services.sandbox.sandbox_lifecycle import Sandbox, SandboxFault
+from agentrl.services.sandbox.sandbox_pool import SandboxPool
 
 _GRACE_S = 1.0
 _MAX_ANSWER = 32 * 1024 * 1024
@@ -26,7 +26,7 @@ _ENDED = "The interpreter has ended."
 
 
 @dataclass(slots=True)
-class Piece:
+class CellOutcome:
     """What one piece of code did."""
 
     result: CommandResult
@@ -36,13 +36,13 @@ class Piece:
     """The interpreter ended with it."""
 
 
-class Interpreter:
+class StatefulInterpreter:
     """One interpreter; get it from `open_interpreter`."""
 
-    def __init__(self, jail: Jail) -> None:
-        self.jail = jail
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
 
-    async def run(self, code: str, timeout_s: float, notebook: bool = False) -> Piece:
+    async def run(self, code: str, timeout_s: float, notebook: bool = False) -> CellOutcome:
         """Run one piece of code.
 
         What takes too long is interrupted as by Ctrl-C and keeps its variables; what does not react loses them.
@@ -56,20 +56,20 @@ class Interpreter:
         reply = asyncio.create_task(self._ask(code, notebook))
         timed_out = not (await asyncio.wait({reply}, timeout=timeout_s))[0]
         if timed_out:
-            self.jail.interrupt()
+            self.sandbox.interrupt()
             if not (await asyncio.wait({reply}, timeout=_GRACE_S))[0]:
-                await self.jail.kill()
+                await self.sandbox.kill()
         answer = await reply
         seconds = time.monotonic() - began
         if answer is None:
-            await self.jail.kill()
-        self.jail.stdout.pull(_PULLS)
-        self.jail.stderr.pull(_PULLS)
-        return self._piece(answer, seconds, timed_out, notebook)
+            await self.sandbox.kill()
+        self.sandbox.stdout.pull(_PULLS)
+        self.sandbox.stderr.pull(_PULLS)
+        return self._outcome(answer, seconds, timed_out, notebook)
 
     async def _ask(self, code: str, show_last: bool) -> dict[str, Any] | None:
         """The answer from inside; None when there is none, or one that no honest interpreter gives."""
-        await self.jail.send({"code": code, "show_last": show_last})
+        await self.sandbox.send({"code": code, "show_last": show_last})
         try:
             size = int(await self._exactly(8))
             answer = orjson.loads(await self._exactly(size)) if 0 < size <= _MAX_ANSWER else None
@@ -80,18 +80,18 @@ class Interpreter:
     async def _exactly(self, size: int) -> bytes:
         parts = []
         while size:
-            part = await self.jail.receive(size)
+            part = await self.sandbox.receive(size)
             if not part:
                 return b""
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
 
-    def _piece(self, answer: dict[str, Any] | None, seconds: float, timed_out: bool, spend: bool) -> Piece:
-        stdout = self.jail.stdout.take(spend).decode(errors="replace")
-        stderr = self.jail.stderr.take(spend).decode(errors="replace")
-        if self.jail.stopped is not None:
-            stderr += f"\nThe program was stopped: {self.jail.stopped}.\n"
+    def _outcome(self, answer: dict[str, Any] | None, seconds: float, timed_out: bool, spend: bool) -> CellOutcome:
+        stdout = self.sandbox.stdout.take(spend).decode(errors="replace")
+        stderr = self.sandbox.stderr.take(spend).decode(errors="replace")
+        if self.sandbox.stopped is not None:
+            stderr += f"\nThe program was stopped: {self.sandbox.stopped}.\n"
         if answer is None:
             stderr += f"\n{_ENDED}\n"
         code = answer.get("code") if answer else 1
@@ -103,7 +103,7 @@ class Interpreter:
             stderr=stderr,
         )
         shown, error = (answer or {}).get("shown"), (answer or {}).get("error")
-        return Piece(
+        return CellOutcome(
             result,
             shown if isinstance(shown, str) else None,
             error if isinstance(error, dict) else {},
@@ -113,22 +113,22 @@ class Interpreter:
 
 @asynccontextmanager
 async def open_interpreter(
-    pool: Pool, watch: Watch, limits: Limits, files: Mapping[str, Content]
-) -> AsyncIterator[Interpreter]:
+    pool: SandboxPool, monitor: ResourceMonitor, limits: RunLimits, files: Mapping[str, FileContent]
+) -> AsyncIterator[StatefulInterpreter]:
     """An interpreter that waits for code.
 
     Raises:
         HTTPException: 422, the files do not fit together.
         SandboxFault: it does not come up.
     """
-    async with pool.jail() as jail:
+    async with pool.sandbox() as sandbox:
         try:
-            put_files(jail.work, files, jail.owner)
+            put_files(sandbox.work, files, sandbox.owner)
         except ValueError as error:
             raise HTTPException(422, f"files: {error}") from error
         except OSError as error:
             raise SandboxFault(f"cannot write the files: {error}") from error
         job = {"kind": "session", "path": pool.isolation.layout.python_path, "limits": limits.rlimits(False)}
-        await jail.begin(job, b"")
-        with watch.over(jail, limits):
-            yield Interpreter(jail)
+        await sandbox.begin(job, b"")
+        with monitor.watch(sandbox, limits):
+            yield StatefulInterpreter(sandbox)
