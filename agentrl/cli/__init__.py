@@ -153,7 +153,7 @@ def serve_sandbox(context: typer.Context) -> None:
 def serve_retrieval(context: typer.Context) -> None:
     """Run a search server: --index DIR, or a built-in sample; --help shows every option."""
     # By name: services stand alone, and the core reaches them over HTTP only.
-    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.command").serve(context.args))
+    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").serve(context.args))
 
 
 @docs.command("config")

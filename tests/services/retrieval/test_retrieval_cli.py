@@ -61,7 +61,7 @@ def test_mistakes_are_exit_code_2_with_a_reason(arguments: list[str], words: str
 
 def test_starting_needs_no_torch() -> None:
     code = (
-        "import sys; from agentrl.services.retrieval import command, server, sample, index; "
+        "import sys; from agentrl.services.retrieval import app, cli, index, sample_index; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'faiss', 'ray')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

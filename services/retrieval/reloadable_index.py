@@ -10,11 +10,11 @@ from typing import Any
 
 from agentrl.errors import UserInputError
 from agentrl.services.common.logs import log
-from agentrl.services.retrieval.cache import ResultCache
 from agentrl.services.retrieval.index import Index
+from agentrl.services.retrieval.result_cache import ResultCache
 
 
-class Loaded:
+class IndexGeneration:
     """One generation of the index, with its own cache: a result never outlives its index."""
 
     def __init__(self, index: Index, generation: int, cache_bytes: int) -> None:
@@ -26,7 +26,7 @@ class Loaded:
         return {**self.index.about, "generation": self.generation, "loaded_at": round(self.loaded_at, 3)}
 
 
-class IndexHolder:
+class ReloadableIndex:
     """Holds the current generation.
 
     Requests under way keep the generation that they began with; its files stay open until the last of them is
@@ -42,16 +42,16 @@ class IndexHolder:
 
     def __init__(self, load: Callable[[], Index], cache_bytes: int) -> None:
         self._load, self._cache_bytes = load, cache_bytes
-        self.current = Loaded(load(), 1, cache_bytes)
+        self.current = IndexGeneration(load(), 1, cache_bytes)
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[Loaded]] = set()
+        self._tasks: set[asyncio.Task[IndexGeneration]] = set()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take the event loop in which `request_reload` reloads."""
         self._loop = loop
 
-    async def reload(self) -> Loaded:
+    async def reload(self) -> IndexGeneration:
         """Open the index again and exchange it; the old one serves meanwhile, and goes on if the new one is broken.
 
         Raises:
@@ -63,7 +63,7 @@ class IndexHolder:
             except UserInputError as error:
                 log(logging.ERROR, "reload failed", reason=str(error), generation=self.current.generation)
                 raise
-            self.current = Loaded(index, self.current.generation + 1, self._cache_bytes)
+            self.current = IndexGeneration(index, self.current.generation + 1, self._cache_bytes)
             log(logging.INFO, "reloaded", **self.current.about())
             return self.current
 
@@ -77,7 +77,7 @@ class IndexHolder:
         self._tasks.add(task)
         task.add_done_callback(self._finished)
 
-    def _finished(self, task: asyncio.Task[Loaded]) -> None:
+    def _finished(self, task: asyncio.Task[IndexGeneration]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, UserInputError):  # those `reload` has logged

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import orjson
 
 from agentrl.services.retrieval.corpus import Block, parse_row
-from agentrl.services.retrieval.text import Terms
+from agentrl.services.retrieval.text_analysis import TermNumbers
 
 Ints = npt.NDArray[np.int32]
 
@@ -90,7 +90,7 @@ def make_shard(block: Block, folder: Path, stemmer: str | None) -> None:
     Args:
         block: rows.
         folder: of the build.
-        stemmer: see `Terms`; None: no terms are wanted.
+        stemmer: see `TermNumbers`; None: no terms are wanted.
 
     Raises:
         DataError: a row cannot be used.
@@ -101,7 +101,7 @@ def make_shard(block: Block, folder: Path, stemmer: str | None) -> None:
         if (document := parse_row(row, block.file, number)) is not None
     ]
     lines = [document.json + b"\n" for document in documents]
-    terms = Terms(stemmer or "none")
+    terms = TermNumbers(stemmer or "none")
     numbers = [terms.numbers(document.contents) if stemmer else [] for document in documents]
     postings, lengths = _count(numbers, max(len(terms.names()), 1))
     Shard(folder, block.number).save(

@@ -14,7 +14,7 @@ from typing import Any
 import agentrl
 from agentrl.errors import UserInputError, suggest
 from agentrl.services.common.logs import log
-from agentrl.services.retrieval.text import NO_STEMMER
+from agentrl.services.retrieval.text_analysis import NO_STEMMER
 
 MANIFEST = "index.json"
 FORMAT = 3

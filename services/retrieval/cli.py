@@ -28,15 +28,15 @@ def serve(arguments: Sequence[str]) -> int:
     from agentrl.services.common.http_server import exit_on_sigterm
     from agentrl.services.common.http_server import serve as run
     from agentrl.services.common.logs import set_up_logs
-    from agentrl.services.retrieval.holder import IndexHolder
+    from agentrl.services.retrieval.app import create_app
     from agentrl.services.retrieval.index import Index
-    from agentrl.services.retrieval.options import MIB, ServerOptions
-    from agentrl.services.retrieval.server import create_app
+    from agentrl.services.retrieval.options import MIB, RetrievalOptions
+    from agentrl.services.retrieval.reloadable_index import ReloadableIndex
 
     given = _serve_parser().parse_args(arguments)
     token = given.token if given.token is not None else os.environ.get(TOKEN_VARIABLE)
     refuse_unprotected_host(given.host, token, given.insecure)
-    options = ServerOptions(
+    options = RetrievalOptions(
         default_topk=given.topk,
         max_topk=given.max_topk,
         max_queries=given.max_queries,
@@ -48,8 +48,8 @@ def serve(arguments: Sequence[str]) -> int:
     )
     set_up_logs()
     with exit_on_sigterm(), _folder(given.index) as folder:
-        holder = IndexHolder(lambda: Index(folder, not given.skip_hash, given.device), options.cache_bytes)
-        run(create_app(holder, options, token), given.host, given.port, on_hangup=holder.request_reload)
+        served_index = ReloadableIndex(lambda: Index(folder, not given.skip_hash, given.device), options.cache_bytes)
+        run(create_app(served_index, options, token), given.host, given.port, on_hangup=served_index.request_reload)
     return 0
 
 
@@ -58,7 +58,7 @@ def _folder(given: Path | None) -> Iterator[Path]:
     if given is not None:
         yield given
         return
-    from agentrl.services.retrieval.sample import sample_index
+    from agentrl.services.retrieval.sample_index import sample_index
 
     with sample_index() as folder:
         yield folder
@@ -72,7 +72,7 @@ def index(arguments: Sequence[str]) -> int:
         DataError: a row of the corpus cannot be used.
     """
     _need("bm25s")
-    from agentrl.services.retrieval.build import BuildOptions, build_index
+    from agentrl.services.retrieval.index_build import BuildOptions, build_index
 
     given = vars(_index_parser().parse_args(arguments))
     if given["kind"] != "bm25":
@@ -101,9 +101,9 @@ def _at_least(lowest: float, kind: type[int] | type[float] = int) -> Callable[[s
 
 
 def _serve_parser() -> argparse.ArgumentParser:
-    from agentrl.services.retrieval.options import MIB, ServerOptions
+    from agentrl.services.retrieval.options import MIB, RetrievalOptions
 
-    defaults = ServerOptions()
+    defaults = RetrievalOptions()
     parser = argparse.ArgumentParser(
         prog="agentrl serve retrieval",
         description="Search over a corpus, in Search-R1's protocol: POST /retrieve.",
@@ -130,10 +130,10 @@ def _serve_parser() -> argparse.ArgumentParser:
 
 
 def _index_parser() -> argparse.ArgumentParser:
-    from agentrl.services.retrieval.build import BuildOptions
     from agentrl.services.retrieval.dense import INDEXES
     from agentrl.services.retrieval.encoder import PRESETS
-    from agentrl.services.retrieval.manifest import KINDS
+    from agentrl.services.retrieval.index_build import BuildOptions
+    from agentrl.services.retrieval.index_manifest import KINDS
 
     defaults = BuildOptions()
     parser = argparse.ArgumentParser(

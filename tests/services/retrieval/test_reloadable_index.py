@@ -18,10 +18,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from agentrl.services.retrieval.holder import IndexHolder
+from agentrl.services.retrieval.app import create_app
 from agentrl.services.retrieval.index import Index
-from agentrl.services.retrieval.options import ServerOptions
-from agentrl.services.retrieval.server import create_app
+from agentrl.services.retrieval.options import RetrievalOptions
+from agentrl.services.retrieval.reloadable_index import ReloadableIndex
 
 Running = Callable[[FastAPI], AbstractContextManager[httpx.Client]]
 Build = Callable[..., Path]
@@ -35,7 +35,7 @@ def rows(generation: int) -> list[dict[str, object]]:
 def make_app(build: Build) -> Callable[[str | None], FastAPI]:
     def make(token: str | None) -> FastAPI:
         folder = build(rows(1))
-        return create_app(IndexHolder(lambda: Index(folder), 10**6), ServerOptions(), token)
+        return create_app(ReloadableIndex(lambda: Index(folder), 10**6), RetrievalOptions(), token)
 
     return make
 
@@ -87,8 +87,8 @@ class Held(Index):
 
 def test_a_request_is_answered_from_the_index_with_which_it_began(running: Running, build: Build) -> None:
     folder = build(rows(1))
-    options = ServerOptions(max_batch=2, threads=1)
-    app = create_app(IndexHolder(lambda: Held(folder), 10**6), options, "secret")
+    options = RetrievalOptions(max_batch=2, threads=1)
+    app = create_app(ReloadableIndex(lambda: Held(folder), 10**6), options, "secret")
     with running(app) as client, ThreadPoolExecutor(2) as pool:
         client.headers["Authorization"] = "Bearer secret"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from agentrl.services.retrieval.protocol import Found
+from agentrl.services.retrieval.protocol import FoundDocuments
 
 _OVERHEAD = 200
 """Bytes that an entry and each of its documents cost besides their text, roughly."""
@@ -19,16 +19,16 @@ class ResultCache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max, self._bytes = max_bytes, 0
-        self._found: OrderedDict[tuple[str, int], Found] = OrderedDict()
+        self._found: OrderedDict[tuple[str, int], FoundDocuments] = OrderedDict()
 
-    def get(self, query: str, k: int) -> Found | None:
+    def get(self, query: str, k: int) -> FoundDocuments | None:
         """The result, if it is kept."""
         found = self._found.get((query, k))
         if found is not None:
             self._found.move_to_end((query, k))
         return found
 
-    def put(self, query: str, k: int, found: Found) -> None:
+    def put(self, query: str, k: int, found: FoundDocuments) -> None:
         """Keep a result that is not kept yet, if it fits at all."""
         size = _size(query, found)
         if size > self._max or (query, k) in self._found:
@@ -40,5 +40,5 @@ class ResultCache:
             self._bytes -= _size(old, gone)
 
 
-def _size(query: str, found: Found) -> int:
+def _size(query: str, found: FoundDocuments) -> int:
     return _OVERHEAD + 4 * len(query) + sum(len(document) + _OVERHEAD for document, _ in found)

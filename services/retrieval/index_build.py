@@ -24,11 +24,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from agentrl.errors import DataError, UserInputError
 from agentrl.services.retrieval import bm25, dense
 from agentrl.services.retrieval.corpus import BLOCK_ROWS, Block, Corpus
-from agentrl.services.retrieval.documents import DOCUMENTS, ENDS
-from agentrl.services.retrieval.manifest import MANIFEST, deciding, find_versions, write_manifest
-from agentrl.services.retrieval.publish import publish
-from agentrl.services.retrieval.shards import Shard, hash_id, make_shard
-from agentrl.services.retrieval.text import TOKENIZER_VERSION, Analyzer
+from agentrl.services.retrieval.corpus_shards import Shard, hash_id, make_shard
+from agentrl.services.retrieval.document_store import DOCUMENTS, ENDS
+from agentrl.services.retrieval.folder_replacement import replace_folder
+from agentrl.services.retrieval.index_manifest import MANIFEST, deciding, find_versions, write_manifest
+from agentrl.services.retrieval.text_analysis import TOKENIZER_VERSION, Analyzer
 
 _PLAN = "plan.json"
 
@@ -117,7 +117,7 @@ def build_index(files: list[Path], out: Path, options: BuildOptions, force: bool
             )
         about = {"files": corpus.fingerprint(), "sha256": corpus.sha256()}
         write_manifest(built, options.kind, documents, settings, about)
-        publish(built, out)
+        replace_folder(built, out)
         shutil.rmtree(work)
     return documents
 

@@ -14,27 +14,27 @@ from starlette.responses import Response
 import agentrl
 from agentrl.errors import UserInputError
 from agentrl.services.common.standard_routes import add_standard_routes, problem_responses, read_body
-from agentrl.services.retrieval.batching import Batcher, SearchMetrics
-from agentrl.services.retrieval.holder import IndexHolder
-from agentrl.services.retrieval.options import ServerOptions
+from agentrl.services.retrieval.options import RetrievalOptions
 from agentrl.services.retrieval.protocol import Retrieved, render, request_model, request_schema
+from agentrl.services.retrieval.query_batching import QueryBatcher, SearchMetrics
+from agentrl.services.retrieval.reloadable_index import ReloadableIndex
 
 
-def create_app(holder: IndexHolder, options: ServerOptions, token: str | None = None) -> FastAPI:
+def create_app(served_index: ReloadableIndex, options: RetrievalOptions, token: str | None = None) -> FastAPI:
     """Build the application.
 
     Args:
-        holder: the index.
+        served_index: the index.
         options: limits and sizes.
         token: bearer token that requests need; None: none, and no `/reload`.
     """
     registry = CollectorRegistry()
-    batcher = Batcher(holder, options, SearchMetrics(registry))
-    _add_gauges(holder, registry)
+    batcher = QueryBatcher(served_index, options, SearchMetrics(registry))
+    _add_gauges(served_index, registry)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        holder.attach(asyncio.get_running_loop())
+        served_index.attach(asyncio.get_running_loop())
         yield
         batcher.close()
 
@@ -45,27 +45,27 @@ def create_app(holder: IndexHolder, options: ServerOptions, token: str | None = 
         lifespan=lifespan,
     )
     _add_retrieve(app, batcher, options)
-    _add_reload(app, holder, token)
+    _add_reload(app, served_index, token)
     add_standard_routes(
         app,
         service="retrieval",
         token=token,
         registry=registry,
-        health=lambda: {"index": holder.current.about()},
+        health=lambda: {"index": served_index.current.about()},
         not_ready=lambda: None,
         max_body_bytes=options.max_body_bytes,
     )
     return app
 
 
-def _add_gauges(holder: IndexHolder, registry: CollectorRegistry) -> None:
+def _add_gauges(served_index: ReloadableIndex, registry: CollectorRegistry) -> None:
     documents = Gauge("agentrl_retrieval_index_documents", "Documents of the index", registry=registry)
-    documents.set_function(lambda: len(holder.current.index.documents))
+    documents.set_function(lambda: len(served_index.current.index.documents))
     generation = Gauge("agentrl_retrieval_index_generation", "Times the index was loaded", registry=registry)
-    generation.set_function(lambda: holder.current.generation)
+    generation.set_function(lambda: served_index.current.generation)
 
 
-def _add_retrieve(app: FastAPI, batcher: Batcher, options: ServerOptions) -> None:
+def _add_retrieve(app: FastAPI, batcher: QueryBatcher, options: RetrievalOptions) -> None:
     model = request_model(options)
     body = {"required": True, "content": {"application/json": {"schema": request_schema(options)}}}
 
@@ -82,7 +82,7 @@ def _add_retrieve(app: FastAPI, batcher: Batcher, options: ServerOptions) -> Non
         return Response(render(found, bool(asked.return_scores)), media_type="application/json")
 
 
-def _add_reload(app: FastAPI, holder: IndexHolder, token: str | None) -> None:
+def _add_reload(app: FastAPI, served_index: ReloadableIndex, token: str | None) -> None:
     @app.post(
         "/reload",
         summary="Open the index folder again, without a break; needs a server with a token.",
@@ -92,7 +92,7 @@ def _add_reload(app: FastAPI, holder: IndexHolder, token: str | None) -> None:
         if token is None:
             raise HTTPException(403, "reloading over HTTP needs a server with --token; or send the process SIGHUP")
         try:
-            loaded = await holder.reload()
+            loaded = await served_index.reload()
         except UserInputError as error:
             raise HTTPException(409, f"the old index goes on: {error}") from error
         return loaded.about()

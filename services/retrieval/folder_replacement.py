@@ -10,7 +10,7 @@ from pathlib import Path
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def publish(built: Path, target: Path) -> None:
+def replace_folder(built: Path, target: Path) -> None:
     """Move `built` to `target`; an older folder there is exchanged for it at once, then deleted.
 
     A server that has the old files mapped keeps them until it reloads.

@@ -18,11 +18,11 @@ import pytest
 
 import agentrl
 from agentrl.errors import DataError, UserInputError
-from agentrl.services.retrieval import bm25, manifest
-from agentrl.services.retrieval.build import BuildOptions, build_index
+from agentrl.services.retrieval import bm25, index_manifest
+from agentrl.services.retrieval.corpus_shards import Shard
 from agentrl.services.retrieval.index import Index
-from agentrl.services.retrieval.manifest import content_hash
-from agentrl.services.retrieval.shards import Shard
+from agentrl.services.retrieval.index_build import BuildOptions, build_index
+from agentrl.services.retrieval.index_manifest import content_hash
 from agentrl.services.sandbox.process_tree import children, is_dead
 
 Build = Callable[..., Path]
@@ -45,7 +45,7 @@ def test_worker_processes_build_the_same_index(build: Build, tmp_path: Path) -> 
 BUILD = """
 import sys, time
 from pathlib import Path
-from agentrl.services.retrieval.build import BuildOptions, build_index
+from agentrl.services.retrieval.index_build import BuildOptions, build_index
 from agentrl.services.retrieval.corpus import Corpus
 
 def blocks(corpus):
@@ -131,7 +131,7 @@ def test_shards_of_another_stemmer_release_are_not_used(
 
     with monkeypatch.context() as patch:
         patch.setattr(bm25, "_write_small_files", killed)
-        patch.setattr(manifest, "version", lambda package: "0.9.9")
+        patch.setattr(index_manifest, "version", lambda package: "0.9.9")
         with pytest.raises(KeyboardInterrupt):
             build(ROWS, block_rows=3)
     made: list[int] = []
@@ -231,7 +231,7 @@ def test_other_versions_that_cannot_change_a_result_are_a_warning(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[dict[str, Any]] = []
-    monkeypatch.setattr(manifest, "log", lambda level, event, **fields: warnings.append(fields))
+    monkeypatch.setattr(index_manifest, "log", lambda level, event, **fields: warnings.append(fields))
     folder = build(ROWS)
     assert count(Index(folder), "common") == 10
     assert not warnings

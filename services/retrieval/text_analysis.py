@@ -22,7 +22,7 @@ _STOP_LINES = (
 _STOP_WORDS = frozenset(word for line in _STOP_LINES for word in line.split())
 
 
-class Terms(dict[str, int]):
+class TermNumbers(dict[str, int]):
     """Numbers the terms of a text; a word is looked up as it is written, and a stop word is -1.
 
     Args:

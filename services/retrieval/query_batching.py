@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from fastapi import HTTPException
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agentrl.services.retrieval.holder import IndexHolder, Loaded
-from agentrl.services.retrieval.options import ServerOptions
-from agentrl.services.retrieval.protocol import Found
+from agentrl.services.retrieval.options import RetrievalOptions
+from agentrl.services.retrieval.protocol import FoundDocuments
+from agentrl.services.retrieval.reloadable_index import IndexGeneration, ReloadableIndex
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -23,9 +23,9 @@ class _Ask:
 
     queries: list[str]
     k: int
-    loaded: Loaded
+    loaded: IndexGeneration
     """The index with which the request began."""
-    answer: asyncio.Future[list[Found]]
+    answer: asyncio.Future[list[FoundDocuments]]
 
 
 class SearchMetrics:
@@ -42,37 +42,37 @@ class SearchMetrics:
         self.seconds = Histogram(f"{prefix}_search_seconds", "Time of one search", registry=registry)
 
 
-class Batcher:
+class QueryBatcher:
     """Searches for all requests of a server.
 
     Args:
-        holder: the index.
+        served_index: the index.
         options: sizes and limits.
         metrics: counters.
     """
 
-    def __init__(self, holder: IndexHolder, options: ServerOptions, metrics: SearchMetrics) -> None:
-        self._holder, self._options, self._metrics = holder, options, metrics
+    def __init__(self, served_index: ReloadableIndex, options: RetrievalOptions, metrics: SearchMetrics) -> None:
+        self._served_index, self._options, self._metrics = served_index, options, metrics
         self._asks: deque[_Ask] = deque()
         self._waiting = 0
         self._running: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(max(options.threads, 1), thread_name_prefix="search")
 
-    async def find(self, queries: list[str], k: int) -> list[Found]:
+    async def find(self, queries: list[str], k: int) -> list[FoundDocuments]:
         """Documents of each query.
 
         Raises:
             HTTPException: 429 when too many queries wait, 504 when the time is over.
         """
         self._metrics.queries.inc(len(queries))
-        loaded = self._holder.current
+        loaded = self._served_index.current
         results = [loaded.cache.get(query, k) for query in queries]
         missing = list(dict.fromkeys(query for query, found in zip(queries, results, strict=True) if found is None))
         self._metrics.cached.inc(sum(found is not None for found in results))
         new = await self._search(missing, k, loaded) if missing else {}
         return [found if found is not None else new[query] for query, found in zip(queries, results, strict=True)]
 
-    async def _search(self, queries: list[str], k: int, loaded: Loaded) -> dict[str, Found]:
+    async def _search(self, queries: list[str], k: int, loaded: IndexGeneration) -> dict[str, FoundDocuments]:
         if self._waiting + len(queries) > self._options.max_waiting:
             raise HTTPException(
                 *(429, f"{self._waiting} queries wait already, the limit is {self._options.max_waiting}; try again"),
@@ -96,7 +96,7 @@ class Batcher:
 
     def _start(self) -> None:
         """Search in another thread while there are queries and threads."""
-        most = self._options.threads if self._holder.current.index.parallel else 1
+        most = self._options.threads if self._served_index.current.index.parallel else 1
         while self._asks and len(self._running) < most:
             task = asyncio.ensure_future(self._run(self._next_batch()))
             self._running.add(task)
@@ -132,7 +132,7 @@ class Batcher:
                 ask.loaded.cache.put(query, ask.k, documents)
             ask.answer.set_result(found)
 
-    def _search_now(self, batch: list[_Ask]) -> list[list[Found]]:
+    def _search_now(self, batch: list[_Ask]) -> list[list[FoundDocuments]]:
         """Results per ask; a query that several of them have is searched once."""
         queries = list(dict.fromkeys(query for ask in batch for query in ask.queries))
         if not queries:
