@@ -44,7 +44,7 @@ def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Before `serve`, SIGTERM ends the block by `SystemExit(0)`, so that nothing stays of what it has made so far."""
+    """Before `serve_app`, SIGTERM ends the block by `SystemExit(0)`, so that nothing it has made so far stays."""
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
@@ -64,7 +64,7 @@ def raise_open_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def serve(
+def serve_app(
     app: FastAPI,
     host: str,
     port: int,

@@ -25,8 +25,7 @@ def serve(arguments: Sequence[str]) -> int:
     """
     _need("bm25s", "numba")
     from agentrl.services.common.access_control import refuse_unprotected_host
-    from agentrl.services.common.http_server import exit_on_sigterm
-    from agentrl.services.common.http_server import serve as run
+    from agentrl.services.common.http_server import exit_on_sigterm, serve_app
     from agentrl.services.common.logs import set_up_logs
     from agentrl.services.retrieval.app import create_app
     from agentrl.services.retrieval.index import Index
@@ -49,7 +48,9 @@ def serve(arguments: Sequence[str]) -> int:
     set_up_logs()
     with exit_on_sigterm(), _folder(given.index) as folder:
         served_index = ReloadableIndex(lambda: Index(folder, not given.skip_hash, given.device), options.cache_bytes)
-        run(create_app(served_index, options, token), given.host, given.port, on_hangup=served_index.request_reload)
+        serve_app(
+            create_app(served_index, options, token), given.host, given.port, on_hangup=served_index.request_reload
+        )
     return 0
 
 

@@ -56,7 +56,7 @@ def sandbox(
 ) -> None:
     """Run code of models, apart from this machine and from other runs."""
     from agentrl.services.common.access_control import refuse_unprotected_host
-    from agentrl.services.common.http_server import exit_on_sigterm, serve
+    from agentrl.services.common.http_server import exit_on_sigterm, serve_app
     from agentrl.services.sandbox.app import create_app
     from agentrl.services.sandbox.service import check_startup
 
@@ -77,4 +77,4 @@ def sandbox(
     )
     with exit_on_sigterm():
         check_startup(options)
-        serve(create_app(options, token), host, port)
+        serve_app(create_app(options, token), host, port)

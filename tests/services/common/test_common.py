@@ -186,7 +186,7 @@ import asyncio, sys
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from agentrl.services.common.standard_routes import add_standard_routes
-from agentrl.services.common.http_server import serve
+from agentrl.services.common.http_server import serve_app
 app = FastAPI(title="slow")
 hangups = []
 @app.get("/slow")
@@ -200,7 +200,7 @@ async def never():
 add_standard_routes(
     app, service="slow", token=None, registry=CollectorRegistry(), health=dict, not_ready=lambda: None
 )
-serve(app, "127.0.0.1", 0, on_hangup=lambda: hangups.append(1), grace_s=int(sys.argv[1]))
+serve_app(app, "127.0.0.1", 0, on_hangup=lambda: hangups.append(1), grace_s=int(sys.argv[1]))
 """
 
 
@@ -244,13 +244,13 @@ def test_a_request_that_outlasts_the_grace_is_told_so() -> None:
 STOPPED_AT_ONCE = """
 import logging, signal
 from fastapi import FastAPI
-from agentrl.services.common.http_server import serve
+from agentrl.services.common.http_server import serve_app
 def stop(record):
     if record.getMessage() == "serving":
         signal.raise_signal(signal.SIGTERM)
     return True
 logging.getLogger("agentrl.services").addFilter(stop)
-serve(FastAPI(), "127.0.0.1", 0)
+serve_app(FastAPI(), "127.0.0.1", 0)
 """
 
 
