@@ -146,14 +146,14 @@ def serve_engine(context: typer.Context) -> None:
 @serve.command("sandbox", context_settings=FORWARD)
 def serve_sandbox(context: typer.Context) -> None:
     """Run the code sandbox: --host H --port P; --help shows every option."""
-    importlib.import_module("agentrl.services.sandbox.command").main(context.args)
+    importlib.import_module("agentrl.services.sandbox.cli").main(context.args)
 
 
 @serve.command("retrieval", context_settings=FORWARD)
 def serve_retrieval(context: typer.Context) -> None:
     """Run a search server: --index DIR, or a built-in sample; --help shows every option."""
     # By name: services stand alone, and the core reaches them over HTTP only.
-    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.command").serve(context.args))
+    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").serve(context.args))
 
 
 @docs.command("config")

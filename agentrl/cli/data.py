@@ -72,7 +72,7 @@ def show(
 def index(context: typer.Context) -> None:
     """Build a search index: CORPUS --out INDEX --kind bm25|dense|hybrid; --help shows every option."""
     # By name: services stand alone, and the core reaches them over HTTP only.
-    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.command").index(context.args))
+    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").index(context.args))
 
 
 def _tell(files: dict[str, Path]) -> None:

@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UserInputError, suggest
-from agentrl.services.sandbox.layout import Layout, closed_folder
-from agentrl.services.sandbox.limits import MIB
+from agentrl.services.sandbox.filesystem_layout import FilesystemLayout, closed_folder
+from agentrl.services.sandbox.launcher_process import (
+    LauncherProcess,
+    encode_message,
+    make_run_folder,
+    start_launcher,
+    wait_readable,
+)
 from agentrl.services.sandbox.mounts import ADMIN_PATH, SHM_MB, bubblewrap_mounts, mount_script
+from agentrl.services.sandbox.run_limits import MIB
 from agentrl.services.sandbox.seccomp import seccomp_program
-from agentrl.services.sandbox.starting import Started, make_run_folder, message, readable, start
-from agentrl.services.sandbox.zygotes import Zygote
+from agentrl.services.sandbox.zygote_pool import Zygote
 
 LEVELS = ("bubblewrap", "namespaces", "rlimits")
 """Strongest first."""
@@ -39,12 +45,12 @@ class Isolation:
     """
 
     level: str
-    layout: Layout
+    layout: FilesystemLayout
     own_users: bool
     seccomp_file: Path | None
     details: tuple[str, ...]
     forks: bool = False
-    """Jails are forked from interpreters that are up (see `zygotes`), else each is started anew."""
+    """Sandboxes are forked from interpreters that are up (see `zygote_pool`), else each is started anew."""
 
     @property
     def has_own_root(self) -> bool:
@@ -76,7 +82,7 @@ class Isolation:
 
     def command(self, folder: Path, uid: int | None, control: int, seccomp_fd: int | None = None) -> list[str]:
         """Arguments that start the launcher in a sandbox around `folder`."""
-        launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launch.py"), str(control)]
+        launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launcher.py"), str(control)]
         if self.level == "bubblewrap":
             return [*self._bubblewrap(folder, seccomp_fd), "--", *launcher]
         passed = [control]
@@ -85,17 +91,17 @@ class Isolation:
             passed.append(seccomp_fd)
         if self.level == "namespaces":
             return [*self._unshare(folder, passed), *launcher]
-        supervise = [
+        supervisor = [
             sys.executable,
             "-S",
             "-B",
-            str(self.layout.guest / "supervise.py"),
+            str(self.layout.guest / "supervisor.py"),
             "-" if uid is None else str(uid),
         ]
-        return [*supervise, *launcher]
+        return [*supervisor, *launcher]
 
     def zygote_command(self, home: Path, socket: int) -> list[str]:
-        """Arguments that start a zygote, which makes the jails of all folders below `home`."""
+        """Arguments that start a zygote, which makes the sandboxes of all folders below `home`."""
         zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
         if self.level == "namespaces":
             user = [] if self.own_users else ["--user", "--map-root-user"]
@@ -108,7 +114,7 @@ class Isolation:
         ]
 
     def zygote_setup(self) -> dict[str, Any]:
-        """What a zygote is told (see `guest/jails.py`)."""
+        """What a zygote is told (see `guest/sandbox_fork.py`)."""
         return {
             "inside": self.layout.inside,
             "shown": self.layout.shown,
@@ -140,7 +146,7 @@ class Isolation:
 
 
 def choose_isolation(
-    home: Path, layout: Layout, wanted: str | None, required: str | None, fresh: bool = False
+    home: Path, layout: FilesystemLayout, wanted: str | None, required: str | None, fresh: bool = False
 ) -> Isolation:
     """The level asked for, or the strongest that works here.
 
@@ -177,7 +183,7 @@ def first_uid() -> int:
     return _FIRST_UID + os.getpid() % 10_000 * UIDS_PER_SERVER
 
 
-def _build(level: str, home: Path, layout: Layout, fresh: bool) -> tuple[Isolation | None, str]:
+def _build(level: str, home: Path, layout: FilesystemLayout, fresh: bool) -> tuple[Isolation | None, str]:
     missing = [
         name for name in _needs(level) if shutil.which(name) is None and shutil.which(name, path=ADMIN_PATH) is None
     ]
@@ -224,7 +230,7 @@ def _probe(isolation: Isolation, home: Path) -> str | None:
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
     try:
         if not isolation.forks:
-            return _try(isolation, folder, uid, start(isolation, folder, uid))
+            return _try(isolation, folder, uid, start_launcher(isolation, folder, uid))
         with Zygote(isolation, home) as zygote:
             return _try(isolation, folder, uid, zygote.start(folder))
     except OSError as error:
@@ -233,20 +239,20 @@ def _probe(isolation: Isolation, home: Path) -> str | None:
         shutil.rmtree(folder)
 
 
-def _try(isolation: Isolation, folder: Path, uid: int | None, started: Started) -> str | None:
+def _try(isolation: Isolation, folder: Path, uid: int | None, launcher: LauncherProcess) -> str | None:
     path = isolation.layout.python_path
     job: dict[str, Any] = {"kind": "main", "path": path, "limits": {}, "uid": uid}
-    with started.control as control, open(started.stderr, "rb") as stderr:
+    with launcher.control as control, open(launcher.stderr, "rb") as stderr:
         control.settimeout(_PROBE_S)
         with contextlib.suppress(OSError):
             if control.recv(1) == b"R":
-                control.sendall(message({**job, "folder": isolation.folder_inside(folder)}))
-        if not readable(stderr.fileno(), _PROBE_S):
-            os.kill(started.pid, signal.SIGKILL)
+                control.sendall(encode_message({**job, "folder": isolation.folder_inside(folder)}))
+        if not wait_readable(stderr.fileno(), _PROBE_S):
+            os.kill(launcher.pid, signal.SIGKILL)
         errors = stderr.read()
-    code = started.reap()
-    os.close(started.stdin)
-    os.close(started.stdout)
+    code = launcher.reap()
+    os.close(launcher.stdin)
+    os.close(launcher.stdout)
     if code == 0:
         return None
     text = errors.decode(errors="replace").strip().splitlines()
