@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
 
-import agentrl
+from agentrl import __version__
 from agentrl.services.common.access_control import MAX_BODY_BYTES, OPEN_PATHS, AccessControl, bearer_auth
 from agentrl.services.common.request_metrics import RequestMetrics, RequestMetricsMiddleware
 
@@ -69,7 +69,7 @@ def add_standard_routes(
 
     @app.get("/health", summary="Is the process alive, and what does it run?")
     async def get_health() -> dict[str, Any]:
-        return {"status": "ok", "service": service, "version": agentrl.__version__, **health()}
+        return {"status": "ok", "service": service, "version": __version__, **health()}
 
     @app.get("/ready", summary="Does it take requests now?", responses=problem_responses(503))
     async def get_ready() -> dict[str, str]:

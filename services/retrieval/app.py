@@ -11,7 +11,7 @@ from fastapi import FastAPI, HTTPException, Request
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.responses import Response
 
-import agentrl
+from agentrl import __version__
 from agentrl.errors import UserInputError
 from agentrl.services.common.standard_routes import add_standard_routes, problem_responses, read_body
 from agentrl.services.retrieval.options import RetrievalOptions
@@ -40,7 +40,7 @@ def create_app(served_index: ReloadableIndex, options: RetrievalOptions, token: 
 
     app = FastAPI(
         title="agentrl retrieval",
-        version=agentrl.__version__,
+        version=__version__,
         description="Search over a corpus, in Search-R1's protocol.",
         lifespan=lifespan,
     )

@@ -73,7 +73,8 @@ def index(arguments: Sequence[str]) -> int:
         DataError: a row of the corpus cannot be used.
     """
     _need("bm25s")
-    from agentrl.services.retrieval.index_build import BuildOptions, build_index
+    from agentrl.services.retrieval.build_options import BuildOptions
+    from agentrl.services.retrieval.index_build import build_index
 
     given = vars(_index_parser().parse_args(arguments))
     if given["kind"] != "bm25":
@@ -131,9 +132,9 @@ def _serve_parser() -> argparse.ArgumentParser:
 
 
 def _index_parser() -> argparse.ArgumentParser:
+    from agentrl.services.retrieval.build_options import BuildOptions
     from agentrl.services.retrieval.dense import INDEXES
     from agentrl.services.retrieval.encoder import PRESETS
-    from agentrl.services.retrieval.index_build import BuildOptions
     from agentrl.services.retrieval.index_manifest import KINDS
 
     defaults = BuildOptions()

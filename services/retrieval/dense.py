@@ -16,8 +16,8 @@ from agentrl.services.retrieval.bm25 import Hits
 from agentrl.services.retrieval.corpus_shards import Shard
 
 if TYPE_CHECKING:
+    from agentrl.services.retrieval.build_options import BuildOptions
     from agentrl.services.retrieval.encoder import Encoder, Vectors
-    from agentrl.services.retrieval.index_build import BuildOptions
 
 FOLDER = "dense"
 _FILE, _PROBE = "vectors.faiss", "probe.npy"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import multiprocessing
 import os
 import shutil
@@ -13,9 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -23,49 +21,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agentrl.errors import DataError, UserInputError
 from agentrl.services.retrieval import bm25, dense
-from agentrl.services.retrieval.corpus import BLOCK_ROWS, Block, Corpus
+from agentrl.services.retrieval.build_options import BuildOptions
+from agentrl.services.retrieval.corpus import Block, Corpus
 from agentrl.services.retrieval.corpus_shards import Shard, hash_id, make_shard
 from agentrl.services.retrieval.document_store import DOCUMENTS, ENDS
 from agentrl.services.retrieval.folder_replacement import replace_folder
 from agentrl.services.retrieval.index_manifest import MANIFEST, deciding, find_versions, write_manifest
-from agentrl.services.retrieval.text_analysis import TOKENIZER_VERSION, Analyzer
+from agentrl.services.retrieval.text_analysis import Analyzer
 
 _PLAN = "plan.json"
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How an index is made. All but `workers` become part of it."""
-
-    kind: str = "bm25"
-    k1: float = 0.9
-    b: float = 0.4
-    stemmer: str = "english"
-    encoder: str | None = None
-    """Model folder or hub name; needed by dense and hybrid."""
-    preset: str = "auto"
-    dense_index: str = "auto"
-    max_tokens: int = 256
-    encode_batch: int = 64
-    device: str = "auto"
-    workers: int = 0
-    """Processes that read the corpus; 0: one per core."""
-    block_rows: int = BLOCK_ROWS
-
-    def __post_init__(self) -> None:
-        """Refuse what gives scores that do not rank."""
-        if not 0 <= self.k1 < math.inf:
-            raise UserInputError(f"--k1 {self.k1:g}: wanted a number of 0 or more")
-        if not 0 <= self.b <= 1:
-            raise UserInputError(f"--b {self.b:g}: wanted a number from 0 to 1")
-
-    def settings(self) -> dict[str, Any]:
-        """What decides the content of the index."""
-        without = {"workers", "kind", "device", "encode_batch", "block_rows"}
-        sparse = {"k1", "b", "stemmer"} if self.kind == "dense" else set()
-        vectors = {"encoder", "preset", "dense_index", "max_tokens"} if self.kind == "bm25" else set()
-        kept = {name: value for name, value in asdict(self).items() if name not in without | sparse | vectors}
-        return {**kept, "tokenizer_version": TOKENIZER_VERSION}
 
 
 def build_index(files: list[Path], out: Path, options: BuildOptions, force: bool = False, quiet: bool = False) -> int:

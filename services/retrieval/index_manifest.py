@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import agentrl
+from agentrl import __version__
 from agentrl.errors import UserInputError, suggest
 from agentrl.services.common.logs import log
 from agentrl.services.retrieval.text_analysis import NO_STEMMER
@@ -97,7 +97,7 @@ def _sha256(path: Path) -> str:
 
 def find_versions(kind: str, settings: dict[str, Any]) -> dict[str, str]:
     """What is installed here of what makes and searches such an index."""
-    found = {"agentrl": agentrl.__version__, "python": platform.python_version()}
+    found = {"agentrl": __version__, "python": platform.python_version()}
     packages = ["numpy"]
     if kind != "dense":
         packages += ["bm25s"] if settings["stemmer"] == NO_STEMMER else ["bm25s", "PyStemmer"]

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.services.common.server_folder import server_folder
-from agentrl.services.retrieval.index_build import BuildOptions, build_index
+from agentrl.services.retrieval.build_options import BuildOptions
+from agentrl.services.retrieval.index_build import build_index
 
 SAMPLE_CORPUS = Path(__file__).with_name("sample_corpus.jsonl")
 

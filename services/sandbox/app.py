@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import agentrl
+from agentrl import __version__
 from agentrl.services.common.client_disconnect import answer_disconnected, cancel_on_disconnect
 from agentrl.services.common.standard_routes import Problem, add_standard_routes, problem_responses
 from agentrl.services.sandbox.admission import Busy
@@ -76,7 +76,7 @@ def create_app(options: SandboxOptions, token: str | None = None) -> FastAPI:
 
     app = FastAPI(
         title="agentrl sandbox",
-        version=agentrl.__version__,
+        version=__version__,
         description="Runs code apart from the machine and from other runs. `/run_code` is SandboxFusion's protocol.",
         lifespan=lifespan,
     )

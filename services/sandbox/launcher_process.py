@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from agentrl.services.sandbox.isolation import Isolation
+from agentrl.services.sandbox.isolation import Isolation
 
 
 @dataclass(frozen=True, slots=True)

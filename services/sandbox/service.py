@@ -13,7 +13,8 @@ from fastapi import HTTPException
 from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox.admission import Admission, Busy
 from agentrl.services.sandbox.filesystem_layout import make_layout
-from agentrl.services.sandbox.isolation import UIDS_PER_SERVER, Isolation, choose_isolation, first_uid
+from agentrl.services.sandbox.isolation import Isolation
+from agentrl.services.sandbox.isolation_choice import UIDS_PER_SERVER, choose_isolation, first_uid
 from agentrl.services.sandbox.judge import AssertCheck, conclude, judge
 from agentrl.services.sandbox.jupyter import run_cells
 from agentrl.services.sandbox.languages import Language, find_language, installed_languages

@@ -15,13 +15,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from agentrl.services.sandbox.isolation import Isolation
 from agentrl.services.sandbox.launcher_process import LauncherProcess, launcher_pipes, wait_readable
 from agentrl.services.sandbox.process_tree import adopting_orphans, children, is_dead, is_namespace_init
-
-if TYPE_CHECKING:
-    from agentrl.services.sandbox.isolation import Isolation
 
 _START_S = 20.0
 _ANSWER_S = 20.0

@@ -19,9 +19,10 @@ import pytest
 import agentrl
 from agentrl.errors import DataError, UserInputError
 from agentrl.services.retrieval import bm25, index_manifest
+from agentrl.services.retrieval.build_options import BuildOptions
 from agentrl.services.retrieval.corpus_shards import Shard
 from agentrl.services.retrieval.index import Index
-from agentrl.services.retrieval.index_build import BuildOptions, build_index
+from agentrl.services.retrieval.index_build import build_index
 from agentrl.services.retrieval.index_manifest import content_hash
 from agentrl.services.sandbox.process_tree import children, is_dead
 
@@ -45,7 +46,8 @@ def test_worker_processes_build_the_same_index(build: Build, tmp_path: Path) -> 
 BUILD = """
 import sys, time
 from pathlib import Path
-from agentrl.services.retrieval.index_build import BuildOptions, build_index
+from agentrl.services.retrieval.build_options import BuildOptions
+from agentrl.services.retrieval.index_build import build_index
 from agentrl.services.retrieval.corpus import Corpus
 
 def blocks(corpus):

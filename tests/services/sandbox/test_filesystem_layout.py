@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from agentrl.errors import UserInputError
 from agentrl.services.sandbox.filesystem_layout import GUEST, make_layout
-from agentrl.services.sandbox.isolation import choose_isolation
+from agentrl.services.sandbox.isolation_choice import choose_isolation
 from agentrl.services.sandbox.languages import installed_languages
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import SandboxOptions

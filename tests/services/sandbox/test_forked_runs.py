@@ -19,7 +19,7 @@ import pytest
 from sandbox_service import Server, children, is_zygote, process_flags
 
 from agentrl.services.sandbox.filesystem_layout import make_layout
-from agentrl.services.sandbox.isolation import choose_isolation
+from agentrl.services.sandbox.isolation_choice import choose_isolation
 from agentrl.services.sandbox.launcher_process import make_run_folder
 from agentrl.services.sandbox.zygote_pool import ZygotePool
 

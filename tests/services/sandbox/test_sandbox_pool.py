@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from agentrl.services.sandbox.filesystem_layout import make_layout
-from agentrl.services.sandbox.isolation import choose_isolation
+from agentrl.services.sandbox.isolation_choice import choose_isolation
 from agentrl.services.sandbox.sandbox_pool import SandboxPool
 
 UIDS = range(1_900_100, 1_900_110)
