@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agentrl.chat.probe import TemplateReport, shows_parallel_results
+from agentrl.chat.probe import TemplateReport, probe_template, shows_parallel_results
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.formats import detect
 from agentrl.chat.turns import ANY_TOOL
@@ -57,9 +57,9 @@ def conformance(renderer: ChatRenderer, tools: Sequence[JsonDict] | None = None)
         renderer: tokenizer and template.
         tools: schemas that a run would offer, which must then work; None: a neutral tool, which need not.
     """
-    report = renderer.probe(tools or [ANY_TOOL])
+    report = probe_template(renderer, tools or [ANY_TOOL])
     if report.refused:
-        report = renderer.probe(tools, [role for role in ("tool", "user") if _can_follow(renderer, role)])
+        report = probe_template(renderer, tools, [role for role in ("tool", "user") if _can_follow(renderer, role)])
     lines = [_prefix(report), _end_of_turn(renderer), _separator(renderer), *_tools(renderer, tools)]
     return Conformance((*lines, _thinking(renderer), _call_format(renderer)), report)
 

@@ -6,6 +6,7 @@ import logging
 import re
 from dataclasses import dataclass
 
+from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config import RunConfig, check_config
 from agentrl.data.dataset import RLHFDataset
@@ -39,7 +40,7 @@ def prepare(config: RunConfig) -> RunInputs:
     setup = RolloutSetup.load(config)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])
     after = [*(["tool"] if tools else []), *(["user"] if setup.interactions else [])]
-    report = setup.renderer.probe([tool.schema for tool in tools] or None, after)
+    report = probe_template(setup.renderer, [tool.schema for tool in tools] or None, after)
     if report.message:
         LOG.warning("%s", report.message)
     train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)
