@@ -30,7 +30,7 @@ RESULT = "seconds per step:"
 def run_agentrl(demo: Path, steps: int) -> list[float]:
     """Step times of the demo recipe without validation."""
     from agentrl.config import load_config
-    from agentrl.observability.trackers import Tracker
+    from agentrl.observability.tracker import Tracker
     from agentrl.trainer.run import run_training
 
     class Clock(Tracker):

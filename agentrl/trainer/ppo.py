@@ -13,7 +13,8 @@ from agentrl.data_proto import DataProto
 from agentrl.errors import EngineError, FailureBudgetError, HealthError
 from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
-from agentrl.observability.trackers import RunInfo, Tracker, Trackers, make_trackers
+from agentrl.observability.tracker import RunInfo, Tracker
+from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor

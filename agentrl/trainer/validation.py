@@ -12,7 +12,7 @@ import numpy as np
 
 from agentrl.data_proto import DataProto
 from agentrl.observability.rollout_log import Decode, rows, write_rollouts
-from agentrl.observability.trackers import Conversation
+from agentrl.observability.tracker import ValidationConversation
 from agentrl.trainer.metrics import Metrics, spread
 from agentrl.types import Sample
 
@@ -28,7 +28,7 @@ class ValidationResult:
     """What one validation gave."""
 
     metrics: Metrics
-    conversations: list[Conversation]
+    conversations: list[ValidationConversation]
 
 
 class Validator:
@@ -89,10 +89,10 @@ class Validator:
                 samples, self._n, step=step, weight_version=weight_version, validate=True, first_group=start
             )
 
-    def _conversations(self, done: DataProto, step: int) -> list[Conversation]:
+    def _conversations(self, done: DataProto, step: int) -> list[ValidationConversation]:
         shown = done[: min(self._show, len(done))]
         return [
-            Conversation(record["data_source"], record["input"], record["output"], record["score"])
+            ValidationConversation(record["data_source"], record["input"], record["output"], record["score"])
             for record in rows(shown, step, self._decode)
         ]
 

@@ -13,7 +13,8 @@ from agentrl.cli.demo.model import build_model
 from agentrl.config import RunConfig, load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError
-from agentrl.observability.trackers import Tracker, make_trackers
+from agentrl.observability.tracker import Tracker
+from agentrl.observability.trackers import make_trackers
 from agentrl.plugins import load_tools
 
 RECIPE = "demo_sft"
