@@ -36,6 +36,7 @@ GUIDE = (
     "docs/rewards.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/token_rules.md",
 )
 SAID = {
     "docs/services.md": (
