@@ -188,4 +188,4 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
             there = page.parent / target if target else page
             assert there.exists(), f"{page.name} links to {target}, which does not exist"
-            assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}, not a heading there"
+            assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}, no heading"
