@@ -20,7 +20,7 @@ class Finish:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class GenerationRequest:
     """A prompt, what was sampled so far, and where its keys and values are."""
 
     rid: str
@@ -80,7 +80,7 @@ class Request:
 class Progress:
     """What the engine's thread had appended to a request when it told about it."""
 
-    request: Request
+    request: GenerationRequest
     count: int
     """Tokens sampled."""
     finish: Finish | None

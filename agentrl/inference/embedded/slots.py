@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.inference.embedded.kv_cache import LENGTH_STEP, KVCache
-from agentrl.inference.embedded.request import Request
+from agentrl.inference.embedded.request import GenerationRequest
 from agentrl.inference.embedded.sampler import RowTable
 
 Ints = NDArray[np.int64]
@@ -43,7 +43,7 @@ class SlotTable:
         self.used = np.zeros(0, np.int64)
         self.stale = np.zeros(0, np.bool_)
         self.owned = np.zeros(0, np.bool_)
-        self.owners: list[Request | None] = []
+        self.owners: list[GenerationRequest | None] = []
         self.rows = RowTable.new(max_slots, cache.spec.vocab_size)
         self._clock = 0
         first = (max_slots, max_length) if not reuse else (min(max_slots, FIRST_SLOTS), min(max_length, LENGTH_STEP))
@@ -63,7 +63,7 @@ class SlotTable:
         """Whether all slots have owners and memory for more is not there."""
         return bool(self.owned.all()) and len(self.owners) >= self.slots_for(self.cache.length)
 
-    def place(self, request: Request) -> bool:
+    def place(self, request: GenerationRequest) -> bool:
         """Find a slot for a request and take over the longest prefix that is computed already.
 
         Returns:
@@ -120,7 +120,7 @@ class SlotTable:
         for hole, slot in zip(holes, reversed(active[active >= count].tolist()), strict=True):
             self._swap(hole, slot)
 
-    def reserve(self, length: int) -> list[Request]:
+    def reserve(self, length: int) -> list[GenerationRequest]:
         """Make every slot at least `length` tokens long.
 
         Returns:
@@ -142,7 +142,7 @@ class SlotTable:
         self._resize(slots, new)
         return retracted
 
-    def _longest_prefix(self, ids: NDArray[np.int32], request: Request) -> tuple[int | None, int]:
+    def _longest_prefix(self, ids: NDArray[np.int32], request: GenerationRequest) -> tuple[int | None, int]:
         """The slot with the longest computed prefix of the ids; no slot: wait for the one that computes it now."""
         if not self.reuse:
             return 0, 0
