@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
-from agentrl.config import RunConfig, check_config
+from agentrl.config import RunConfig, check_run_config
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError, PluginError
@@ -35,7 +35,7 @@ def prepare(config: RunConfig) -> RunInputs:
     Raises:
         UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
     """
-    check_config(config)
+    check_run_config(config)
     _check_trainer(config)
     setup = RolloutSetup.load(config)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])

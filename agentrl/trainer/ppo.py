@@ -117,7 +117,7 @@ class RayPPOTrainer:
         policy, algorithm = config.actor_rollout_ref, config.algorithm
         rollouts, batches = self._roll_out(step, timer)
         metrics |= {"rollout/gen_batches": batches}
-        metrics |= m.rollout_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
+        metrics |= m.rollout_batch_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
         metrics |= degeneracy_metrics(rollouts)
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)

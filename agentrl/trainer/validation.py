@@ -13,7 +13,8 @@ import numpy as np
 from agentrl.data_proto import DataProto
 from agentrl.observability.rollout_log import Decode, rows, write_rollouts
 from agentrl.observability.tracker import ValidationConversation
-from agentrl.trainer.metrics import Metrics, spread
+from agentrl.rollout.report import mean_max_min
+from agentrl.trainer.metrics import Metrics
 from agentrl.types import Sample
 
 Generate = Callable[[DataProto], DataProto]
@@ -141,7 +142,7 @@ def score_metrics(fields: dict[str, np.ndarray], n: int) -> Metrics:
     for source, prompts in groups.items():
         metrics |= _source_metrics(source, list(prompts.values()), fields, n)
     turns = fields["num_turns"].astype(np.float64)
-    return metrics | spread("val-aux/num_turns", turns)
+    return metrics | mean_max_min("val-aux/num_turns", turns)
 
 
 def _source_metrics(source: str, prompts: list[list[int]], fields: dict[str, np.ndarray], n: int) -> Metrics:
