@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
-from agentrl.config.schema import accepts, describe, find_field, section_of
+from agentrl.config.schema import accepts, describe_field, find_field, section_of
 from agentrl.config.value_tree import Tree, leaves, set_value
 from agentrl.config.verl_keys import translate
 from agentrl.errors import ConfigError
@@ -38,7 +38,7 @@ class Recipe:
                 if isinstance(value, str) and value.startswith("${"):
                     set_value(self.tree, key, value)
                 elif value:  # `critic:` with nothing below it says nothing
-                    self.problems.append(f"{key}: got {value!r}, wanted {describe(known)}")
+                    self.problems.append(f"{key}: got {value!r}, wanted {describe_field(known)}")
                 continue
             set_value(self.tree, key, value)
             if folder is None:

@@ -26,7 +26,7 @@ class _UnresolvedError(Exception):
     """A reference that leads nowhere; the message says why."""
 
 
-def resolve(recipe: Recipe, model: type[Section]) -> None:
+def resolve_references(recipe: Recipe, model: type[Section]) -> None:
     """Replace every `${section.key}`, `${oc.env:NAME}`, `${oc.env:NAME,default}` and `${NAME}`, then find the paths.
 
     Problems are added to the recipe; the value stays as it was.

@@ -8,7 +8,7 @@ import re
 import pytest
 from recipes import overrides
 
-from agentrl.config import RunConfig, check_config, load_config
+from agentrl.config import RunConfig, check_run_config, load_config
 from agentrl.errors import ConfigError
 
 
@@ -176,4 +176,4 @@ def test_configurations_built_in_python_are_checked_too() -> None:
     config = RunConfig()
     config.actor_rollout_ref.model.path = "/m"
     with pytest.raises(ConfigError, match=r"data\.train_files: not given"):
-        check_config(config)
+        check_run_config(config)

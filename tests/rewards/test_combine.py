@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config import check_config
+from agentrl.config import check_run_config
 from agentrl.config.root import CombineConfig, RunConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.interfaces import RewardResult
@@ -75,7 +75,7 @@ def test_settings_that_cannot_work(tiny_model_dir: Path) -> None:
 
     def problems() -> str:
         with pytest.raises(ConfigError) as caught:
-            check_config(config)
+            check_run_config(config)
         return str(caught.value)
 
     assert "reward_model.combine: outcome, turn and tool are all 0" in problems()

@@ -13,7 +13,7 @@ import torch
 from rollout_helpers import ANSWER, MakeEngine, batch_of, sample
 from sandbox_server import Sandbox
 
-from agentrl.config import check_config
+from agentrl.config import check_run_config
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError, PluginError, ToolServiceError
@@ -203,7 +203,7 @@ def test_settings_that_cannot_work(config: RunConfig, tmp_path: Path) -> None:
     cache = config.actor_rollout_ref.rollout.multi_turn.tool_cache
     cache.mode = "record"
     with pytest.raises(ConfigError, match=r"tool_cache\.path: not given, wanted a folder for `mode: record`"):
-        check_config(config)
+        check_run_config(config)
     cache.mode, cache.path = "replay", str(tmp_path / "nothing")
     with pytest.raises(ConfigError, match=r"nothing', which holds no recorded results"):
         AgentLoopManager(config, [])
