@@ -98,11 +98,11 @@ def calculator(expression: str) -> str:
     Returns:
         Its value.
     """
-    from agentrl.data.preprocess.expressions import canonical, evaluate
+    from agentrl.data.preprocess.expressions import canonical, exact_value
     from agentrl.errors import AgentRLError
 
     try:
-        return canonical(evaluate(expression))
+        return canonical(exact_value(expression))
     except (AgentRLError, ArithmeticError, ValueError, SyntaxError) as error:
         return f"error: {error}"
 

@@ -196,3 +196,33 @@ def test_broad_except_only_at_the_two_boundaries(path: Path) -> None:
         if isinstance(node, ast.ExceptHandler):
             name = ast.unparse(node.type) if node.type else ""
             assert name not in ("", "Exception"), f"{path.relative_to(ROOT)}:{node.lineno} catches everything"
+
+
+SAME_NAME_ALLOWED = {
+    "main": "the entry point of a command",
+    "compute_score": "the name that a score function has by contract",
+    "register": "verl's decorator of worker methods, and the one of plug-ins",
+    "gpg": "the paper's name of its advantage and of its loss",
+    "PolicyLoss": "the class goes with the update's own pass",
+}
+
+
+def public_definitions(path: Path) -> Iterator[str]:
+    """Public classes and functions at the top of a module, but not commands: those are named as a user types them."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if not any(".command(" in ast.unparse(decorator) for decorator in node.decorator_list):
+            yield node.name
+
+
+def test_one_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in [*core_files(), *plugin_files()]:
+        if "verl" in path.parts or "services" in path.parts:  # verl's own names, for its plug-ins
+            continue
+        for name in public_definitions(path):
+            homes.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: places for name, places in homes.items() if len(places) > 1}
+    assert {name: places for name, places in twice.items() if name not in SAME_NAME_ALLOWED} == {}
+    assert set(SAME_NAME_ALLOWED) == set(twice), "an allowed name that is not needed any more"

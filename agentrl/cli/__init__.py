@@ -89,7 +89,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="Folder for the Hugging Face model; must not exist.")],
 ) -> None:
     """Copy the trained policy of a checkpoint to a Hugging Face folder."""
-    from agentrl.cli.export import export as run
+    from agentrl.cli.export import export_policy as run
 
     run(checkpoint, out)
 

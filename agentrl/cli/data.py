@@ -14,7 +14,7 @@ app = typer.Typer(help="Make datasets, and look at them.", no_args_is_help=True)
 Out = Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")]
 
 
-class Variant(StrEnum):
+class Gsm8kVariant(StrEnum):
     """How GSM8K is asked."""
 
     plain = "plain"
@@ -29,7 +29,9 @@ def gsm8k(
         str, typer.Option(help="Folder with train.jsonl and test.jsonl, a training jsonl file, or `hub`.")
     ] = "hub",
     test_source: Annotated[str | None, typer.Option(help="Test jsonl file, where --source has none.")] = None,
-    variant: Annotated[Variant, typer.Option(help="Answer at once, with tools, or to a checking user.")] = Variant.tool,
+    variant: Annotated[
+        Gsm8kVariant, typer.Option(help="Answer at once, with tools, or to a checking user.")
+    ] = Gsm8kVariant.tool,
 ) -> None:
     """Make rows from GSM8K."""
     from agentrl.data.preprocess.gsm8k import write_gsm8k
@@ -61,7 +63,7 @@ def show(
     prompt_key: Annotated[str, typer.Option(help="Column of the prompt.")] = "prompt",
 ) -> None:
     """Check every row, print some, and the percentiles of the prompt lengths."""
-    from agentrl.cli.show import show as run
+    from agentrl.cli.show import show_rows as run
 
     run(file, rows, tokenizer, prompt_key)
 

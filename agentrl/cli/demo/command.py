@@ -15,7 +15,7 @@ from rich.console import Console
 
 from agentrl.cli.demo import report
 from agentrl.cli.demo.show import TrainingShow, WarmStartShow
-from agentrl.cli.demo.warm_start import DEMO_FOLDER, WarmStart, prepare
+from agentrl.cli.demo.warm_start import DEMO_FOLDER, WarmStart, prepare_warm_start
 from agentrl.cli.errors import INTERRUPTED
 from agentrl.config import RunConfig, load_config
 from agentrl.errors import CheckpointError, UserInputError
@@ -63,7 +63,8 @@ def _command(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Make the warm start again though it is there.")] = False,
     prepare_only: Annotated[
-        bool, typer.Option("--prepare", help="Write data and warm start for `agentrl train configs/demo.yaml`; stop.")
+        bool,
+        typer.Option("--prepare", help="Write data and warm start for `agentrl train configs/demo.yaml`; stop."),
     ] = False,
     warm_start_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the warm start. Default: 700.")] = None,
 ) -> None:
@@ -123,7 +124,7 @@ def _warm_start(options: DemoOptions, console: Console) -> WarmStart:
         "Warm start: a tiny random model imitates mixed demonstrations (some ignore the tool, some misuse it)."
     )
     trackers = [WarmStartShow(console), *make_trackers(["jsonl"])]
-    start = prepare(
+    start = prepare_warm_start(
         options.out,
         trackers,
         from_gsm8k=options.from_gsm8k,

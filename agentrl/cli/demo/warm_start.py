@@ -34,7 +34,7 @@ class WarmStart:
     """True when an earlier run had made it."""
 
 
-def prepare(
+def prepare_warm_start(
     out: Path,
     trackers: Sequence[Tracker],
     *,
@@ -100,7 +100,7 @@ def prepare_if_missing(config: RunConfig) -> None:
 
     console = Console()
     console.print(f"There is no warm start in {DEMO_FOLDER} yet: making it.", soft_wrap=True, highlight=False)
-    prepare(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
+    prepare_warm_start(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
 
 
 def refuse_if_missing(config: RunConfig) -> None:
