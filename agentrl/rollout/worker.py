@@ -179,9 +179,7 @@ class AgentLoopWorker:
         if session.interaction is not None:
             kwargs = {key: value for key, value in sample.interaction_kwargs.items() if key != "name"}
             await _in_time(session.interaction.start_interaction(**kwargs), self._setup.limits.tool_timeout_s)
-        params = sampling_params(
-            self._setup.config, self._setup.renderer.stop_token_ids, validate=session.step.validate
-        )
+        params = sampling_params(self._setup.config, validate=session.step.validate)
         return await loop.run(
             params,
             messages=[dict(message) for message in sample.prompt],

@@ -262,3 +262,22 @@ def test_engines_of_the_run_are_not_waited_for(
     engine.engine.healthy = True
     engine.engine.faults.clear()
     assert len(manager.generate_sequences(batch_of([sample(i) for i in range(10)]))) == 10
+
+
+def test_an_engine_that_hangs_opens_the_gate(
+    config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager
+) -> None:
+    """Its health check passes: only the turn's deadline shows that it hangs, and it must reach the gate."""
+    rollout = config.actor_rollout_ref.rollout
+    rollout.outage.failures, rollout.agent.max_in_flight = 3, 1
+    rollout.multi_turn.turn_timeout_s = 0.2
+    engine = make_engine()
+    engine.engine.faults.extend(["hang"] * 1000)
+    with pytest.raises(FailureBudgetError) as caught:
+        make_manager(engine.address).generate_sequences(batch_of([sample(i) for i in range(20)]))
+    said = f"{engine.address} gave no answer within 0.2 s"
+    assert f"3 x timeout: EngineTimeout: {said}" in str(caught.value)
+    assert f"17 x env_error: ServiceDownError: not started, the engine is down: {said}" in str(caught.value)
+    assert len(engine.requests) == 3
+    asked = [request["rid"] for request in engine.requests]
+    assert engine.engine.aborted[:2] == asked[:2]
