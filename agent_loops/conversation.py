@@ -6,11 +6,10 @@ them.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 
-from agentrl.errors import DataError, ToolServiceError
+from agentrl.errors import DataError
 from agentrl.interfaces import LoopContext
 from agentrl.types import (
     AgentLoopOutput,
@@ -141,14 +140,10 @@ class Conversation:
 
     async def ask_interaction(self) -> InteractionResponse | None:
         """Let the row's interaction answer and score the last turn; None where the row has no interaction."""
-        interaction, timeout_s = self._context.interaction, self._context.limits.tool_timeout_s
+        interaction = self._context.interaction
         if interaction is None:
             return None
-        try:
-            async with asyncio.timeout(timeout_s):
-                response = await interaction.generate_response([dict(message) for message in self.messages])
-        except TimeoutError as error:
-            raise ToolServiceError(f"the interaction took longer than {timeout_s:g} s") from error
+        response = await interaction.generate_response([dict(message) for message in self.messages])
         if response.score is not None:
             self.turn_scores.append(float(response.score))
             self._score_turns.append(self._assistant_turns - 1)

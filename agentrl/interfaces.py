@@ -238,7 +238,7 @@ class LoopContext:
     tools: ToolRunner
     """Started; the worker releases them."""
     interaction: BaseInteraction | None
-    """Started; the worker finalizes it."""
+    """Started; the worker finalizes it. Each of its calls has a deadline (`tool_timeout_s`)."""
     limits: LoopLimits
     new_trajectory: Callable[[list[int]], Trajectory]
     """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report partial work."""

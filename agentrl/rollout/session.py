@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, LoopContext
+from agentrl.rollout.guarded_interaction import GuardedInteraction
 from agentrl.rollout.records import Job, StepInfo
 from agentrl.rollout.seeds import sampling_seed
 from agentrl.rollout.service_gate import ENGINE, ServiceGate
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.rollout.tools.context import ToolContexts
-from agentrl.rollout.tools.shared import ToolHost
-from agentrl.rollout.tools.toolset import ToolSet
+from agentrl.rollout.tools.shared import WorkerTools
+from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.rollout.turn_params import TurnParams
-from agentrl.rollout.watched import WatchedInteraction
 from agentrl.trajectory import ContextIds, Trajectory
 from agentrl.types import GenerationOutput, JsonDict, Sample
 
@@ -46,7 +46,7 @@ class Session:
 
     @classmethod
     def open(
-        cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router, gate: ServiceGate, host: ToolHost
+        cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router, gate: ServiceGate, worker: WorkerTools
     ) -> Session:
         """Build a trajectory's own tools and interaction; nothing has started yet."""
         sample = _own(job.sample)
@@ -56,20 +56,21 @@ class Session:
             setup.tools_of(sample),
             limits=setup.limits,
             renderer=setup.renderer,
-            tools_kwargs=sample.tools_kwargs,
-            available=[spec.name for spec in setup.offered_tools(sample)],
-            gate=gate,
-            host=host,
-            cache=host.cache_of(job, step),
-            contexts=ToolContexts(sample),
+            row=RowTools(
+                kwargs=sample.tools_kwargs,
+                available=[spec.name for spec in setup.offered_tools(sample)],
+                contexts=ToolContexts(sample),
+                records=worker.records_of(job, step),
+            ),
+            worker=worker,
         )
         mode = "val" if step.validate else "train"
         trajectory_id = f"{mode}-{step.global_step}-{job.row}-{time.monotonic_ns():x}"
         interaction = None
         if spec is not None:
             own = spec.build()
-            own.scope = host.scope
-            interaction = WatchedInteraction(own, spec.name, gate)
+            own.scope = worker.scope
+            interaction = GuardedInteraction(own, spec.name, setup.limits.tool_timeout_s, gate)
         params = TurnParams(setup.limits, setup.renderer.stop_token_ids)
         return cls(job, step, setup, router, trajectory_id, gate, tools, interaction, params)
 
