@@ -55,8 +55,11 @@ def spread(name: str, values: torch.Tensor | np.ndarray | Sequence[float]) -> Me
 
 
 def reward_metrics(batch: DataProto) -> Metrics:
-    """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic."""
-    mask = batch.batch["response_mask"].bool()
+    """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic.
+
+    Of tokens only those count that are trained on: elsewhere the values may stand in for ones that are not finite.
+    """
+    mask = batch.batch["loss_mask"].bool()
     metrics = {
         **spread("critic/rewards", batch.batch["token_level_rewards"].sum(-1)),
         **spread("critic/advantages", batch.batch["advantages"][mask]),
