@@ -111,7 +111,7 @@ def check_trainable(rows: Sequence[RolloutRow]) -> None:
     """Stop the run when a batch has nothing to train on.
 
     Raises:
-        FailureBudgetError: every trajectory failed or has an empty mask.
+        FailureBudgetError: every trajectory failed or has an empty loss mask.
     """
     empty = sum(row.is_untrainable for row in rows)
     if empty and all(row.is_left_out for row in rows):

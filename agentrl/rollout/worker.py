@@ -221,12 +221,12 @@ class AgentLoopWorker:
             result = await self._score(session, output, row)
             row.metrics["compute_score"] = time.perf_counter() - started
             weights = self._setup.config.reward_model.combine
-            whole = combine(result, row.extra, output.response_mask, row.tokens.mask.tolist(), weights)
+            whole = combine(result, row.extra, output.response_mask, weights)
             row.score, row.reward_extra, row.placed = whole.score, whole.extra, whole.placed
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:
-        """Narrow the mask to what the run trains on; False when nothing is left of it. Validation scores everything."""
+        """Narrow the loss mask to what the run trains on; False when nothing is left. Validation scores everything."""
         if session.step.validate or session.loop is None:
             return True
         parser, schemas = session.loop.parser, session.tools.schemas
@@ -234,7 +234,7 @@ class AgentLoopWorker:
         by_tool = row.stop_reason is StopReason.STOP_TOOL
         decode = self._setup.renderer.decode
         row.tokens = self._setup.training.narrow(row.tokens, decode, parse, answered_by_tool=by_tool)
-        return bool(row.tokens.mask.any())
+        return bool(row.tokens.loss_mask.any())
 
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:

@@ -45,8 +45,11 @@ class StageTimer:
 
 
 def reward_metrics(batch: DataProto) -> Metrics:
-    """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic."""
-    mask = batch.batch["response_mask"].bool()
+    """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic.
+
+    Of tokens only those count that are trained on: elsewhere the values may stand in for ones that are not finite.
+    """
+    mask = batch.batch["loss_mask"].bool()
     metrics = {
         **mean_max_min("critic/rewards", batch.batch["token_level_rewards"].sum(-1)),
         **mean_max_min("critic/advantages", batch.batch["advantages"][mask]),

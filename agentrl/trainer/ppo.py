@@ -58,7 +58,6 @@ class RayPPOTrainer:
             batch_size=config.data.val_batch_size,
             decode=self.inputs.renderer.decode,
             exact=self.inputs.renderer.encoder.decode,
-            narrowed=config.actor_rollout_ref.rollout.multi_turn.narrows_mask,
             dump_folder=_path(config.trainer.validation_data_dir),
             show=config.trainer.log_val_generations,
         )
@@ -213,9 +212,8 @@ class RayPPOTrainer:
         self.trackers.on_rollouts(step, rollouts)
         folder = _path(self.config.trainer.rollout_data_dir)
         if folder is not None:
-            renderer, turns = self.inputs.renderer, self.config.actor_rollout_ref.rollout.multi_turn
-            exact, narrowed = renderer.encoder.decode, turns.narrows_mask
-            write_rollouts(folder, step, [rollouts], renderer.decode, exact=exact, narrowed=narrowed)
+            renderer = self.inputs.renderer
+            write_rollouts(folder, step, [rollouts], renderer.decode, exact=renderer.encoder.decode)
 
     def _resume(self) -> None:
         """Load the checkpoint to go on from, if any, and give the engines the weights."""

@@ -41,7 +41,6 @@ class Validator:
         batch_size: rows at a time; None: all.
         decode: ids to text.
         exact: ids to text without any loss, as `write_rollouts` takes it.
-        narrowed: whether the run's masks leave sampled tokens out.
         dump_folder: where each validation's rollouts are written; None: nowhere.
         show: how many conversations to return for the trackers.
     """
@@ -54,14 +53,13 @@ class Validator:
         batch_size: int | None,
         decode: Decode,
         exact: Decode | None = None,
-        narrowed: bool = False,
         dump_folder: Path | None = None,
         show: int = 0,
     ) -> None:
         self._samples = list(samples)
         self._n = n
         self._batch_size = batch_size or max(len(self._samples), 1)
-        self._decode, self._exact, self._narrowed = decode, exact, narrowed
+        self._decode, self._exact = decode, exact
         self._dump_folder = dump_folder
         self._show = show
 
@@ -69,7 +67,7 @@ class Validator:
         """Validate with the weights that the engines serve now."""
         parts = [generate(batch) for batch in self._batches(step, weight_version)]
         if self._dump_folder is not None:
-            write_rollouts(self._dump_folder, step, parts, self._decode, exact=self._exact, narrowed=self._narrowed)
+            write_rollouts(self._dump_folder, step, parts, self._decode, exact=self._exact)
         fields = {
             name: np.concatenate([part.non_tensor_batch[name] for part in parts])
             for name in ("uid", "data_source", "score", "num_turns", "num_tool_calls", "reward_extra_info")

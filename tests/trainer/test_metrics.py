@@ -26,6 +26,7 @@ def batch() -> DataProto:
             "prompts": torch.ones(2, 4, dtype=torch.long),
             "attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]),
             "response_mask": mask,
+            "loss_mask": mask,
             "token_level_scores": torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
             "token_level_rewards": torch.tensor([[-0.25, 0.0, 1.0], [0.0, 0.0, 0.0]]),
             "advantages": torch.tensor([[2.0, 99.0, 4.0], [-3.0, 99.0, 99.0]]),
