@@ -113,7 +113,6 @@ class Isolation:
             "inside": self.layout.inside,
             "shown": self.layout.shown,
             "own_users": self.own_users,
-            "terminals": self.level == "bubblewrap",
             "shm_bytes": SHM_MB * MIB,
             "tmp_bytes": self.layout.tmp_mb * MIB,
             "seccomp": None if self.seccomp_file is None else self.seccomp_file.read_bytes(),
@@ -249,6 +248,6 @@ def _try(isolation: Isolation, folder: Path, uid: int | None, started: Started) 
     os.close(started.stdout)
     if code == 0:
         return None
-    text = errors.decode(errors="replace").strip().splitlines()
+    text = [line for line in errors.decode(errors="replace").strip().splitlines() if "dmesg(1)" not in line]
     reason = text[-1] if text else f"a trial ended with code {code}"
     return f"{isolation.layout.python} does not run in it: {reason}"

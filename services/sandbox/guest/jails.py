@@ -56,6 +56,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     last = ending.Ending()
     gc.freeze()  # collections leave alone what is here already, and so do not copy it
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    _socket.sethostname("sandbox")
     _become_orphan(socket)
     _serve(socket, setup)
     try:
@@ -152,9 +153,8 @@ def _mount(setup: dict[str, Any], name: str) -> None:
     for part in _READ_ONLY:
         if os.path.exists(f"/proc/{part}"):
             kernel.bind_read_only(f"/proc/{part}", f"/proc/{part}")
-    if setup["terminals"]:
-        options = "newinstance,ptmxmode=0666,mode=620"
-        kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
+    options = "newinstance,ptmxmode=0666,mode=620"
+    kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
     for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
         kernel.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
     for path, fd in covered:  # an interpreter may lie there
