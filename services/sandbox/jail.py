@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrl.services.common.home import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.processes import descendants, kill_tree, signal_quietly
+from agentrl.services.sandbox.processes import descendants, kill_tree, signal_quietly, threads_of
 from agentrl.services.sandbox.starting import Started, message
 from agentrl.services.sandbox.streams import Drain, Feed
 
@@ -119,6 +119,10 @@ class Jail:
         Raises:
             SandboxFault: it cannot start.
         """
+        if self.owner is None and not self.isolation.has_own_root:
+            # The kernel counts every thread of the user, and this one is the server's, who has others.
+            limits = job["limits"]
+            job = {**job, "limits": {**limits, "RLIMIT_NPROC": limits["RLIMIT_NPROC"] + threads_of(os.geteuid())}}
         await self.send({"uid": self.owner, "folder": self.isolation.folder_inside(self.folder), **job})
         await self._expect(b"S")
         self.began_at = time.monotonic()

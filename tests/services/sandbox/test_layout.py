@@ -96,7 +96,9 @@ async def test_what_lies_beside_an_installation_is_not_shown(tmp_path: Path, lev
     assert "diary" not in told["stdout"]
     assert f"{tmp_path}/project ['venv']" in lines
     assert f"{tmp_path}/project/venv ['bin', 'include', 'lib', 'lib64', 'pyvenv.cfg']" in lines
-    assert told["stderr"].splitlines()[-1].startswith("PermissionError")
+    assert not (tmp_path / "x").exists()
+    if ROOT:  # else the code's user is the one who made the way there, in its own /tmp
+        assert told["stderr"].splitlines()[-1].startswith("PermissionError")
 
 
 def test_a_program_that_the_code_cannot_see_is_no_language(tmp_path: Path) -> None:

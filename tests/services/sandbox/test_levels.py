@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ from agentrl.services.sandbox.guest import supervise
 from agentrl.services.sandbox.guest.supervise import SHARED
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import Options
-from agentrl.services.sandbox.processes import is_dead
+from agentrl.services.sandbox.processes import is_dead, threads_of
 from agentrl.services.sandbox.protocol import CommandResult, RunCode
 from agentrl.services.sandbox.seccomp import seccomp_program
 from agentrl.services.sandbox.service import open_service
@@ -106,6 +107,16 @@ print("made", flush=True)
         assert result is not None
         assert (result.stdout, result.stderr) == ("made\n", "")
     assert [path for folder in SHARED for path in Path(folder).glob(f"{name}*")] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+def test_threads_of_a_user_are_counted() -> None:
+    uid = 1_900_302
+    assert threads_of(uid) == 0
+    with subprocess.Popen(["sleep", "60"], user=uid) as process:
+        assert threads_of(uid) == 1
+        process.kill()
+    assert threads_of(uid) == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the server of root gives every run a user of its own")
