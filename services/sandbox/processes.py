@@ -146,5 +146,7 @@ def _proportional(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as stream:
             return sum(int(line.split()[1]) * 1024 for line in stream if line.startswith("Pss:"))
+    except PermissionError:  # as root of a container without the right to trace: what is shared counts for each
+        return _statm(pid)
     except (OSError, ValueError):
         return 0

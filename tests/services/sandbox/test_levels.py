@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from threading import Thread
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ from sandbox_service import Server, children, descendants, needs_level, process_
 from agentrl.cli import main
 from agentrl.errors import UserInputError
 from agentrl.services.common.home import own_folder
-from agentrl.services.sandbox import command
+from agentrl.services.sandbox import command, processes
 from agentrl.services.sandbox.guest import supervise
 from agentrl.services.sandbox.guest.supervise import SHARED
 from agentrl.services.sandbox.metrics import SandboxMetrics
@@ -107,6 +108,16 @@ print("made", flush=True)
         assert result is not None
         assert (result.stdout, result.stderr) == ("made\n", "")
     assert [path for folder in SHARED for path in Path(folder).glob(f"{name}*")] == []
+
+
+def test_memory_counts_where_what_is_shared_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_some(path: str, **options: Any) -> IO[Any]:
+        if path.endswith("/smaps_rollup"):
+            raise PermissionError(path)
+        return open(path, **options)
+
+    monkeypatch.setattr(processes, "open", open_some, raising=False)
+    assert processes.resident_bytes([os.getpid()], 0) > 10 << 20
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")

@@ -122,6 +122,7 @@ def test_time_limit(server: Server) -> None:
 
 
 def test_compile_errors_and_time(server: Server) -> None:
+    needs_language("cpp")
     answer = server.run("int main() { nope }", "cpp")
     assert (answer["status"], answer["run_result"]) == ("Failed", None)
     assert "nope" in answer["compile_result"]["stderr"]
