@@ -72,7 +72,10 @@ def train(
     from agentrl.cli.train import dry_run as show_plan
     from agentrl.cli.train import train_command
 
-    (show_plan if dry_run else train_command)(config, overrides or [])
+    if dry_run:
+        show_plan(config, overrides or [])
+    else:
+        train_command(config, overrides or [])
 
 
 @app.command()
