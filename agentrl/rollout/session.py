@@ -171,7 +171,7 @@ class Request:
 
 def _own(sample: Sample) -> Sample:
     """The row with copies of what plug-ins get of it: the trajectories of a group share the row, and no state."""
-    names = ("reward_model", "tools_kwargs", "interaction_kwargs", "extra_info")
+    names = ("prompt", "reward_model", "tools_kwargs", "interaction_kwargs", "tool_config", "extra_info")
     parts = copy.deepcopy({name: getattr(sample, name) for name in names})
     return replace(sample, **parts)
 
