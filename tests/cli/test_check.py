@@ -50,7 +50,7 @@ def test_smollm2_cannot_show_tools(smollm2_folder: Path) -> None:
     alone = check("--template", smollm2_folder)
     assert alone.exit_code == 0
     assert "'<|im_end|>' (2)" in alone.output
-    assert "the prompt leaves out the tools that a run offers" in alone.output
+    assert "the prompt omits the tools that a run offers" in alone.output
     with_tools = check("--template", smollm2_folder, "--tools", "tools/calculator.yaml")
     assert with_tools.exit_code == 1
     assert "offers (calculator)" in with_tools.output
