@@ -1,4 +1,4 @@
-"""Trackers: where metrics, rollouts and validation conversations of a run go."""
+"""Trackers: they receive the metrics, rollouts and validation conversations of a run."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ METRICS_FILE = "metrics.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a tracker may want to know before the first step."""
+    """What a tracker may need before the first step."""
 
     project: str
     experiment: str
     folder: Path
     total_steps: int
     resumed_from: int | None = None
-    """Step of the checkpoint that the run goes on from; None for a new run."""
+    """Step of the checkpoint that the run resumes from; None for a new run."""
     config: JsonDict = field(default_factory=dict)
     """The resolved configuration, for trackers that show it elsewhere; see `without_secrets`."""
 
     def recall(self, name: str) -> str | None:
-        """What a tracker noted in the folder of this run, if it goes on from a checkpoint."""
+        """The text that a tracker kept in the run folder, if the run resumes from a checkpoint."""
         file = self.folder / name
         return file.read_text(encoding="utf-8") if self.resumed_from is not None and file.is_file() else None
 
     def note(self, name: str, text: str) -> None:
-        """Keep a text in the folder for when the run goes on."""
+        """Keep a text in the run folder for when the run is resumed."""
         (self.folder / name).write_text(text, encoding="utf-8")
 
 
@@ -55,22 +55,22 @@ class Conversation:
 
 
 class Tracker:
-    """Receives what happens in a run. Inherit from it and override what you need; every hook has a default."""
+    """Receives the events of a run. Inherit from it and override what you need; every hook but `log` has a default."""
 
     def on_start(self, run: RunInfo) -> None:
         """Called once before the first step."""
 
     def on_stage(self, step: int, stage: str) -> None:
-        """Called as a stage (`gen`, `update_actor`, …) of a step begins."""
+        """Called when a stage (`gen`, `update_actor`, …) of a step begins."""
 
     def on_rollouts(self, step: int, batch: DataProto) -> None:
         """Called with the trajectories of a training step, before the update."""
 
     def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
-        """Called after a validation with its first `trainer.log_val_generations` conversations."""
+        """Called after a validation with the first `trainer.log_val_generations` conversations."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Called once a step with every number of that step; step 0 holds the validation before training."""
+        """Called once per step with every metric of that step; step 0 is the validation before training."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -78,10 +78,10 @@ class Tracker:
 
 
 class JsonlTracker(Tracker):
-    """One JSON object a step in `{run folder}/metrics.jsonl`; a resumed run goes on after its checkpoint's step."""
+    """One JSON object per step in `{run folder}/metrics.jsonl`; a resumed run continues after its checkpoint's step."""
 
     def on_start(self, run: RunInfo) -> None:
-        """Open the file; steps after the checkpoint will be made again, so their lines go."""
+        """Open the file and drop lines after the checkpoint's step: those steps will run again."""
         self._path = run.folder / METRICS_FILE
         kept = [] if run.resumed_from is None else _lines_up_to(self._path, run.resumed_from)
         self._path.write_text("".join(kept), encoding="utf-8")
@@ -189,7 +189,7 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
 
 
 def without_secrets(config: Any) -> Any:
-    """A configuration whose HTTP headers, which may hold tokens, are blanked."""
+    """The configuration with HTTP headers blanked, since they may hold tokens."""
     if isinstance(config, dict):
         return {
             key: dict.fromkeys(value, "***") if key == "headers" and isinstance(value, dict) else without_secrets(value)
@@ -205,7 +205,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:
-    """Lines of whole records up to `step`; a record that a killed run left half-written is dropped."""
+    """Lines of complete records up to `step`; a record that a killed run left half-written is dropped."""
     kept: list[str] = []
     if not path.is_file():
         return kept
