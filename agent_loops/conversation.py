@@ -6,11 +6,10 @@ them.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 
-from agentrl.errors import DataError, EngineTimeout, ToolServiceError
+from agentrl.errors import DataError
 from agentrl.interfaces import LoopContext
 from agentrl.types import (
     AgentLoopOutput,
@@ -61,9 +60,6 @@ class Conversation:
         self._tools = tools
         self._trajectory = context.new_trajectory(prompt_ids)
         self._sampling_params = dict(sampling_params)
-        if not sampling_params.get("ignore_eos"):
-            stops = {*sampling_params.get("stop_token_ids", ()), *context.renderer.stop_token_ids}
-            self._sampling_params["stop_token_ids"] = sorted(stops)
         self._sampled_ids: list[int] = []
         self._assistant_turns = self._user_turns = 0
         self._tool_rewards: list[float] = []
@@ -77,20 +73,17 @@ class Conversation:
     async def generate(self, stop: Sequence[str] = ()) -> str:
         """Sample one assistant turn and return its text; sets `stop_reason` when nothing may follow it.
 
+        How long a turn may be and how long it may take is not decided here: `context.generate` knows the run's limits.
+
         Args:
             stop: strings that end this turn, besides those of the sampling parameters.
         """
-        limits = self._context.limits
-        budget = min(self._trajectory.remaining, limits.max_tokens_per_turn or self._trajectory.remaining)
-        params = {**self._sampling_params, "max_new_tokens": budget}
+        params = self._sampling_params
         if stop:
-            params["stop"] = [*(params.get("stop") or ()), *stop]
+            params = {**params, "stop": [*(params.get("stop") or ()), *stop]}
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(limits.turn_timeout_s):
-                output = await self._context.generate(self._trajectory.context_ids, params)
-        except TimeoutError as error:
-            raise EngineTimeout(f"a generation took longer than {limits.turn_timeout_s} s") from error
+            output = await self._context.generate(self._trajectory.context_ids, params)
         finally:
             self._generate_s += time.perf_counter() - started
         self._trajectory.append_completion(output)
@@ -147,14 +140,10 @@ class Conversation:
 
     async def ask_interaction(self) -> InteractionResponse | None:
         """Let the row's interaction answer and score the last turn; None where the row has no interaction."""
-        interaction, timeout_s = self._context.interaction, self._context.limits.tool_timeout_s
+        interaction = self._context.interaction
         if interaction is None:
             return None
-        try:
-            async with asyncio.timeout(timeout_s):
-                response = await interaction.generate_response([dict(message) for message in self.messages])
-        except TimeoutError as error:
-            raise ToolServiceError(f"the interaction took longer than {timeout_s:g} s") from error
+        response = await interaction.generate_response([dict(message) for message in self.messages])
         if response.score is not None:
             self.turn_scores.append(float(response.score))
             self._score_turns.append(self._assistant_turns - 1)

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
 
-from agentrl.agent_loops.langgraph_agent import GraphTalk
+from agentrl.agent_loops.langgraph_talk import GraphTalk
 from agentrl.errors import PluginError
 from agentrl.types import JsonDict, Message
 

@@ -64,7 +64,9 @@ __all__ = [
 ]
 
 GenerateFn = Callable[[list[int], JsonDict], Awaitable[GenerationOutput]]
-"""`await generate(prompt_ids, sampling_params)`: token ids in, token ids and log-probs out. Bound to one trajectory."""
+"""`await generate(prompt_ids, sampling_params)`: token ids in, token ids and log-probs out. Bound to one trajectory.
+
+It adds what the run decides, whatever the loop: the token budget of the turn, the ids that end it, and its deadline."""
 TOOL_CONFIG = ("type", "timeout_s", "max_concurrency", "rate_limit_per_s", "limits_per")
 """Keys of a tool's `config` that agentrl itself reads."""
 
@@ -236,7 +238,7 @@ class LoopContext:
     tools: ToolRunner
     """Started; the worker releases them."""
     interaction: BaseInteraction | None
-    """Started; the worker finalizes it."""
+    """Started; the worker finalizes it. Each of its calls has a deadline (`tool_timeout_s`)."""
     limits: LoopLimits
     new_trajectory: Callable[[list[int]], Trajectory]
     """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report partial work."""
@@ -288,8 +290,9 @@ class AgentLoopBase(ABC):
         """Play the conversation to its end.
 
         Args:
-            sampling_params: as in SGLang's `/generate`, without `max_new_tokens`; where the loop gives none either, a
-                turn may take what is left of the response.
+            sampling_params: as in SGLang's `/generate`: temperature, stop strings and the like. A loop passes them to
+                `context.generate`, which adds the token budget, the stop ids and the deadline of a turn; a loop that
+                wants shorter turns gives a smaller `max_new_tokens`.
             **row_fields: `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
                 `interaction_kwargs`, `index`.
         """

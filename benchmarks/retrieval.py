@@ -132,7 +132,7 @@ def library_qps(index: Path, queries: list[str]) -> float:
     """bm25s alone, compiled, in batches of 32."""
     import bm25s
 
-    from agentrl.services.retrieval.text import Analyzer
+    from agentrl.services.retrieval.text_analysis import Analyzer
 
     analyze = Analyzer("english")
     found = bm25s.BM25.load(index / "bm25", mmap=True, backend="numba")

@@ -67,7 +67,7 @@ def padded_update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batc
     columns = batch.batch
     width = columns["responses"].shape[1]
     rows_per_pass = max(1, max_tokens // columns["input_ids"].shape[1])
-    tokens = int(columns["response_mask"].sum())
+    tokens = int(columns["loss_mask"].sum())
     for part in batch.split(rows_per_pass):
         logits = model(
             input_ids=part.batch["input_ids"],
@@ -81,7 +81,7 @@ def padded_update(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batc
             log_probs,
             part.batch["old_log_probs"],
             part.batch["advantages"],
-            part.batch["response_mask"].float(),
+            part.batch["loss_mask"].float(),
             num_tokens=tokens,
         )
         loss.backward()

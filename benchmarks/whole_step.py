@@ -30,7 +30,7 @@ RESULT = "seconds per step:"
 def run_agentrl(demo: Path, steps: int) -> list[float]:
     """Step times of the demo recipe without validation."""
     from agentrl.config import load_config
-    from agentrl.observability.trackers import Tracker
+    from agentrl.observability.tracker import Tracker
     from agentrl.trainer.run import run_training
 
     class Clock(Tracker):
@@ -98,11 +98,11 @@ def calculator(expression: str) -> str:
     Returns:
         Its value.
     """
-    from agentrl.data.preprocess.expressions import canonical, evaluate
+    from agentrl.data.preprocess.expressions import canonical, exact_value
     from agentrl.errors import AgentRLError
 
     try:
-        return canonical(evaluate(expression))
+        return canonical(exact_value(expression))
     except (AgentRLError, ArithmeticError, ValueError, SyntaxError) as error:
         return f"error: {error}"
 

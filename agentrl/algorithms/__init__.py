@@ -9,7 +9,7 @@ stands where the mask is 0 never matters, not even NaN.
 
 from agentrl.algorithms.advantages import ADVANTAGE_ESTIMATORS
 from agentrl.algorithms.aggregation import AGGREGATION_MODES, aggregate_loss
-from agentrl.algorithms.corrections import drop_non_finite_rows, mismatch_metrics, rollout_correction
+from agentrl.algorithms.corrections import finite_rows, mismatch_metrics, rollout_correction
 from agentrl.algorithms.groups import group_metrics, zero_variance_rows
 from agentrl.algorithms.kl import AdaptiveKLController, FixedKLController, kl_in_reward, kl_penalty
 from agentrl.algorithms.masked import compute_entropy, log_probs_from_logits, masked_mean, masked_whiten
@@ -24,7 +24,7 @@ __all__ = [
     "FixedKLController",
     "aggregate_loss",
     "compute_entropy",
-    "drop_non_finite_rows",
+    "finite_rows",
     "group_metrics",
     "kl_in_reward",
     "kl_penalty",

@@ -101,13 +101,12 @@ def mismatch_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Ten
     return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
 
-def drop_non_finite_rows(mask: Tensor, *log_probs: Tensor) -> tuple[Tensor, int]:
-    """The mask without rows that hold a NaN or an infinity where it is set, in any tensor; and how many those are."""
+def finite_rows(mask: Tensor, *columns: Tensor) -> Tensor:
+    """`(B, 1)` bool: rows in which every column `(B, T)` is finite wherever the mask is set."""
     finite = torch.ones_like(mask, dtype=torch.bool)
-    for values in log_probs:
+    for values in columns:
         finite &= values.isfinite() | ~mask.bool()
-    rows = finite.all(-1, keepdim=True)
-    return torch.where(rows, mask, torch.zeros_like(mask)), int((~rows).sum())
+    return finite.all(-1, keepdim=True)
 
 
 def _log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> Tensor:

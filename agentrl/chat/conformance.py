@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agentrl.chat.probe import TemplateReport, shows_parallel_results
+from agentrl.chat.probe import TemplateReport, probe_template, shows_parallel_results
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.formats import detect
 from agentrl.chat.turns import ANY_TOOL
@@ -18,7 +18,7 @@ _AGAIN: Message = {"role": "user", "content": "Are you sure?"}
 _THOUGHT = "I add one."
 
 
-class Verdict(StrEnum):
+class TemplateVerdict(StrEnum):
     """How a line of the table rates the template."""
 
     OK = "ok"
@@ -29,11 +29,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ConformanceLine:
     """One line of the table."""
 
     topic: str
-    verdict: Verdict
+    verdict: TemplateVerdict
     text: str
 
 
@@ -41,13 +41,13 @@ class Line:
 class Conformance:
     """The table, and where the template rewrites earlier turns."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ConformanceLine, ...]
     report: TemplateReport
 
     @property
     def usable(self) -> bool:
         """True when a run can train with this template."""
-        return all(line.verdict is not Verdict.UNUSABLE for line in self.lines)
+        return all(line.verdict is not TemplateVerdict.UNUSABLE for line in self.lines)
 
 
 def conformance(renderer: ChatRenderer, tools: Sequence[JsonDict] | None = None) -> Conformance:
@@ -57,9 +57,9 @@ def conformance(renderer: ChatRenderer, tools: Sequence[JsonDict] | None = None)
         renderer: tokenizer and template.
         tools: schemas that a run would offer, which then must work; None: a neutral tool, which may fail.
     """
-    report = renderer.probe(tools or [ANY_TOOL])
+    report = probe_template(renderer, tools or [ANY_TOOL])
     if report.refused:
-        report = renderer.probe(tools, [role for role in ("tool", "user") if _can_follow(renderer, role)])
+        report = probe_template(renderer, tools, [role for role in ("tool", "user") if _can_follow(renderer, role)])
     lines = [_prefix(report), _end_of_turn(renderer), _separator(renderer), *_tools(renderer, tools)]
     return Conformance((*lines, _thinking(renderer), _call_format(renderer)), report)
 
@@ -72,25 +72,29 @@ def _can_follow(renderer: ChatRenderer, role: str) -> bool:
     return True
 
 
-def _prefix(report: TemplateReport) -> Line:
+def _prefix(report: TemplateReport) -> ConformanceLine:
     if report.prefix_preserving:
-        return Line("prefix-preserving", Verdict.OK, "yes")
+        return ConformanceLine("prefix-preserving", TemplateVerdict.OK, "yes")
     where = " and ".join(f"{diff.rewritten} when a {diff.after} message follows" for diff in report.differences)
-    return Line("prefix-preserving", Verdict.NOTE, f"no: rewrites {where}; agentrl trains on what was sampled")
+    return ConformanceLine(
+        "prefix-preserving", TemplateVerdict.NOTE, f"no: rewrites {where}; agentrl trains on what was sampled"
+    )
 
 
-def _end_of_turn(renderer: ChatRenderer) -> Line:
+def _end_of_turn(renderer: ChatRenderer) -> ConformanceLine:
     ids, topic = renderer.turn_end_ids, "end of turn"
     if not ids:
-        return Line(topic, Verdict.OK, "none of its own: the marker of the next role ends a turn")
+        return ConformanceLine(topic, TemplateVerdict.OK, "none of its own: the marker of the next role ends a turn")
     text = f"{renderer.encoder.decode(ids)!r} ({', '.join(map(str, ids))})"
     others = sorted(renderer.stop_token_ids - {ids[-1]})
     if others:
         named = ", ".join(f"{renderer.encoder.token_text(token)!r} ({token})" for token in others)
         text += f"; other stop ids: {named}"
     if ids[-1] in renderer.stop_token_ids or _last_turn_stops(renderer):
-        return Line(topic, Verdict.OK, text)
-    return Line(topic, Verdict.NOTE, text + "; it is not a stop id: add it to `rollout.stop_token_ids`")
+        return ConformanceLine(topic, TemplateVerdict.OK, text)
+    return ConformanceLine(
+        topic, TemplateVerdict.NOTE, text + "; it is not a stop id: add it to `rollout.stop_token_ids`"
+    )
 
 
 def _last_turn_stops(renderer: ChatRenderer) -> bool:
@@ -100,45 +104,47 @@ def _last_turn_stops(renderer: ChatRenderer) -> bool:
     return bool(renderer.stop_token_ids & set(ids[len(prompt) :]))
 
 
-def _separator(renderer: ChatRenderer) -> Line:
+def _separator(renderer: ChatRenderer) -> ConformanceLine:
     text = renderer.tails.separator
-    return Line("separator", Verdict.OK, f"{text!r}, inserted after each end of turn" if text else "none")
+    return ConformanceLine(
+        "separator", TemplateVerdict.OK, f"{text!r}, inserted after each end of turn" if text else "none"
+    )
 
 
-def _tools(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> Iterator[Line]:
-    fatal = Verdict.UNUSABLE if tools else Verdict.NOTE
+def _tools(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> Iterator[ConformanceLine]:
+    fatal = TemplateVerdict.UNUSABLE if tools else TemplateVerdict.NOTE
     offered = list(tools or [ANY_TOOL])
     text = renderer.encoder.decode(renderer.render_prompt([_QUESTION], offered))
     hidden = [name for tool in offered if (name := str(tool["function"]["name"])) not in text]
     if hidden:
         names = f" ({', '.join(hidden)})" if tools else ""
-        yield Line("tools shown", fatal, f"no: the prompt omits the tools that a run offers{names}")
+        yield ConformanceLine("tools shown", fatal, f"no: the prompt omits the tools that a run offers{names}")
     else:
-        yield Line("tools shown", Verdict.OK, "yes")
+        yield ConformanceLine("tools shown", TemplateVerdict.OK, "yes")
     try:
         follows = renderer.tails.following("tool", True)
     except TemplateError as error:
-        yield Line("tool messages", fatal, f"no: {error}")
+        yield ConformanceLine("tool messages", fatal, f"no: {error}")
         return
     how = "after the call that they answer" if follows.form.has_calls else "after any assistant turn"
-    yield Line("tool messages", Verdict.OK, f"yes, {how}")
+    yield ConformanceLine("tool messages", TemplateVerdict.OK, f"yes, {how}")
     if shows_parallel_results(renderer, offered):
-        yield Line("parallel tool messages", Verdict.OK, "yes")
+        yield ConformanceLine("parallel tool messages", TemplateVerdict.OK, "yes")
     else:
         advice = "no: set `multi_turn.max_parallel_calls` to 1"
-        yield Line("parallel tool messages", Verdict.NOTE, advice)
+        yield ConformanceLine("parallel tool messages", TemplateVerdict.NOTE, advice)
 
 
-def _thinking(renderer: ChatRenderer) -> Line:
+def _thinking(renderer: ChatRenderer) -> ConformanceLine:
     """What happens to the thinking of an earlier turn."""
     topic = "thinking"
     turn: Message = {"role": "assistant", "content": f"<think>\n{_THOUGHT}\n</think>\n\nIt is 42."}
     if _THOUGHT not in _text(renderer, [_QUESTION, turn, _AGAIN]):
-        return Line(topic, Verdict.NOTE, "stripped from earlier turns")
+        return ConformanceLine(topic, TemplateVerdict.NOTE, "stripped from earlier turns")
     plain = _text(renderer, [_QUESTION, {"role": "assistant", "content": "It is 42."}, _AGAIN])
     if "</think>" in plain[: plain.index("It is 42.")]:
-        return Line(topic, Verdict.NOTE, "kept; turns without any get an empty block")
-    return Line(topic, Verdict.OK, "kept")
+        return ConformanceLine(topic, TemplateVerdict.NOTE, "kept; turns without any get an empty block")
+    return ConformanceLine(topic, TemplateVerdict.OK, "kept")
 
 
 def _text(renderer: ChatRenderer, messages: Sequence[Message]) -> str:
@@ -148,10 +154,12 @@ def _text(renderer: ChatRenderer, messages: Sequence[Message]) -> str:
         return ""
 
 
-def _call_format(renderer: ChatRenderer) -> Line:
+def _call_format(renderer: ChatRenderer) -> ConformanceLine:
     found = detect(renderer.template)
     if found is None:
-        return Line("tool-call format", Verdict.NOTE, "`format: auto` finds none: name one in `multi_turn.format`")
+        return ConformanceLine(
+            "tool-call format", TemplateVerdict.NOTE, "`format: auto` finds none: name one in `multi_turn.format`"
+        )
     chosen, signs = found
     shown = " and ".join(map(repr, signs))
-    return Line("tool-call format", Verdict.OK, f"`format: auto` takes {chosen.name}, for {shown}")
+    return ConformanceLine("tool-call format", TemplateVerdict.OK, f"`format: auto` takes {chosen.name}, for {shown}")

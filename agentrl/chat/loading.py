@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.chat.renderer import ChatRenderer
-from agentrl.errors import TemplateError
+from agentrl.errors import ConfigError, TemplateError
+from agentrl.files import find_file
 from agentrl.types import JsonDict
 
 if TYPE_CHECKING:
@@ -124,12 +125,10 @@ def _first_other(tokenizer: Any, original: Any) -> str | None:
 def _read_template(chat_template: str | None) -> str | None:
     if chat_template is None or not chat_template.endswith(".jinja"):
         return chat_template
-    path = Path(chat_template).expanduser()
-    builtin = Path(__file__).resolve().parents[1] / "configs" / chat_template
-    for candidate in (path, builtin):
-        if candidate.is_file():
-            return candidate.read_text(encoding="utf-8")
-    raise TemplateError(f"chat template {chat_template} does not exist (looked for {path} and {builtin})")
+    try:
+        return find_file(chat_template).read_text(encoding="utf-8")
+    except ConfigError as error:
+        raise TemplateError(f"chat template {error}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -6,13 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agentrl.chat.renderer import ChatRenderer
 from agentrl.errors import TemplateError
 from agentrl.types import JsonDict, Message
-
-if TYPE_CHECKING:
-    from agentrl.chat.renderer import ChatRenderer
 
 _THINK = "<think>\n"
 _EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*")

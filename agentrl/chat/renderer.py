@@ -18,8 +18,6 @@ from agentrl.types import JsonDict, Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from agentrl.chat.probe import TemplateReport
-
 T = TypeVar("T")
 _KEPT_PROMPTS = 256
 _KEPT_TAILS = 1024
@@ -143,12 +141,6 @@ class ChatRenderer:
         if kept and kept[-1] in self._stop_ids:
             kept.pop()
         return self.encoder.decode(kept)
-
-    def probe(self, tools: Sequence[JsonDict] | None = None, after: Sequence[str] = ("tool", "user")) -> TemplateReport:
-        """Compare probe conversations as a stream and rendered as a whole; `after`: roles that answer the assistant."""
-        from agentrl.chat.probe import probe_template
-
-        return probe_template(self, tools, after)
 
     def _tail(
         self, messages: Sequence[Message], tools: Sequence[JsonDict] | None

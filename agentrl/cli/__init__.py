@@ -89,7 +89,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="Folder for the Hugging Face model; must not exist.")],
 ) -> None:
     """Copy the trained policy of a checkpoint to a Hugging Face folder."""
-    from agentrl.cli.export import export as run
+    from agentrl.cli.export import export_policy as run
 
     run(checkpoint, out)
 
@@ -150,14 +150,14 @@ def serve_engine(context: typer.Context) -> None:
 @serve.command("sandbox", context_settings=FORWARD)
 def serve_sandbox(context: typer.Context) -> None:
     """Run the code sandbox: --host H --port P; --help shows all options."""
-    importlib.import_module("agentrl.services.sandbox.command").main(context.args)
+    importlib.import_module("agentrl.services.sandbox.cli").main(context.args)
 
 
 @serve.command("retrieval", context_settings=FORWARD)
 def serve_retrieval(context: typer.Context) -> None:
     """Run a search server: --index DIR, or a built-in sample; --help shows all options."""
     # Imported by name: services are separate programs, and the core reaches them over HTTP only.
-    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.command").serve(context.args))
+    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").serve(context.args))
 
 
 @docs.command("config")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from agentrl.errors import UserInputError
+from agentrl.yaml_reader import parse_flow
 
 _STYLES = {"ok": "green", "note": "yellow", "unusable": "bold red"}
 _SHOWN_VIOLATIONS = 20
@@ -119,7 +119,10 @@ def _variables(pairs: Sequence[str]) -> dict[str, Any]:
         name, found, value = pair.partition("=")
         if not found or not name:
             raise UserInputError(f"--kwargs {pair}: wanted key=value, for example enable_thinking=false")
-        variables[name] = yaml.safe_load(value)
+        try:
+            variables[name] = parse_flow(value)
+        except ValueError as error:
+            raise UserInputError(f"--kwargs {pair}: {error}") from error
     return variables
 
 

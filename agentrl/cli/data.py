@@ -14,7 +14,7 @@ app = typer.Typer(help="Make and inspect datasets.", no_args_is_help=True)
 Out = Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")]
 
 
-class Variant(StrEnum):
+class Gsm8kVariant(StrEnum):
     """The form in which GSM8K is asked."""
 
     plain = "plain"
@@ -30,8 +30,8 @@ def gsm8k(
     ] = "hub",
     test_source: Annotated[str | None, typer.Option(help="Test jsonl file, if --source has none.")] = None,
     variant: Annotated[
-        Variant, typer.Option(help="Answer directly, with tools, or to a user who checks the answer.")
-    ] = Variant.tool,
+        Gsm8kVariant, typer.Option(help="Answer directly, with tools, or to a user who checks the answer.")
+    ] = Gsm8kVariant.tool,
 ) -> None:
     """Make rows from GSM8K."""
     from agentrl.data.preprocess.gsm8k import write_gsm8k
@@ -63,7 +63,7 @@ def show(
     prompt_key: Annotated[str, typer.Option(help="Column of the prompt.")] = "prompt",
 ) -> None:
     """Check every row; print some of them and the percentiles of the prompt lengths."""
-    from agentrl.cli.show import show as run
+    from agentrl.cli.show import show_rows as run
 
     run(file, rows, tokenizer, prompt_key)
 
@@ -74,7 +74,7 @@ def show(
 def index(context: typer.Context) -> None:
     """Build a search index: CORPUS --out INDEX --kind bm25|dense|hybrid; --help shows all options."""
     # Imported by name: services are separate programs, and the core reaches them over HTTP only.
-    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.command").index(context.args))
+    raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").index(context.args))
 
 
 def _tell(files: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ from agentrl.errors import CheckpointError, UserInputError
 MODEL = Path("actor") / "huggingface"
 
 
-def export(checkpoint: Path, out: Path) -> None:
+def export_policy(checkpoint: Path, out: Path) -> None:
     """Copy a checkpoint's model folder; the copy appears under its name only when it is complete.
 
     Args:

@@ -9,10 +9,10 @@ from agentrl.config import RunConfig
 from agentrl.inference.sglang import resolve_engine, uses_cuda
 from agentrl.trainer.inputs import RunInputs
 
-Line = tuple[str, str]
+PlanLine = tuple[str, str]
 
 
-def plan(config: RunConfig, inputs: RunInputs) -> list[Line]:
+def plan(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
     """A topic and a sentence for each part of the run.
 
     Args:
@@ -23,7 +23,7 @@ def plan(config: RunConfig, inputs: RunInputs) -> list[Line]:
     return [*_rows(config, inputs), *(line for part in parts for line in part(config))]
 
 
-def _rows(config: RunConfig, inputs: RunInputs) -> list[Line]:
+def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
     """Rows and batch arithmetic."""
     data, actor, rollout = config.data, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     per_epoch = inputs.loader.steps_per_epoch
@@ -42,7 +42,7 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[Line]:
     return lines
 
 
-def _training(config: RunConfig) -> list[Line]:
+def _training(config: RunConfig) -> list[PlanLine]:
     trainer = config.trainer
     device = "cuda" if uses_cuda(config) else "cpu"
     ranks = trainer.nnodes * trainer.n_gpus_per_node
@@ -62,7 +62,7 @@ def _training(config: RunConfig) -> list[Line]:
     ]
 
 
-def _engines(config: RunConfig) -> list[Line]:
+def _engines(config: RunConfig) -> list[PlanLine]:
     rollout = config.actor_rollout_ref.rollout
     server = rollout.server
     if server.addresses:
@@ -73,7 +73,7 @@ def _engines(config: RunConfig) -> list[Line]:
     ]
 
 
-def _conversations(config: RunConfig) -> list[Line]:
+def _conversations(config: RunConfig) -> list[PlanLine]:
     rollout, limits = config.actor_rollout_ref.rollout, config.actor_rollout_ref.rollout.multi_turn
     prompt = rollout.prompt_length or config.data.max_prompt_length
     response = rollout.response_length or config.data.max_response_length
@@ -89,7 +89,7 @@ def _conversations(config: RunConfig) -> list[Line]:
     return [*lines, ("reward", f"{config.reward_model.reward_manager} manager, score function {score}")]
 
 
-def _run(config: RunConfig) -> list[Line]:
+def _run(config: RunConfig) -> list[PlanLine]:
     trainer = config.trainer
     saves = f"every {_count(trainer.save_freq, 'step')}" if trainer.save_freq > 0 else "never"
     tests = [f"every {_count(trainer.test_freq, 'step')}"] if trainer.test_freq > 0 else []

@@ -20,7 +20,7 @@ from agentrl.types import Sample
 PERCENTILES = (0, 10, 50, 90, 95, 99, 100)
 
 
-def show(file: str, rows: int, tokenizer: Path | None, prompt_key: str) -> None:
+def show_rows(file: str, rows: int, tokenizer: Path | None, prompt_key: str) -> None:
     """Print a dataset. Every row is read and checked.
 
     Args:

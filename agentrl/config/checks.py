@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
+from agentrl.files import find_file
 
 Problems = Iterator[str]
 
@@ -40,13 +41,11 @@ def check_files(config: RunConfig) -> Problems:
     if score is not None and score.endswith(".py"):  # else a dotted module
         named["custom_reward_function.path"] = score
     for key, path in named.items():
-        if path is not None and os.path.isdir(path):
-            yield f"{key}: got '{path}', which is a folder, wanted a file"
-        elif path is not None and not os.path.exists(path):
-            yield (
-                f"{key}: got '{path}', which does not exist: looked for as given, beside the YAML that names it and in "
-                "agentrl's configs/"
-            )
+        try:
+            if path is not None:
+                find_file(path)
+        except ConfigError as error:
+            yield f"{key}: {error}"
 
 
 def check_names(config: RunConfig) -> Problems:

@@ -14,7 +14,7 @@ from agentrl.config.base import Section
 from agentrl.config.checks import CHECKS
 from agentrl.config.problems import take_unknown, validate
 from agentrl.config.recipe import read_recipe
-from agentrl.config.references import resolve
+from agentrl.config.references import resolve_references
 from agentrl.config.root import RunConfig
 from agentrl.config.value_tree import Tree, drop_value, leaves, set_value
 from agentrl.errors import ConfigError
@@ -49,7 +49,7 @@ def load(path: str | Path | None, overrides: Sequence[str], model: type[M], chec
         logger.warning("%s", note)
     problems = take_unknown(recipe.tree, model)
     recipe.tree = _over_defaults(recipe.tree, model)
-    resolve(recipe, model)
+    resolve_references(recipe, model)
     config, wrong = _build(recipe.tree, model)
     problems |= wrong
     told = tuple(line.partition(": ")[0] for line in recipe.problems)  # a reference that leads nowhere is no number too
@@ -57,13 +57,14 @@ def load(path: str | Path | None, overrides: Sequence[str], model: type[M], chec
     if config is not None:
         # A check that looks at a default which stands in for a wrong value would only confuse.
         found = (line for check in checks for line in check(config))
+        found = (line for line in found if line.partition(": ")[0] not in told)
         lines += [line for line in found if not any(key in line for key in problems)]
     if lines or config is None:
         raise ConfigError(lines)
     return config
 
 
-def check_config(config: RunConfig) -> None:
+def check_run_config(config: RunConfig) -> None:
     """Check a configuration that was built in Python for impossible combinations.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentrl.config.base import Section
-from agentrl.config.schema import describe, find_field, is_free, nearest
+from agentrl.config.schema import describe_field, find_field, is_free, nearest
 from agentrl.config.value_tree import Tree, drop_value, get_value, leaves
 
 
@@ -18,7 +18,7 @@ def take_unknown(tree: Tree, model: type[Section]) -> dict[str, str]:
     for key, value in list(leaves(tree)):
         unknown = _unknown_part(model, key)
         if unknown is not None and unknown not in problems:
-            given = show(value) if unknown == key else "a section"
+            given = show_value(value) if unknown == key else "a section"
             problems[unknown] = f"{unknown}: unknown key (given {given}).{nearest(model, unknown)}"
             drop_value(tree, unknown)
     return problems
@@ -32,7 +32,7 @@ def _unknown_part(model: type[Section], key: str) -> str | None:
         field = find_field(model, front)
         if field is None:
             parent = find_field(model, ".".join(parts[: end - 1])) if end > 1 else None
-            below_leaf = parent is not None and not describe(parent).startswith("a section")
+            below_leaf = parent is not None and not describe_field(parent).startswith("a section")
             return None if below_leaf or is_free(model, front) else front
     return None
 
@@ -69,15 +69,15 @@ def _field_of(loc: tuple[int | str, ...], model: type[Section]) -> str:
 def _explain(key: str, detail: Any, tree: Tree, model: type[Section]) -> str:
     field = find_field(model, key)
     try:
-        given = show(get_value(tree, key))
+        given = show_value(get_value(tree, key))
     except KeyError:
         given = "nothing"
     if detail["type"] == "value_error":
         return f"{key}: got {given}, but {detail['ctx']['error']}"
-    return f"{key}: got {given}, wanted {describe(field)}" if field else f"{key}: {detail['msg']}"
+    return f"{key}: got {given}, wanted {describe_field(field)}" if field else f"{key}: {detail['msg']}"
 
 
-def show(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value as its user wrote it, shortened."""
     if isinstance(value, dict):
         return "a section" if value else "an empty section"

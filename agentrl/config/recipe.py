@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
-from agentrl.config.schema import accepts, describe, find_field, section_of
+from agentrl.config.schema import accepts, describe_field, find_field, section_of
 from agentrl.config.value_tree import Tree, leaves, set_value
 from agentrl.config.verl_keys import translate
-from agentrl.config.yaml_reader import parse_flow, parse_scalar, read_yaml
-from agentrl.errors import ConfigError, suggest
-
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+from agentrl.errors import ConfigError
+from agentrl.files import find_file
+from agentrl.yaml_reader import parse_flow, parse_scalar, read_yaml
 
 SELF = "_self_"
 VERL_DEFAULTS = frozenset({"ppo_trainer", "ppo_megatron_trainer"})
@@ -40,7 +38,7 @@ class Recipe:
                 if isinstance(value, str) and value.startswith("${"):
                     set_value(self.tree, key, value)
                 elif value:  # `critic:` with nothing below it says nothing
-                    self.problems.append(f"{key}: got {value!r}, wanted {describe(known)}")
+                    self.problems.append(f"{key}: got {value!r}, wanted {describe_field(known)}")
                 continue
             set_value(self.tree, key, value)
             if folder is None:
@@ -57,22 +55,10 @@ def read_recipe(path: str | Path | None, overrides: list[str], model: type[Secti
     """
     recipe = Recipe()
     if path is not None:
-        _read_file(find_recipe(str(path), None), (), recipe, model)
+        _read_file(find_file(path, suffix=".yaml"), (), recipe, model)
     for override in overrides:
         _apply_override(override, recipe, model)
     return recipe
-
-
-def find_recipe(name: str, folder: Path | None) -> Path:
-    """Find a recipe: as given, beside the YAML that names it, or in agentrl's `configs/`; `.yaml` may be left out."""
-    given = os.path.expandvars(os.path.expanduser(name))
-    places = [Path()] if folder is None else [folder, Path()]
-    for place in [*places, CONFIGS]:
-        for candidate in (place / given, place / f"{given}.yaml"):
-            if candidate.is_file():
-                return candidate
-    known = [str(file.relative_to(CONFIGS).with_suffix("")) for file in CONFIGS.glob("*.yaml")]
-    raise ConfigError(f"{name}: there is no such recipe file.{suggest(Path(given).stem, known)}")
 
 
 def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: type[Section]) -> None:
@@ -80,7 +66,9 @@ def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: t
     if path in including:
         chain = " -> ".join(str(file) for file in (*including, path))
         raise ConfigError(f"`defaults` goes in a circle: {chain}")
-    tree = read_yaml(path)
+    tree = {} if (content := read_yaml(path)) is None else content
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: holds a {type(tree).__name__}, wanted a mapping of sections")
     names = _included(tree.pop("defaults", None), path)
     for name in names:
         if name == SELF:
@@ -91,7 +79,7 @@ def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: t
         elif name in VERL_DEFAULTS:
             recipe.notes.append(f"{path}: agentrl's own defaults stand in for verl's '{name}'")
         else:
-            _read_file(find_recipe(name, path.parent), (*including, path), recipe, model)
+            _read_file(find_file(name, path.parent, ".yaml"), (*including, path), recipe, model)
 
 
 def _included(given: Any, path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from agentrl.config.base import Section
 from agentrl.config.root import RunConfig
-from agentrl.config.schema import describe, section_of
+from agentrl.config.schema import describe_field, section_of
 from agentrl.config.sft import SFTConfig
 from agentrl.config.verl_keys import VERL_KEYS, Harmless, Only, Renamed
 
@@ -66,7 +66,7 @@ def _sections(model: type[Section], path: str) -> Iterator[str]:
 
 def _row(key: str, field: FieldInfo) -> str:
     default = json.dumps(field.get_default(call_default_factory=True), default=list)
-    return f"| `{key}` | {_cell(describe(field))} | `{default}` | {_cell(field.description or '')} |"
+    return f"| `{key}` | {_cell(describe_field(field))} | `{default}` | {_cell(field.description or '')} |"
 
 
 def _verl_row(key: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Callable
@@ -10,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
-from agentrl.config.recipe import CONFIGS, Recipe
+from agentrl.config.recipe import Recipe
 from agentrl.config.schema import accepts, find_field, nearest, path_kind
 from agentrl.config.value_tree import Tree, get_value, leaves, set_value
-from agentrl.config.yaml_reader import parse_scalar
+from agentrl.errors import ConfigError
+from agentrl.files import expand, find_file, find_input
+from agentrl.yaml_reader import parse_scalar
 
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _ENVIRONMENT = "oc.env:"
+_FILES = (".yaml", ".yml", ".json", ".jinja", ".py")
+"""What ends so is a file that must exist; other inputs may be folders, globs, modules or names on a hub."""
 
 
 class _UnresolvedError(Exception):
     """A reference that leads nowhere; the message says why."""
 
 
-def resolve(recipe: Recipe, model: type[Section]) -> None:
+def resolve_references(recipe: Recipe, model: type[Section]) -> None:
     """Replace every `${section.key}`, `${oc.env:NAME}`, `${oc.env:NAME,default}` and `${NAME}`, then find the paths.
 
     Problems are added to the recipe; the value stays as it was.
@@ -86,33 +89,19 @@ def _find_paths(key: str, value: Any, recipe: Recipe, model: type[Section]) -> A
     if kind is None:
         return value
     folder = recipe.folders.get(key)
-    find: Callable[[str], str] = expand if kind.kind == "output" else lambda text: find_input(text, folder)
+    find: Callable[[str], str] = expand if kind.kind == "output" else lambda text: _find(text, folder)
     if isinstance(value, list):
         return [find(item) if isinstance(item, str) else item for item in value]
     return find(value) if isinstance(value, str) else value
 
 
-def expand(text: str) -> str:
-    """Expand `~` and `$NAME`."""
-    return os.path.expandvars(os.path.expanduser(text))
-
-
-def find_input(text: str, folder: Path | None) -> str:
-    """Path of an input: as given, else beside the YAML that names it, else in agentrl's `configs/`.
-
-    What is in none of these places comes back as given, for its reader to say what it misses.
-    """
-    given = expand(text)
+def _find(text: str, folder: Path | None) -> str:
     # A chat template may be given as text, and its braces are no path.
-    if not given or "\n" in given or "{%" in given or os.path.isabs(given) or _exists(given):
-        return given
-    for place in [CONFIGS] if folder is None else [folder, CONFIGS]:
-        candidate = str(place / given)
-        if _exists(candidate):
-            return candidate
-    return given
-
-
-def _exists(path: str) -> bool:
-    file = path.split(".py:")[0] + ".py" if ".py:" in path else path
-    return os.path.exists(file) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
+    if not text or "\n" in text or "{%" in text:
+        return text
+    if not text.endswith(_FILES):
+        return find_input(text, folder)
+    try:
+        return str(find_file(text, folder))
+    except ConfigError as error:
+        raise _UnresolvedError(str(error)) from None

@@ -91,12 +91,7 @@ class ToolAgentLimits(Section):
     """Which sampled turns are trained on: all, the last, or the last only if it is an answer (no call but of a stop
     tool)."""
     mask_tool_call_args: bool = False
-    """Leave the arguments of tool calls out of training; with `trainable_turns` this only ever narrows the mask."""
-
-    @property
-    def narrows_mask(self) -> bool:
-        """Whether some sampled tokens are left out of training on purpose."""
-        return self.trainable_turns != "all_assistant" or self.mask_tool_call_args
+    """Leave the arguments of tool calls out of training; with `trainable_turns` only ever narrows the loss mask."""
 
 
 class AgentConfig(Section):

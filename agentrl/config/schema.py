@@ -83,7 +83,7 @@ def _siblings(model: type[Section], parent: str) -> list[str]:
     return list(section.model_fields) if section else []
 
 
-def describe(field: FieldInfo) -> str:
+def describe_field(field: FieldInfo) -> str:
     """What a field wants, in words: `a whole number at least 1, or null`."""
     section = section_of(field)
     if section is not None:

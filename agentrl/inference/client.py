@@ -7,7 +7,7 @@ What is retried, and why that is safe:
 * A generation has no effect on the server except its own answer, so a lost one may be sampled again, under a new
   request id. It is retried after a connection failure, 429 or 5xx. If the connection broke after the request was sent,
   the earlier request is aborted first, so that it does not keep decoding with nobody waiting.
-* A time-out is never retried: the caller's deadline has passed.
+* A generation has no deadline here. Its caller has one (`Router.generate`) and cancels it, which aborts the request.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EngineClient:
     Args:
         address: `http://host:port`.
         vocab_size: ids of this value or more are refused before they are sent: one such id kills a server.
-        request_timeout_s: deadline of one generation or weight update, retries included.
+        request_timeout_s: deadline of one weight update, retries included.
         retries: how often a failed call is retried.
     """
 
@@ -59,24 +59,17 @@ class EngineClient:
         self._background: set[asyncio.Task[None]] = set()
 
     async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling_params: JsonDict,
-        rid: str | None = None,
-        *,
-        timeout_s: float | None = None,
+        self, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None = None
     ) -> GenerationOutput:
-        """Sample one continuation of `prompt_ids`.
+        """Sample one continuation of `prompt_ids`. When it is cancelled, the engine is told to abort the request.
 
         Args:
             prompt_ids: ids of the whole context.
             sampling_params: as in `/generate`, `max_new_tokens` included.
             rid: request id; None: a random one.
-            timeout_s: deadline; None: `request_timeout_s`.
 
         Raises:
             EngineRequestError: an id outside the vocabulary, or the engine refused the request.
-            EngineTimeout: no answer in time; the request is aborted.
             EngineUnavailable: no connection, or 5xx, after all tries.
         """
         check_request(prompt_ids, sampling_params, self.vocab_size)
@@ -87,13 +80,8 @@ class EngineClient:
             "sampling_params": sampling_params,
             "return_logprob": True,
         }
-        deadline = self.request_timeout_s if timeout_s is None else timeout_s
         try:
-            async with asyncio.timeout(deadline):
-                body = await self._generate_with_retries(payload, base)
-        except TimeoutError:
-            self._abort_later(payload["rid"])
-            raise EngineTimeout(f"{self.address} gave no answer within {deadline:g} s") from None
+            body = await self._generate_with_retries(payload, base)
         except asyncio.CancelledError:
             self._abort_later(payload["rid"])
             raise
@@ -142,7 +130,8 @@ class EngineClient:
 
         Raises:
             EngineRequestError: the engine refused the folder.
-            EngineUnavailable, EngineTimeout: as in `generate`.
+            EngineUnavailable: as in `generate`.
+            EngineTimeout: no answer within `request_timeout_s`.
         """
         payload = {"model_path": path, "weight_version": str(weight_version), "flush_cache": True}
         self._check_success(await self._call("POST", "/update_weights_from_disk", payload, self.request_timeout_s))

@@ -3,9 +3,9 @@
 A trajectory sticks to one engine, where its earlier turns are in the prefix cache. A new one goes to the engine with
 the fewest trajectories. When a call fails, the engine's health decides. A healthy engine stays in and only the one
 trajectory fails (a request that breaks engines must not walk through all of them). An unhealthy engine is taken out and
-its trajectories move to others (their tokens stay exact, only the cache is cold). A time-out or a cancelled call also
-triggers a health check. An engine is admitted again once it is healthy and serves the weight version that the run
-expects.
+its trajectories move to others (their tokens stay exact, only the cache is cold). A turn whose deadline passed or whose
+caller gave up also triggers a health check. An engine is admitted again once it is healthy and serves the weight
+version that the run expects.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Router:
     Args:
         addresses: `http://host:port` of each engine.
         vocab_size: ids of this value or more are never sent.
-        request_timeout_s: deadline of one generation or weight update.
+        request_timeout_s: deadline of one weight update, and of a generation that brings none of its own.
         retries: how often a call to one engine is retried before the engine is taken out.
         weight_version: the version that engines must serve; None: any, until `expect_version` or `update_weights`.
         recovery_wait_s: how long a generation waits for an engine to come back when all are out.
@@ -58,6 +58,7 @@ class Router:
         recovery_wait_s: float = 0.0,
     ) -> None:
         self._options = {"vocab_size": vocab_size, "request_timeout_s": request_timeout_s, "retries": retries}
+        self._request_timeout_s = request_timeout_s
         self._expected = weight_version
         self._recovery_wait_s = recovery_wait_s
         self._home: dict[str, _Server] = {}
@@ -92,11 +93,32 @@ class Router:
     ) -> GenerationOutput:
         """Sample one turn on the trajectory's engine, or on another one if that engine fails.
 
+        Args:
+            trajectory_id: sticks to its engine, where its earlier turns are cached.
+            prompt_ids: ids of the whole context.
+            sampling_params: as in `/generate`, `max_new_tokens` included.
+            rid: request id; None: a random one.
+            timeout_s: the turn's only deadline. Retries, health checks and moves to other engines all happen within
+                it: with 60 s, an engine that answers 503 for 50 s leaves 10 s to the next one.
+
         Raises:
             EngineUnavailable: a healthy engine keeps failing this request, or no engine is left (the message says what
                 happened to each).
-            EngineRequestError, EngineTimeout: as `EngineClient.generate`; another engine would not help.
+            EngineTimeout: no answer in time; names the engine, which is told to abort the request.
+            EngineRequestError: as `EngineClient.generate`; another engine would not help.
         """
+        deadline_s = self._request_timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._generate(trajectory_id, prompt_ids, sampling_params, rid)
+        except TimeoutError:
+            home = self._home.get(trajectory_id)
+            who = f"no engine ({self._reasons()})" if home is None else home.client.address
+            raise EngineTimeout(f"{who} gave no answer within {deadline_s:g} s") from None
+
+    async def _generate(
+        self, trajectory_id: str, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None
+    ) -> GenerationOutput:
         # With 3 engines at most 4 tries: each engine once, and one more for an engine that came back meanwhile. An
         # engine that passes its health check but keeps serving other weights would otherwise be tried without end.
         for _ in range(len(self._servers) + 1):
@@ -104,7 +126,7 @@ class Router:
             if server is None or server.reason_out is not None:
                 server = await self._assign(trajectory_id)
             try:
-                output = await server.client.generate(prompt_ids, sampling_params, rid, timeout_s=timeout_s)
+                output = await server.client.generate(prompt_ids, sampling_params, rid)
                 self._check_versions(output)
             except WeightVersionError as error:
                 self._take_out(server, str(error))
@@ -114,7 +136,7 @@ class Router:
                 if await self._is_well(server):
                     raise
                 self._take_out(server, str(error))
-            except (EngineTimeout, asyncio.CancelledError):
+            except asyncio.CancelledError:  # the deadline passed, or the trajectory was ended
                 self._spawn(self._take_out_if_ill(server))
                 raise
             else:

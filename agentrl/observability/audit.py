@@ -17,9 +17,9 @@ import orjson
 
 from agentrl.errors import UserInputError
 
-FIELDS = ("prompt_ids", "response_ids", "response_mask", "rollout_log_probs", "weight_versions")
+FIELDS = ("prompt_ids", "response_ids", "response_mask", "loss_mask", "rollout_log_probs", "weight_versions")
 TRAINED, SAMPLED, OBSERVED = "trained", "sampled", "observed"
-"""Kinds of tokens: with mask 1; sampled but left out of training (`trainable_turns`); not sampled."""
+"""Kinds of tokens: trained on (loss mask 1); sampled, but left out of training (`trainable_turns`); not sampled."""
 
 Record = dict[str, Any]
 
@@ -96,40 +96,43 @@ def _parse(file: Path, number: int, line: bytes) -> Record:
 
 def _audit_record(file: Path, line: int, record: Record) -> Audit:
     result = Audit(file, line, record)
-    ids, mask, log_probs, versions = (record[name] for name in FIELDS[1:])
-    if not len(ids) == len(mask) == len(log_probs) == len(versions):
+    columns = [record[name] for name in FIELDS[1:]]
+    if len(set(map(len, columns))) != 1:
         lengths = ", ".join(f"{name} {len(record[name])}" for name in FIELDS[1:])
         result.violations.append(Violation(file, line, None, f"lengths differ: {lengths}"))
         return result
+    _, mask, loss_mask, _, versions = columns
     newest = -1
-    for token, (mark, log_prob, version) in enumerate(zip(mask, log_probs, versions, strict=True)):
-        problem = _token_problem(mark, log_prob, version, newest, narrowed=bool(record.get("narrowed")))
+    for token, (_, mark, trained, log_prob, version) in enumerate(zip(*columns, strict=True)):
+        problem = _token_problem(mark, trained, log_prob, version, newest)
         if problem:
             result.violations.append(Violation(file, line, token, problem))
         newest = max(newest, version)
-        if mark == 1:
+        if trained == 1:
             result.trained_by[version] += 1
     if versions and versions[-1] < 0:
         last = max((token for token, version in enumerate(versions) if version >= 0), default=-1)
         dangling = f"{len(versions) - 1 - last} tokens follow the last sampled token, which must end the response"
         result.violations.append(Violation(file, line, last + 1, dangling))
     kinds = [
-        TRAINED if mark else SAMPLED if version >= 0 else OBSERVED for mark, version in zip(mask, versions, strict=True)
+        TRAINED if trained else SAMPLED if mark else OBSERVED for mark, trained in zip(mask, loss_mask, strict=True)
     ]
     result.segments = _segments(kinds, record)
     return result
 
 
-def _token_problem(mark: Any, log_prob: Any, version: int, newest: int, *, narrowed: bool) -> str | None:
+def _token_problem(mark: Any, trained: Any, log_prob: Any, version: int, newest: int) -> str | None:
     """What is wrong with one token, or None."""
     if mark not in (0, 1):
         return f"the mask holds {mark!r}, wanted 0 or 1"
     if not isinstance(log_prob, int | float) or not math.isfinite(log_prob):
         return f"its log-prob is {log_prob!r}, wanted a finite number"
     if mark == 1 and version < 0:
-        return "it is trained (mask 1), but no weight version sampled it"
-    if mark == 0 and version >= 0 and not narrowed:
-        return f"weight version {version} sampled it, but its mask is 0 although the run trains every turn"
+        return "its mask is 1, but no weight version sampled it"
+    if mark == 0 and version >= 0:
+        return f"weight version {version} sampled it, but its mask is 0"
+    if trained not in (0, mark):
+        return f"its loss mask is {trained!r}, wanted 0 or its mask, {mark}: only sampled tokens are trained on"
     if version < 0 and log_prob != 0:
         return f"it was not sampled, but has the log-prob {log_prob:g}, wanted 0"
     if log_prob > 1e-3:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.observability.trackers import Conversation, RunInfo, Tracker
+from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation
 
 COLUMNS = {
     "score": "critic/score/mean",
@@ -73,7 +73,7 @@ class ConsoleTracker(Tracker):
         if self._live:
             self._progress.update(self._task, description=f"step {step}: {stage}")
 
-    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+    def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Print validation conversations."""
         for item in conversations:
             body = Text(f"{item.input}\n") + Text(item.output, style="bold")

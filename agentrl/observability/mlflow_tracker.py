@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl.observability.trackers import Conversation, RunInfo, Tracker, without_secrets
+from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation, without_secrets
 
 LOG = logging.getLogger(__name__)
 _ID_FILE = "mlflow_run_id"
@@ -61,7 +61,7 @@ class MlflowTracker(Tracker):
         for start in range(0, len(sent), _AT_ONCE):
             self._send("log_batch", metrics=sent[start : start + _AT_ONCE])
 
-    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+    def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Send conversations as `validation/STEP.json`."""
         rows = [asdict(conversation) for conversation in conversations]
         self._send("log_text", json.dumps(rows, ensure_ascii=False, indent=1), f"validation/{step}.json")

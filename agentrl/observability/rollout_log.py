@@ -15,9 +15,7 @@ from agentrl.data_proto import DataProto
 Decode = Callable[[list[int]], str]
 
 
-def rows(
-    batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = None, narrowed: bool = False
-) -> Iterator[dict[str, Any]]:
+def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = None) -> Iterator[dict[str, Any]]:
     """Yield one record per trajectory.
 
     Args:
@@ -25,7 +23,6 @@ def rows(
         step: the training step.
         decode: ids to text with special tokens, except a stop id at the end.
         exact: ids to text without any loss, for `segments`; None: `decode`.
-        narrowed: the mask excludes sampled tokens on purpose (`trainable_turns`, `mask_tool_call_args`).
 
     Yields:
         `input`, `output`, `gts`, `score`, `step` (as in verl's dumps), then the token-level fields.
@@ -37,6 +34,7 @@ def rows(
         prompt_ids = batch.batch["prompts"][i][real_prompt].tolist()
         response_ids = batch.batch["responses"][i][real_response].tolist()
         mask = batch.batch["response_mask"][i][real_response].long().tolist()
+        loss_mask = batch.batch["loss_mask"][i][real_response].long().tolist()
         versions = batch.batch["weight_versions"][i][real_response].tolist()
         fields = {name: values[i] for name, values in batch.non_tensor_batch.items()}
         yield {
@@ -53,20 +51,19 @@ def rows(
             "prompt_ids": prompt_ids,
             "response_ids": response_ids,
             "response_mask": mask,
+            "loss_mask": loss_mask,
             "rollout_log_probs": batch.batch["rollout_log_probs"][i][real_response].tolist(),
             "weight_versions": versions,
-            "narrowed": narrowed,
-            "segments": _segments(response_ids, mask, versions, exact or decode),
+            "segments": _segments(response_ids, mask, loss_mask, exact or decode),
             "messages": fields["messages"],
             "reward_extra_info": fields["reward_extra_info"],
         }
 
 
-def _segments(ids: list[int], mask: list[int], versions: list[int], decode: Decode) -> list[tuple[int, str]]:
+def _segments(ids: list[int], mask: list[int], loss_mask: list[int], decode: Decode) -> list[tuple[int, str]]:
     """Number of tokens and text of each run that is trained, sampled but not trained, or not sampled."""
-    kinds = [(mark, version >= 0) for mark, version in zip(mask, versions, strict=True)]
-    runs = groupby(zip(kinds, ids, strict=True), key=lambda pair: pair[0])
-    pieces = [[token for _, token in run] for _, run in runs]
+    runs = groupby(zip(mask, loss_mask, ids, strict=True), key=lambda token: token[:2])
+    pieces = [[token for _, _, token in run] for _, run in runs]
     return [(len(piece), decode(piece)) for piece in pieces]
 
 
@@ -77,17 +74,16 @@ def write_rollouts(
     decode: Decode,
     *,
     exact: Decode | None = None,
-    narrowed: bool = False,
 ) -> Path:
     """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears only when it is complete.
 
-    `decode`, `exact` and `narrowed` are as in `rows`.
+    `decode` and `exact` are as in `rows`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / f"{step}.jsonl", folder / f".{step}.jsonl.part"
     with part.open("wb") as file:
         for batch in batches:
-            for record in rows(batch, step, decode, exact=exact, narrowed=narrowed):
+            for record in rows(batch, step, decode, exact=exact):
                 options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
                 file.write(orjson.dumps(record, default=str, option=options))
     os.replace(part, path)

@@ -1,80 +1,25 @@
-"""Trackers: they receive the metrics, rollouts and validation conversations of a run."""
+"""The trackers of a run: those that `trainer.logger` names, and a combination of several."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError, suggest
-from agentrl.types import JsonDict
+from agentrl.observability.console import ConsoleTracker
+from agentrl.observability.mlflow_tracker import MlflowTracker
+from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation
+from agentrl.observability.wandb_tracker import WandbTracker
 
 if TYPE_CHECKING:
     from agentrl.data_proto import DataProto
 
-LOG = logging.getLogger(__name__)
 METRICS_FILE = "metrics.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """What a tracker may need before the first step."""
-
-    project: str
-    experiment: str
-    folder: Path
-    total_steps: int
-    resumed_from: int | None = None
-    """Step of the checkpoint that the run resumes from; None for a new run."""
-    config: JsonDict = field(default_factory=dict)
-    """The resolved configuration, for trackers that show it elsewhere; see `without_secrets`."""
-
-    def recall(self, name: str) -> str | None:
-        """The text that a tracker kept in the run folder, if the run resumes from a checkpoint."""
-        file = self.folder / name
-        return file.read_text(encoding="utf-8") if self.resumed_from is not None and file.is_file() else None
-
-    def note(self, name: str, text: str) -> None:
-        """Keep a text in the run folder for when the run is resumed."""
-        (self.folder / name).write_text(text, encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """One validation conversation, as text."""
-
-    data_source: str
-    input: str
-    output: str
-    score: float
-
-
-class Tracker:
-    """Receives the events of a run. Inherit from it and override what you need; every hook but `log` has a default."""
-
-    def on_start(self, run: RunInfo) -> None:
-        """Called once before the first step."""
-
-    def on_stage(self, step: int, stage: str) -> None:
-        """Called when a stage (`gen`, `update_actor`, …) of a step begins."""
-
-    def on_rollouts(self, step: int, batch: DataProto) -> None:
-        """Called with the trajectories of a training step, before the update."""
-
-    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
-        """Called after a validation with the first `trainer.log_val_generations` conversations."""
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        """Called once per step with every metric of that step; step 0 is the validation before training."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Called once at the end of the run, however it ends."""
+__all__ = ["JsonlTracker", "RunInfo", "TensorboardTracker", "Tracker", "Trackers", "make_trackers", "read_metrics"]
 
 
 class JsonlTracker(Tracker):
@@ -109,7 +54,7 @@ class TensorboardTracker(Tracker):
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
-    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+    def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Write conversations as text."""
         for number, item in enumerate(conversations):
             text = f"    {item.data_source}, score {item.score:g}\n\n{_indent(item.input)}\n\n{_indent(item.output)}"
@@ -142,7 +87,7 @@ class Trackers(Tracker):
         for member in self.members:
             member.on_rollouts(step, batch)
 
-    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+    def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Pass on."""
         for member in self.members:
             member.on_validation(step, conversations)
@@ -164,10 +109,6 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
     Raises:
         ConfigError: an unknown name, or one whose package is not installed.
     """
-    from agentrl.observability.console import ConsoleTracker
-    from agentrl.observability.mlflow_tracker import MlflowTracker
-    from agentrl.observability.wandb_tracker import WandbTracker
-
     kinds: dict[str, type[Tracker]] = {
         "console": ConsoleTracker,
         "jsonl": JsonlTracker,
@@ -186,16 +127,6 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
     if problems:
         raise ConfigError(problems)
     return [kinds[name]() for name in dict.fromkeys(names)]
-
-
-def without_secrets(config: Any) -> Any:
-    """The configuration with HTTP headers blanked, since they may hold tokens."""
-    if isinstance(config, dict):
-        return {
-            key: dict.fromkeys(value, "***") if key == "headers" and isinstance(value, dict) else without_secrets(value)
-            for key, value in config.items()
-        }
-    return [without_secrets(value) for value in config] if isinstance(config, list) else config
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

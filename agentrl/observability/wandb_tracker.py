@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl.observability.trackers import Conversation, RunInfo, Tracker, without_secrets
+from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation, without_secrets
 
 _ID_FILE = "wandb_run_id"
 _STEP = "training/step"
@@ -53,7 +53,7 @@ class WandbTracker(Tracker):
         """Send all metrics of a step at once."""
         self._run.log({**metrics, _STEP: step})
 
-    def on_validation(self, step: int, conversations: Sequence[Conversation]) -> None:
+    def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Send conversations as the table `val/generations`."""
         import wandb
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.types import JsonDict
+from agentrl.yaml_reader import read_json
 
 Found = list[tuple[JsonDict, JsonDict]]
 """`config` and schema of each tool."""
@@ -66,10 +67,7 @@ def read_servers(file: Path) -> JsonDict:
     Raises:
         ConfigError: it is no such file.
     """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{file} is not JSON: {error}") from error
+    content = read_json(file)
     servers = content.get("mcpServers") if isinstance(content, dict) else None
     if not isinstance(servers, dict) or not servers:
         raise ConfigError(f"{file}: wanted {{mcpServers: {{name: {{command, args}} or {{url}}}}}}")

@@ -10,19 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
 from agentrl.errors import ConfigError, PluginError, suggest
+from agentrl.files import find_file
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopContext
 from agentrl.plugins import mcp_entries
 from agentrl.plugins.adapt import as_interaction, as_tool, schema_of, takes_context
 from agentrl.plugins.mcp_entries import Discover, ask_servers
 from agentrl.plugins.registry import IMPORT_ERRORS, Kind, known, resolve
 from agentrl.types import JsonDict
-
-_CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+from agentrl.yaml_reader import read_yaml
 
 
 @dataclass(frozen=True)
@@ -227,29 +226,12 @@ def registered_loop(name: str) -> tuple[type[AgentLoopBase] | None, str]:
         return None, str(error)
 
 
-def find_file(path: str | Path, near: Path | None = None) -> Path:
-    """A file as given, then beside the YAML that names it, then in agentrl's `configs/`.
-
-    Raises:
-        ConfigError: it is in none of these places.
-    """
-    given = Path(path).expanduser()
-    places = [given, *([near / given] if near else []), _CONFIGS / given]
-    for place in places:
-        if place.is_file():
-            return place
-    raise ConfigError(f"{path} does not exist (looked for {', '.join(dict.fromkeys(map(str, places)))})")
-
-
 def _read_entries(
     path: str | Path, near: Path | None, what: str, keys: tuple[str, ...]
 ) -> tuple[Path, list[dict[str, Any]]]:
     """The list of mappings in a YAML, under one of `keys` (none: the top level)."""
     file = find_file(path, near)
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(file)
     if keys:
         if not isinstance(content, dict):
             raise ConfigError(f"{file}: got {type(content).__name__}, wanted a mapping with `{what}: [...]`")

@@ -11,10 +11,9 @@ on the trajectory's last one; with `level: trajectory` the whole reward is place
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
 from typing import Any
 
 from agentrl.config.root import CombineConfig
@@ -40,8 +39,7 @@ class Combined:
 def combine(
     result: RewardResult,
     fields: Mapping[str, Any],
-    sampled: Sequence[int],
-    mask: Sequence[int],
+    response_mask: Sequence[int],
     weights: CombineConfig,
 ) -> Combined:
     """Weight and place the rewards of one trajectory.
@@ -50,8 +48,7 @@ def combine(
         result: result of the score function.
         fields: `turn_scores` and `tool_rewards`, and the turn of each (`turn_score_turns`, `tool_reward_turns`,
             counted from 0).
-        sampled: 1 for each response token that the policy sampled, else 0.
-        mask: 1 for those that are trained on.
+        response_mask: 1 for each response token that the policy sampled, else 0.
         weights: `reward_model.combine`.
 
     Raises:
@@ -70,27 +67,15 @@ def combine(
         )
     placed: Placed = []
     if weights.level == "turn":
-        ends = turn_ends(sampled, mask)
+        ends = turn_ends(response_mask)
         placed += _place(turn_scores, fields.get("turn_score_turns"), weights.turn, ends, "turn_scores")
         placed += _place(tool_rewards, fields.get("tool_reward_turns"), weights.tool, ends, "tool_rewards")
     return Combined(score, {**result.extra, **parts}, placed)
 
 
-def turn_ends(sampled: Sequence[int], mask: Sequence[int]) -> list[int]:
-    """For each sampled turn, the last of its tokens that is trained on.
-
-    The reward of a turn without such a token goes to the last trained token before it, else to the first one after.
-    """
-    # sampled [1, 1, 0, 0, 1, 1] and mask [1, 1, 0, 0, 0, 0]: the ends are [1, 1], since nothing of turn 2 is trained.
-    trained = [place for place, value in enumerate(mask) if value]
-    ends: list[int] = []
-    start = 0
-    for is_turn, run in groupby(sampled):
-        stop = start + len(list(run))
-        if is_turn:
-            ends.append(trained[max(bisect_left(trained, stop) - 1, 0)])
-        start = stop
-    return ends
+def turn_ends(response_mask: Sequence[int]) -> list[int]:
+    """The last token of each sampled turn: `[1, 1, 0, 1]` has turns that end at 1 and 3."""
+    return [place for place, (own, after) in enumerate(pairwise([*response_mask, 0])) if own and not after]
 
 
 def _place(

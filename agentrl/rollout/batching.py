@@ -5,8 +5,9 @@ Prompts are padded on the left, responses on the right, both to the longest of t
     input_ids       p p P P P | R R R r r      p, r: padding
     attention_mask  0 0 1 1 1 | 1 1 1 0 0
     position_ids    0 0 0 1 2 | 3 4 5 5 5
-    response_mask               1 0 1 0 0      of the response only
-    rm_scores                   0 0 s 0 0      on the last token with mask 1 (R6), or on the turns it belongs to
+    response_mask               1 0 1 0 0      what was sampled; nothing changes it any more
+    loss_mask                   0 0 1 0 0      what of it is trained on; `trainer.batch_columns` may narrow it further
+    rm_scores                   0 0 s 0 0      on the last sampled token (R6), or on the turns it belongs to
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ def collate(rows: Sequence[RolloutRow], pad_id: int) -> dict[str, torch.Tensor]:
         pad_id: id that fills the padding.
 
     Returns:
-        `prompts (B,P)`, `responses`, `response_mask`, `rollout_log_probs`, `weight_versions`, `rm_scores` `(B,R)`,
-        `input_ids`, `attention_mask`, `position_ids` `(B,P+R)`.
+        `prompts (B,P)`, `responses`, `response_mask`, `loss_mask`, `rollout_log_probs`, `weight_versions`, `rm_scores`
+        `(B,R)`, `input_ids`, `attention_mask`, `position_ids` `(B,P+R)`.
     """
     prompts_BP, prompt_valid_BP = pad([row.tokens.prompt for row in rows], pad_id, np.int64, left=True)
     responses_BR, valid_BR = pad([row.tokens.response for row in rows], pad_id, np.int64)
     mask_BR, _ = pad([row.tokens.mask for row in rows], 0, np.int64)
+    loss_mask_BR, _ = pad([row.tokens.loss_mask for row in rows], 0, np.int64)
     log_probs_BR, _ = pad([row.tokens.log_probs for row in rows], 0.0, np.float32)
     versions_BR, _ = pad([row.tokens.versions for row in rows], NO_VERSION, np.int64)
     attention_BT = np.concatenate([prompt_valid_BP, valid_BR], axis=1).astype(np.int64)
@@ -47,6 +49,7 @@ def collate(rows: Sequence[RolloutRow], pad_id: int) -> dict[str, torch.Tensor]:
         "prompts": prompts_BP,
         "responses": responses_BR,
         "response_mask": mask_BR,
+        "loss_mask": loss_mask_BR,
         "input_ids": np.concatenate([prompts_BP, responses_BR], axis=1),
         "attention_mask": attention_BT,
         "rollout_log_probs": log_probs_BR,
@@ -107,7 +110,7 @@ def pad(rows: Sequence[Array], fill: float, dtype: Any, *, left: bool = False) -
 
 
 def token_rewards(mask_BR: Array, rows: Sequence[RolloutRow]) -> Array:
-    """Each row's reward: what is placed on its turns there, the rest on its last token with mask 1."""
+    """Each row's reward: what is placed on its turns there, the rest on its last sampled token."""
     rests_B = np.array([row.score - sum(value for _, value in row.placed) for row in rows], np.float32)
     rewards_BR = outcome_scores(mask_BR, rests_B)
     for number, row in enumerate(rows):
@@ -117,7 +120,7 @@ def token_rewards(mask_BR: Array, rows: Sequence[RolloutRow]) -> Array:
 
 
 def outcome_scores(mask_BR: Array, scores_B: Array) -> Array:
-    """Token rewards with each row's score on its last token with mask 1 (R6)."""
+    """Token rewards with each row's score on its last sampled token (R6)."""
     last_B = mask_BR.shape[1] - 1 - np.argmax(mask_BR[:, ::-1], axis=1)
     rewards_BR = np.zeros(mask_BR.shape, np.float32)
     rewards_BR[np.arange(len(scores_B)), last_B] = scores_B

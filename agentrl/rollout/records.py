@@ -42,19 +42,29 @@ class Job:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenArrays:
-    """The tokens of one trajectory: compact, and equal in length (R2)."""
+    """The tokens of one trajectory: compact, and equal in length (R2).
+
+    Attributes:
+        prompt: ids of the prompt.
+        response: ids of what follows it.
+        mask: 1 for each response token that the policy sampled (R1).
+        loss_mask: 1 for those of them that are trained on; only `trained_tokens.Training` takes ones away.
+        log_probs: of the sampled tokens, 0.0 elsewhere.
+        versions: the weight version that sampled each token, `NO_VERSION` elsewhere.
+    """
 
     prompt: IntArray
     response: IntArray
     mask: MaskArray
+    loss_mask: MaskArray
     log_probs: FloatArray
     versions: IntArray
 
     @classmethod
     def empty(cls) -> TokenArrays:
         """No tokens."""
-        none = np.zeros(0, np.int32)
-        return cls(none, none, np.zeros(0, np.int8), np.zeros(0, np.float32), none)
+        none, unmasked = np.zeros(0, np.int32), np.zeros(0, np.int8)
+        return cls(none, none, unmasked, unmasked, np.zeros(0, np.float32), none)
 
     @classmethod
     def of(cls, output: AgentLoopOutput) -> TokenArrays:
@@ -68,10 +78,12 @@ class TokenArrays:
         lengths = {len(output.response_mask), len(output.response_logprobs), len(versions)}
         if lengths != {count}:
             raise TokenStreamError(f"{count} response ids, but mask, log-probs and versions have {lengths} (R2)")
+        mask = np.asarray(output.response_mask, np.int8)
         packed = cls(
             np.asarray(output.prompt_ids, np.int32),
             np.asarray(output.response_ids, np.int32),
-            np.asarray(output.response_mask, np.int8),
+            mask,
+            mask,
             np.asarray(output.response_logprobs, np.float32),
             np.asarray(versions, np.int32),
         )
@@ -115,7 +127,7 @@ class RolloutRow:
 
     @property
     def is_left_out(self) -> bool:
-        """True when the row must not reach the trainer: infrastructure failed (R9), or no token has mask 1."""
+        """True when the row must not reach the trainer: infrastructure failed (R9), or no token is trained on."""
         return self.error is not None or self.is_untrainable
 
 

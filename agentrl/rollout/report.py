@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agentrl.errors import FailureBudgetError
 from agentrl.rollout.records import LoopLag, RolloutRow
 from agentrl.types import StopReason
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -44,19 +47,21 @@ def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
         return metrics
     metrics["rollout/tool_call_rate"] = float((calls > 0).mean())
     metrics["rollout/tool_error_rate"] = errors / max(float(calls.sum()), errors, 1.0)
-    metrics |= spread("num_turns", (row.num_turns for row in alive))
-    metrics |= spread("tool_call_counts", calls)
-    metrics |= spread("response_length", (len(row.tokens.response) for row in alive))
+    metrics |= mean_max_min("num_turns", (row.num_turns for row in alive))
+    metrics |= mean_max_min("tool_call_counts", calls)
+    metrics |= mean_max_min("response_length", (len(row.tokens.response) for row in alive))
     metrics["response_length/clip_ratio"] = sum(row.stop_reason is StopReason.LENGTH for row in alive) / len(alive)
-    metrics |= spread("prompt_length", (len(row.tokens.prompt) for row in alive))
+    metrics |= mean_max_min("prompt_length", (len(row.tokens.prompt) for row in alive))
     for name in ("generate_sequences", "tool_calls", "compute_score"):
-        metrics |= spread(f"timing_s/agent_loop/{name}", (row.metrics.get(name, 0.0) for row in alive))
+        metrics |= mean_max_min(f"timing_s/agent_loop/{name}", (row.metrics.get(name, 0.0) for row in alive))
     return metrics
 
 
-def spread(name: str, values: Iterable[float]) -> Metrics:
-    """`name/mean`, `name/max` and `name/min`."""
-    array = np.fromiter(values, float)
+def mean_max_min(name: str, values: Iterable[float] | np.ndarray | torch.Tensor) -> Metrics:
+    """`{name}/mean`, `/max` and `/min`; empty where there are no values."""
+    array = np.asarray(values if hasattr(values, "__len__") else list(values), dtype=np.float64).reshape(-1)
+    if not array.size:
+        return {}
     return {f"{name}/mean": float(array.mean()), f"{name}/max": float(array.max()), f"{name}/min": float(array.min())}
 
 
@@ -106,7 +111,7 @@ def check_trainable(rows: Sequence[RolloutRow]) -> None:
     """Stop the run when a batch has nothing to train on.
 
     Raises:
-        FailureBudgetError: every trajectory failed or has an empty mask.
+        FailureBudgetError: every trajectory failed or has an empty loss mask.
     """
     empty = sum(row.is_untrainable for row in rows)
     if empty and all(row.is_left_out for row in rows):

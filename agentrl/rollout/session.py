@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, LoopContext
+from agentrl.rollout.guarded_interaction import GuardedInteraction
 from agentrl.rollout.records import Job, StepInfo
 from agentrl.rollout.seeds import sampling_seed
 from agentrl.rollout.service_gate import ENGINE, ServiceGate
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.rollout.tools.context import ToolContexts
-from agentrl.rollout.tools.shared import ToolHost
-from agentrl.rollout.tools.toolset import ToolSet
-from agentrl.rollout.watched import WatchedInteraction
+from agentrl.rollout.tools.shared import WorkerTools
+from agentrl.rollout.tools.toolset import RowTools, ToolSet
+from agentrl.rollout.turn_params import TurnParams
 from agentrl.trajectory import ContextIds, Trajectory
 from agentrl.types import GenerationOutput, JsonDict, Sample
 
@@ -36,16 +37,16 @@ class Session:
     gate: ServiceGate
     tools: ToolSet
     interaction: BaseInteraction | None
+    params: TurnParams
     loop: AgentLoopBase | None = None
     trajectory: Trajectory | None = None
     turn: int = 0
     generate_s: float = 0.0
     _last: Request | None = None
-    _prompt_length: int | None = None
 
     @classmethod
     def open(
-        cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router, gate: ServiceGate, host: ToolHost
+        cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router, gate: ServiceGate, worker: WorkerTools
     ) -> Session:
         """Build a trajectory's own tools and interaction; nothing has started yet."""
         sample = _own(job.sample)
@@ -55,21 +56,23 @@ class Session:
             setup.tools_of(sample),
             limits=setup.limits,
             renderer=setup.renderer,
-            tools_kwargs=sample.tools_kwargs,
-            available=[spec.name for spec in setup.offered_tools(sample)],
-            gate=gate,
-            host=host,
-            cache=host.cache_of(job, step),
-            contexts=ToolContexts(sample),
+            row=RowTools(
+                kwargs=sample.tools_kwargs,
+                available=[spec.name for spec in setup.offered_tools(sample)],
+                contexts=ToolContexts(sample),
+                records=worker.records_of(job, step),
+            ),
+            worker=worker,
         )
         mode = "val" if step.validate else "train"
         trajectory_id = f"{mode}-{step.global_step}-{job.row}-{time.monotonic_ns():x}"
         interaction = None
         if spec is not None:
             own = spec.build()
-            own.scope = host.scope
-            interaction = WatchedInteraction(own, spec.name, gate)
-        return cls(job, step, setup, router, trajectory_id, gate, tools, interaction)
+            own.scope = worker.scope
+            interaction = GuardedInteraction(own, spec.name, setup.limits.tool_timeout_s, gate)
+        params = TurnParams(setup.limits, setup.renderer.stop_token_ids)
+        return cls(job, step, setup, router, trajectory_id, gate, tools, interaction, params)
 
     def context(self) -> LoopContext:
         """What the agent loop works with."""
@@ -86,24 +89,27 @@ class Session:
     def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:
         """Start the token stream; kept here so that a failure can report how far it came."""
         self.trajectory = Trajectory(prompt_ids, self.setup.limits.response_length)
-        self._last, self._prompt_length = None, len(prompt_ids)
+        self._last = None
+        self.params.start(len(prompt_ids))
         return self.trajectory
 
     async def generate(self, prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
-        """One turn on this trajectory's engine; without `max_new_tokens` it may take what is left of the response.
+        """One turn on this trajectory's engine.
+
+        The one place that says how long a turn may take, how many tokens it may have and which ids end it. Loops give
+        sampling parameters and stop strings; the router is told the deadline and keeps it.
 
         Raises:
-            TokenStreamError: the request does not continue the last turn's tokens (R3).
-            EngineError: as `Router.generate`.
+            TokenStreamError: the request does not continue the last turn's tokens.
+            EngineError: as `Router.generate`. The gate hears of engines that fail or hang.
         """
         self._check_continues(prompt_ids)
         request = Request.of(prompt_ids)
-        if "max_new_tokens" not in sampling_params:
-            sampling_params = {**sampling_params, "max_new_tokens": self._room_after(prompt_ids)}
+        sampling_params = self.params.complete(prompt_ids, sampling_params)
         config = self.setup.config
         if config.trainer.deterministic:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
-            sampling_params = {**sampling_params, "sampling_seed": seed}
+            sampling_params["sampling_seed"] = seed
         rid = f"{self.trajectory_id}-{self.turn}"
         self.turn += 1
         started, began = time.perf_counter(), time.monotonic()
@@ -124,14 +130,6 @@ class Session:
         request.sampled = output.token_ids
         self._last = request
         return output
-
-    def _room_after(self, prompt_ids: list[int]) -> int:
-        """Tokens that a turn may have: at least one, so that a loop which goes on for too long is told so."""
-        limits = self.setup.limits
-        if self._prompt_length is None:
-            self._prompt_length = len(prompt_ids)
-        left = limits.response_length - (len(prompt_ids) - self._prompt_length)
-        return max(min(left, limits.max_tokens_per_turn or left), 1)
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
         """R3: a request begins with the last one's ids and what was sampled then."""

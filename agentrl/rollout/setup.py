@@ -269,12 +269,10 @@ def loop_limits(config: RunConfig) -> LoopLimits:
     )
 
 
-def sampling_params(config: RunConfig, stop_token_ids: frozenset[int], *, validate: bool) -> JsonDict:
-    """Sampling fields of a request, without `max_new_tokens`; the template's end-of-turn ids always end a turn."""
+def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
+    """How to sample, as a loop gets it; `Session.generate` adds the turn's budget and the model's stop ids."""
     rollout = config.actor_rollout_ref.rollout
     params = rollout.sampling_params()
-    if not rollout.ignore_eos:
-        params["stop_token_ids"] = sorted({*params["stop_token_ids"], *stop_token_ids})
     if validate:
         val = rollout.val_kwargs
         greedy = not val.do_sample or val.temperature == 0

@@ -1,7 +1,11 @@
 """Which of the sampled tokens are trained on (`multi_turn.trainable_turns`, `multi_turn.mask_tool_call_args`).
 
-The mask that a loop reports marks what was sampled (R1). Here it only ever loses ones: ids, log-probs and weight
-versions stay, so that every token of the dump still says whether and by which weights it was sampled.
+Two masks: `mask` marks what was sampled (R1) and never changes; `loss_mask` marks what is trained on. Here the second
+one loses ones. With `final_answer`, a call, its result and an answer::
+
+    response   c a l l . r r r o k .
+    mask       1 1 1 1 1 0 0 0 1 1 1
+    loss_mask  0 0 0 0 0 0 0 0 1 1 1
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class Training:
     def narrow(
         self, tokens: TokenArrays, decode: Decode, parse: Parse | None, *, answered_by_tool: bool = False
     ) -> TokenArrays:
-        """The tokens with a mask that holds at most the ones it held.
+        """The tokens with a loss mask that holds at most the ones of the mask.
 
         Args:
             tokens: of a finished trajectory.
@@ -49,16 +53,16 @@ class Training:
         """
         if self.turns == "all_assistant" and not self.mask_arguments:
             return tokens
-        mask: MaskArray = np.zeros_like(tokens.mask)
+        loss_mask: MaskArray = np.zeros_like(tokens.mask)
         for start, end in self._trained_turns(tokens, decode, None if answered_by_tool else parse):
-            mask[start:end] = 1
+            loss_mask[start:end] = 1
             if self.mask_arguments and parse is not None:
                 ids = tokens.response[start:end].tolist()
                 text = decode(ids)
                 for span in argument_spans(text, parse(text)):
                     first, last = token_span(ids, span, decode)
-                    mask[start + first : start + last] = 0
-        return replace(tokens, mask=mask)
+                    loss_mask[start + first : start + last] = 0
+        return replace(tokens, loss_mask=loss_mask)
 
     def _trained_turns(self, tokens: TokenArrays, decode: Decode, parse: Parse | None) -> list[Span]:
         turns = list(sampled_turns(tokens.mask))

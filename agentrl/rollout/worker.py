@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from agentrl.errors import (
     RewardError,
     ServiceDownError,
     TokenStreamError,
-    ToolServiceError,
     UserInputError,
     suggest,
 )
@@ -32,19 +31,18 @@ from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
 from agentrl.rollout.gc_pause import seldom_collected
+from agentrl.rollout.guarded_call import guarded_call
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.service_gate import ServiceGate, score_service
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
-from agentrl.rollout.tools.shared import ToolHost
-from agentrl.rollout.tools.toolset import is_cancelled
+from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.trained_tokens import sampled_turns
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason
 
 logger = logging.getLogger(__name__)
 
 LAG_INTERVAL_S = 0.05
-RELEASE_TIMEOUT_S = 10.0
 
 
 class AgentLoopWorker:
@@ -62,7 +60,7 @@ class AgentLoopWorker:
         self._addresses = list(addresses)
         self._slots = asyncio.Semaphore(slots)
         self._gate = make_gate(setup.config.actor_rollout_ref.rollout)
-        self._host = ToolHost(setup.config.actor_rollout_ref.rollout.multi_turn.tool_cache, workers)
+        self._tools = WorkerTools(setup.config.actor_rollout_ref.rollout.multi_turn.tool_cache, workers, self._gate)
         self._batch = 0
         self._router: Router | None = None
         self._chunks: set[asyncio.Task[Any]] = set()
@@ -109,14 +107,14 @@ class AgentLoopWorker:
             started = time.perf_counter()
             session: Session | None = None
             try:
-                session = Session.open(job, step, self._setup, self.router, self._gate, self._host)
+                session = Session.open(job, step, self._setup, self.router, self._gate, self._tools)
                 async with asyncio.timeout(self._setup.limits.trajectory_timeout_s):
                     output = await self._play(session)
                 row = await self._finish(session, output)
             except (TimeoutError, EngineTimeout) as error:
                 row = _left_out(job, session, StopReason.TIMEOUT, error)
             except (Exception, SystemExit, asyncio.CancelledError) as error:  # the trajectory boundary
-                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     raise
                 row = _left_out(job, session, StopReason.ENV_ERROR, error)
             finally:
@@ -147,7 +145,7 @@ class AgentLoopWorker:
         if self._router is not None:
             await self._router.close()
             self._router = None
-        await self._host.close()
+        await self._tools.close()
 
     @property
     def router(self) -> Router:
@@ -178,24 +176,30 @@ class AgentLoopWorker:
         await session.tools.start()
         if session.interaction is not None:
             kwargs = {key: value for key, value in sample.interaction_kwargs.items() if key != "name"}
-            await _in_time(session.interaction.start_interaction(**kwargs), self._setup.limits.tool_timeout_s)
-        params = sampling_params(
-            self._setup.config, self._setup.renderer.stop_token_ids, validate=session.step.validate
-        )
-        return await loop.run(
-            params,
-            messages=[dict(message) for message in sample.prompt],
-            data_source=sample.data_source,
-            reward_model=sample.reward_model,
-            extra_info=sample.extra_info,
-            tools_kwargs=sample.tools_kwargs,
-            interaction_kwargs=sample.interaction_kwargs,
-            index=sample.index,
+            await session.interaction.start_interaction(**kwargs)
+        params = sampling_params(self._setup.config, validate=session.step.validate)
+        fields = {
+            "messages": [dict(message) for message in sample.prompt],
+            "data_source": sample.data_source,
+            "reward_model": sample.reward_model,
+            "extra_info": sample.extra_info,
+            "tools_kwargs": sample.tools_kwargs,
+            "interaction_kwargs": sample.interaction_kwargs,
+            "index": sample.index,
+        }
+        return await guarded_call(
+            f"agent loop '{self._setup.loop_of(sample).name}'",
+            loop.run,
+            (params,),
+            fields,
+            timeout_s=None,  # the trajectory's deadline, which covers its tools and its score too, cancels it
+            expect=loop_output,
+            wrap=False,
         )
 
     async def _finish(self, session: Session, output: AgentLoopOutput) -> RolloutRow:
         """Check, score and pack what the loop gave back."""
-        output = _checked(output, self._setup.loop_of(session.job.sample).name, self._setup.limits.response_length)
+        _check_length(output, self._setup.loop_of(session.job.sample).name, self._setup.limits.response_length)
         fields = dict(output.extra_fields)
         row = RolloutRow(
             row=session.job.row,
@@ -217,12 +221,12 @@ class AgentLoopWorker:
             result = await self._score(session, output, row)
             row.metrics["compute_score"] = time.perf_counter() - started
             weights = self._setup.config.reward_model.combine
-            whole = combine(result, row.extra, output.response_mask, row.tokens.mask.tolist(), weights)
+            whole = combine(result, row.extra, output.response_mask, weights)
             row.score, row.reward_extra, row.placed = whole.score, whole.extra, whole.placed
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:
-        """Narrow the mask to what the run trains on; False when nothing is left of it. Validation scores everything."""
+        """Narrow the loss mask to what the run trains on; False when nothing is left. Validation scores everything."""
         if session.step.validate or session.loop is None:
             return True
         parser, schemas = session.loop.parser, session.tools.schemas
@@ -230,7 +234,7 @@ class AgentLoopWorker:
         by_tool = row.stop_reason is StopReason.STOP_TOOL
         decode = self._setup.renderer.decode
         row.tokens = self._setup.training.narrow(row.tokens, decode, parse, answered_by_tool=by_tool)
-        return bool(row.tokens.mask.any())
+        return bool(row.tokens.loss_mask.any())
 
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:
@@ -272,7 +276,7 @@ class AgentLoopWorker:
         session.router.release(session.trajectory_id)
         await session.tools.release()
         if session.interaction is not None:
-            await _quietly(session.interaction.finalize_interaction(), "finalize_interaction")
+            await session.interaction.finalize_interaction()
 
 
 def make_gate(rollout: RolloutConfig) -> ServiceGate:
@@ -282,25 +286,26 @@ def make_gate(rollout: RolloutConfig) -> ServiceGate:
     return ServiceGate(outage.failures, outage.backoff_s, outage.wait_s, engine_wait_s)
 
 
-def _checked(output: Any, loop: str, response_length: int) -> AgentLoopOutput:
-    """What a loop gave back; it may write its stop reason as text.
+def loop_output(what: str, result: Any) -> AgentLoopOutput:
+    """Expected of a loop's `run`, which may write its stop reason as text.
 
     Raises:
-        PluginError: it is no output, is longer than it may be, or has a stop reason that there is not.
+        PluginError: it is something else, or its stop reason does not exist.
     """
-    if not isinstance(output, AgentLoopOutput):
-        raise PluginError(f"agent loop '{loop}': run returned {output!r:.200}, wanted an AgentLoopOutput")
-    if len(output.response_ids) > response_length:
-        count = len(output.response_ids)
-        raise PluginError(
-            f"agent loop '{loop}': its response has {count} tokens, where data.max_response_length allows "
-            f"{response_length}"
-        )
+    if not isinstance(result, AgentLoopOutput):
+        raise PluginError(f"{what} {result!r:.200}, wanted an AgentLoopOutput")
     reasons = [reason.value for reason in StopReason]
-    if output.stop_reason not in reasons:
-        hint = suggest(str(output.stop_reason), reasons)
-        raise PluginError(f"agent loop '{loop}': its stop_reason is {output.stop_reason!r}.{hint}")
-    return replace(output, stop_reason=StopReason(output.stop_reason))
+    if result.stop_reason not in reasons:
+        raise PluginError(f"{what} stop_reason {result.stop_reason!r}.{suggest(str(result.stop_reason), reasons)}")
+    return replace(result, stop_reason=StopReason(result.stop_reason))
+
+
+def _check_length(output: AgentLoopOutput, loop: str, response_length: int) -> None:
+    if len(output.response_ids) > response_length:
+        raise PluginError(
+            f"agent loop '{loop}': its response has {len(output.response_ids)} tokens, where data.max_response_length "
+            f"allows {response_length}"
+        )
 
 
 def _finite(score: Any) -> float:
@@ -311,24 +316,6 @@ def _finite(score: Any) -> float:
     if not math.isfinite(number):
         raise RewardError(f"the agent loop gave reward_score {score!r}, wanted a finite number")
     return number
-
-
-async def _in_time(work: Awaitable[None], timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await work
-    except TimeoutError as error:
-        raise ToolServiceError(f"the interaction took over {timeout_s:g} s to start") from error
-
-
-async def _quietly(work: Awaitable[None], what: str) -> None:
-    try:
-        async with asyncio.timeout(RELEASE_TIMEOUT_S):
-            await work
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # part of the trajectory boundary
-        if isinstance(error, asyncio.CancelledError) and is_cancelled():
-            raise
-        logger.exception("%s failed", what)
 
 
 def _left_out(job: Job, session: Session | None, reason: StopReason, error: BaseException) -> RolloutRow:
@@ -354,6 +341,12 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
         is_final=isinstance(error, UserInputError | TokenStreamError),
         metrics={"generate_sequences": session.generate_s if session is not None else 0.0},
     )
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels this task; else a `CancelledError` comes from something that a plug-in awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _watch_lag(lag: LoopLag) -> None:

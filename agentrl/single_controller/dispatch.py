@@ -17,7 +17,7 @@ RankCall = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DispatchPlan:
     """One call per rank that takes part, and how to join the results."""
 
     calls: dict[int, RankCall]
@@ -39,23 +39,23 @@ class Plan:
         return list(results)
 
 
-def plan_call(dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+def plan_call(dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DispatchPlan:
     """Plan the call of every rank.
 
     Raises:
         DataProtoError: lists or partitions do not fit the number of ranks or rows.
     """
     if dispatch is Dispatch.RANK_ZERO:
-        return Plan({0: (args, kwargs)}, dispatch)
+        return DispatchPlan({0: (args, kwargs)}, dispatch)
     if dispatch is Dispatch.ONE_TO_ALL:
-        return Plan(dict.fromkeys(range(world_size), (args, kwargs)), dispatch)
+        return DispatchPlan(dict.fromkeys(range(world_size), (args, kwargs)), dispatch)
     if dispatch is Dispatch.ALL_TO_ALL:
         _require_lists(world_size, [*args, *kwargs.values()])
-        return Plan({rank: _take(rank, args, kwargs) for rank in range(world_size)}, dispatch)
+        return DispatchPlan({rank: _take(rank, args, kwargs) for rank in range(world_size)}, dispatch)
     return _plan_data_parallel(world_size, args, kwargs)
 
 
-def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DispatchPlan:
     protos = [value for value in (*args, *kwargs.values()) if isinstance(value, DataProto)]
     if not protos:
         raise DataProtoError("a DP_COMPUTE_PROTO method needs a DataProto argument, got none")
@@ -80,7 +80,7 @@ def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str
     spread_kwargs = {key: spread(value) for key, value in kwargs.items()}
     calls = {rank: _take(rank, spread_args, spread_kwargs) for rank in range(world_size)}
     order = None if partitions is None else [row for part in partitions for row in part]
-    return Plan(calls, Dispatch.DP_COMPUTE_PROTO, order)
+    return DispatchPlan(calls, Dispatch.DP_COMPUTE_PROTO, order)
 
 
 def _take(rank: int, args: Sequence[Any], kwargs: dict[str, Any]) -> RankCall:

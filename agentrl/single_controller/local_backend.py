@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.single_controller.dispatch import Plan
+from agentrl.single_controller.dispatch import DispatchPlan
 from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Placement, Worker
 
@@ -51,7 +51,7 @@ class LocalBackend:
         self.world_size = 1
         self._worker = worker_cls.place(Placement(use_gpu=pool.use_gpu), None, *args, **kwargs)
 
-    def start(self, method: str, plan: Plan) -> FinishedCall:
+    def start(self, method: str, plan: DispatchPlan) -> FinishedCall:
         """Run the call now."""
         args, kwargs = plan.calls[0]
         try:

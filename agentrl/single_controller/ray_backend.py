@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from agentrl.data_proto import DataProto
 from agentrl.errors import WorkerError
-from agentrl.single_controller.dispatch import Plan, RankCall
+from agentrl.single_controller.dispatch import DispatchPlan, RankCall
 from agentrl.single_controller.ray_calls import RayCall, failure_of
 from agentrl.single_controller.ray_placement import acquire, release
 from agentrl.single_controller.ray_runtime import require_ray
@@ -103,7 +103,7 @@ class RayBackend:
             builds.append(self._actors[rank].build.remote(placement, worker_cls, shared))
         self._pending("__init__", builds).results()
 
-    def start(self, method: str, plan: Plan) -> RayCall:
+    def start(self, method: str, plan: DispatchPlan) -> RayCall:
         """Send the calls to their ranks."""
         # Without `put`, Ray would serialise a batch that goes to 8 ranks 8 times.
         calls: dict[int, Any] = dict(plan.calls)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, Self
 
 from agentrl.errors import ConfigError, WorkerError, suggest
 from agentrl.single_controller.decorator import registered_methods
-from agentrl.single_controller.dispatch import Plan, plan_call
+from agentrl.single_controller.dispatch import DispatchPlan, plan_call
 from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Worker
 
@@ -28,7 +28,7 @@ class RankBackend(Protocol):
 
     world_size: int
 
-    def start(self, method: str, plan: Plan) -> PendingCall:
+    def start(self, method: str, plan: DispatchPlan) -> PendingCall:
         """Send the calls of a plan to their ranks."""
 
     def check(self) -> None:
@@ -41,7 +41,7 @@ class RankBackend(Protocol):
 class WorkerFuture:
     """The joined result of a call that may still be running."""
 
-    def __init__(self, pending: PendingCall, plan: Plan) -> None:
+    def __init__(self, pending: PendingCall, plan: DispatchPlan) -> None:
         self._pending = pending
         self._plan = plan
 

@@ -20,7 +20,8 @@ def random_batch(
     """One row per (prompt length, response length): prompts padded on the left, responses on the right.
 
     A share of each response's tokens, never its last one, are observations (mask 0). Columns such as old log-probs,
-    advantages and returns are random where the mask is 1 and 0 elsewhere. A response of length 0 trains nothing.
+    advantages and returns are random where the mask is 1 and 0 elsewhere. A response of length 0 trains nothing. The
+    loss mask equals the response mask.
 
     Args:
         lengths: of each row, without padding.
@@ -54,6 +55,7 @@ def random_batch(
             "prompts": ids[:, :prompt_width],
             "responses": ids[:, prompt_width:],
             "response_mask": mask,
+            "loss_mask": mask.clone(),
             "old_log_probs": noise(1.0, -5.0),
             "ref_log_prob": noise(1.0, -5.0),
             "advantages": advantages,

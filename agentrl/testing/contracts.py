@@ -21,7 +21,7 @@ from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.errors import EngineUnavailable
 from agentrl.plugins import InteractionSpec, LoopSpec, ToolSpec
-from agentrl.rollout.tools.toolset import ToolSet
+from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import AgentLoopOutput, InteractionResponse, JsonDict, Message, StopReason, ToolCall, ToolResponse
@@ -54,7 +54,7 @@ class ToolCase:
     def toolset(self) -> ToolSet:
         """The tools of one trajectory that has only this tool."""
         kwargs = {self.spec.name: dict(self.row_kwargs)}
-        return ToolSet([self.spec], limits=WIDE, renderer=ChatRenderer(byte_tokenizer()), tools_kwargs=kwargs)
+        return ToolSet([self.spec], limits=WIDE, renderer=ChatRenderer(byte_tokenizer()), row=RowTools(kwargs))
 
     async def call(self, tools: ToolSet) -> ToolResponse:
         """Make the call once."""

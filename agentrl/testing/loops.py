@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+from agentrl.errors import EngineTimeout
 from agentrl.interfaces import BaseInteraction, GenerateFn, LoopContext, Renderer, ToolParser, ToolRunner
+from agentrl.rollout.turn_params import TurnParams
 from agentrl.trajectory import Trajectory
 from agentrl.types import GenerationOutput, JsonDict, LoopLimits, Message, ToolCall, ToolResponse
 
@@ -68,13 +71,29 @@ def make_context(
     interaction: BaseInteraction | None = None,
     limits: LoopLimits = WIDE,
 ) -> LoopContext:
-    """The context of one trajectory. Tools and interaction must be started by the caller."""
+    """The context of one trajectory. Tools and interaction must be started by the caller.
+
+    As in a run, `engine` is asked with the turn's token budget and the stop ids, and within the turn's deadline.
+    """
+    params = TurnParams(limits, renderer.stop_token_ids)
+
+    async def generate(prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
+        try:
+            async with asyncio.timeout(limits.turn_timeout_s):
+                return await engine(prompt_ids, params.complete(prompt_ids, sampling_params))
+        except TimeoutError:
+            raise EngineTimeout(f"the engine gave no answer within {limits.turn_timeout_s:g} s") from None
+
+    def new_trajectory(prompt_ids: list[int]) -> Trajectory:
+        params.start(len(prompt_ids))
+        return Trajectory(prompt_ids, limits.response_length)
+
     return LoopContext(
-        generate=engine,
+        generate=generate,
         renderer=renderer,
         tool_parser=tool_parser,
         tools=tools if tools is not None else NoTools(),
         interaction=interaction,
         limits=limits,
-        new_trajectory=lambda prompt_ids: Trajectory(prompt_ids, limits.response_length),
+        new_trajectory=new_trajectory,
     )

@@ -1,4 +1,14 @@
-"""Tensor work between rollout and update. Each function adds columns to the batch and returns its metrics."""
+"""Tensor work between rollout and update. Each function adds columns to the batch and returns its metrics.
+
+Two masks, never mixed. `response_mask` says what was sampled: rewards, KL, groups, advantages and values read it, and
+nothing writes it. `loss_mask` says what the losses read; `narrow_loss_mask` is the only function that writes it. Rows
+that leave the loss still count in their group::
+
+                      response_mask   loss_mask
+    as collated         1 1 0 1 1     0 0 0 1 1    `trainable_turns: last_assistant`
+    a token rejected    1 1 0 1 1     0 0 0 0 1    rollout correction, `rs_level` token
+    a NaN in the row    1 1 0 1 1     0 0 0 0 0    old, reference or critic
+"""
 
 from __future__ import annotations
 
@@ -11,7 +21,7 @@ from agentrl.algorithms import (
     AdaptiveKLController,
     FixedKLController,
     aggregate_loss,
-    drop_non_finite_rows,
+    finite_rows,
     group_metrics,
     kl_in_reward,
     mismatch_metrics,
@@ -25,8 +35,6 @@ from agentrl.data_proto import DataProto
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
 
-LOSS_MASK = "loss_mask"
-"""Tokens that the loss may use: `response_mask` less what was rejected. Rejected rows still count in their group."""
 KLController = FixedKLController | AdaptiveKLController
 
 
@@ -66,6 +74,17 @@ def groups_with_variance(batch: DataProto) -> int:
     return len(set(choose_rows(batch, drop_flat_groups=True)[0].non_tensor_batch["uid"]))
 
 
+def narrow_loss_mask(batch: DataProto, kept: torch.Tensor) -> None:
+    """Leave tokens out of the loss. Nothing else writes `loss_mask` once it is collated.
+
+    Args:
+        batch: with a `loss_mask` of shape `(B, R)`.
+        kept: `(B, R)` tokens or `(B, 1)` rows that stay as they are.
+    """
+    mask = batch.batch["loss_mask"]
+    batch.batch["loss_mask"] = torch.where(kept.bool(), mask, torch.zeros_like(mask))
+
+
 def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunConfig) -> Metrics:
     """Set `old_log_probs`: the computed ones, or the rollout's. Where both are known, measure and correct the mismatch.
 
@@ -74,24 +93,25 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
         computed: `old_log_probs` and `entropys` of `compute_log_prob`; None: take the rollout's.
         config: the run.
     """
-    mask, rollout = batch.batch["response_mask"], batch.batch["rollout_log_probs"]
-    batch.batch[LOSS_MASK] = mask
+    rollout = batch.batch["rollout_log_probs"]
     if computed is None:
         batch.batch["old_log_probs"] = rollout
         return {}
-    finite, dropped = drop_non_finite_rows(mask, computed.batch["old_log_probs"], rollout)
+    finite = finite_rows(batch.batch["response_mask"], computed.batch["old_log_probs"], rollout)
     # What is not finite gives way to the rollout's, which always are: the row is out of the loss, not of its group.
-    old = torch.where(finite.bool(), computed.batch["old_log_probs"], rollout)
-    entropy = aggregate_loss(computed.batch["entropys"], finite, config.actor_rollout_ref.actor.loss_agg_mode)
-    batch.batch |= {"old_log_probs": old, LOSS_MASK: finite}
-    metrics = {"actor/entropy": float(entropy), "training/non_finite_rows": float(dropped)}
-    metrics |= mismatch_metrics(old, rollout, finite)
+    old = batch.batch["old_log_probs"] = torch.where(finite, computed.batch["old_log_probs"], rollout)
+    narrow_loss_mask(batch, finite)
+    trained = batch.batch["loss_mask"]
+    entropy = aggregate_loss(computed.batch["entropys"], trained, config.actor_rollout_ref.actor.loss_agg_mode)
+    metrics = {"actor/entropy": float(entropy), "training/non_finite_rows": float((~finite).sum())}
+    metrics |= mismatch_metrics(old, rollout, trained)
     correction = config.algorithm.rollout_correction
     if correction.is_level is not None or correction.rs is not None:
         weights, kept, more = rollout_correction(
-            old, rollout, finite, is_level=correction.is_level, is_threshold=correction.is_threshold, rs=correction.rs
+            old, rollout, trained, is_level=correction.is_level, is_threshold=correction.is_threshold, rs=correction.rs
         )
-        batch.batch |= {"rollout_is_weights": weights, LOSS_MASK: kept}
+        batch.batch["rollout_is_weights"] = weights
+        narrow_loss_mask(batch, kept)
         metrics |= more
     return metrics
 
@@ -105,12 +125,13 @@ def add_finite(batch: DataProto, more: DataProto, name: str, instead: str | None
         name: of the column.
         instead: the column whose values such a row gets; None: zeros.
     """
-    mask, values = batch.batch["response_mask"], more.batch[name]
-    finite, dropped = drop_non_finite_rows(mask, values)
+    values = more.batch[name]
+    finite = finite_rows(batch.batch["response_mask"], values)
     neutral = torch.zeros_like(values) if instead is None else batch.batch[instead]
-    batch.batch[name] = torch.where(finite.bool(), values, neutral)
-    batch.batch[LOSS_MASK] = batch.batch[LOSS_MASK] * finite.to(batch.batch[LOSS_MASK].dtype)
-    return {f"training/non_finite_rows/{name}": float(dropped)} if dropped else {}
+    batch.batch[name] = torch.where(finite, values, neutral)
+    narrow_loss_mask(batch, finite)
+    dropped = float((~finite).sum())
+    return {f"training/non_finite_rows/{name}": dropped} if dropped else {}
 
 
 def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLController) -> Metrics:
@@ -135,7 +156,7 @@ def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLControl
 
 
 def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig) -> None:
-    """Set `advantages` and `returns` by the estimator of `algorithm.adv_estimator`; the loss mask becomes the mask."""
+    """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`."""
     advantages, returns = ADVANTAGE_ESTIMATORS[config.adv_estimator](
         batch.batch["token_level_rewards"],
         batch.batch["response_mask"],
@@ -145,7 +166,7 @@ def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: Algo
         lam=config.lam,
         norm_adv_by_std=config.norm_adv_by_std_in_grpo,
     )
-    batch.batch |= {"advantages": advantages, "returns": returns, "response_mask": batch.batch.pop(LOSS_MASK)}
+    batch.batch |= {"advantages": advantages, "returns": returns}
 
 
 def row_lengths(batch: DataProto) -> list[int]:

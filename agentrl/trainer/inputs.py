@@ -6,8 +6,9 @@ import logging
 import re
 from dataclasses import dataclass
 
+from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
-from agentrl.config import RunConfig, check_config
+from agentrl.config import RunConfig, check_run_config
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError, PluginError
@@ -34,12 +35,12 @@ def prepare(config: RunConfig) -> RunInputs:
     Raises:
         UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
     """
-    check_config(config)
+    check_run_config(config)
     _check_trainer(config)
     setup = RolloutSetup.load(config)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])
     after = [*(["tool"] if tools else []), *(["user"] if setup.interactions else [])]
-    report = setup.renderer.probe([tool.schema for tool in tools] or None, after)
+    report = probe_template(setup.renderer, [tool.schema for tool in tools] or None, after)
     if report.message:
         LOG.warning("%s", report.message)
     train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)

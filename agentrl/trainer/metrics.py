@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
-import torch
-
 from agentrl.data_proto import DataProto
+from agentrl.rollout.report import mean_max_min
 
 Metrics = dict[str, float]
 TOKEN_STAGES = ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
@@ -46,31 +44,26 @@ class StageTimer:
         }
 
 
-def spread(name: str, values: torch.Tensor | np.ndarray | Sequence[float]) -> Metrics:
-    """`{name}/mean`, `/max` and `/min`; empty where there are no values."""
-    array = np.asarray(values, dtype=np.float64).reshape(-1)
-    if not array.size:
-        return {}
-    return {f"{name}/mean": array.mean(), f"{name}/max": array.max(), f"{name}/min": array.min()}
-
-
 def reward_metrics(batch: DataProto) -> Metrics:
-    """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic."""
-    mask = batch.batch["response_mask"].bool()
+    """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic.
+
+    Of tokens only those count that are trained on: elsewhere the values may stand in for ones that are not finite.
+    """
+    mask = batch.batch["loss_mask"].bool()
     metrics = {
-        **spread("critic/rewards", batch.batch["token_level_rewards"].sum(-1)),
-        **spread("critic/advantages", batch.batch["advantages"][mask]),
-        **spread("critic/returns", batch.batch["returns"][mask]),
+        **mean_max_min("critic/rewards", batch.batch["token_level_rewards"].sum(-1)),
+        **mean_max_min("critic/advantages", batch.batch["advantages"][mask]),
+        **mean_max_min("critic/returns", batch.batch["returns"][mask]),
     }
     if "values" in batch.batch:
         values, returns = batch.batch["values"][mask], batch.batch["returns"][mask]
-        metrics |= spread("critic/values", values)
+        metrics |= mean_max_min("critic/values", values)
         variance = returns.var(correction=0) + 1e-5
         metrics["critic/vf_explained_var"] = float(1 - (returns - values).var(correction=0) / variance)
     return metrics
 
 
-def rollout_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
+def rollout_batch_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
     """What the rollouts of a step show, before any of them is left out of the update."""
     sampled = rollouts.batch["response_mask"].bool()
     staleness = rollouts.meta_info["weight_version"] - rollouts.batch["weight_versions"][sampled]
@@ -78,8 +71,8 @@ def rollout_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
     return {
         **rollouts.meta_info["metrics"],
         "prompt_length/clip_ratio": float((prompts >= max_prompt_length).float().mean()),
-        **spread("rollout/staleness", staleness),
-        **spread("critic/score", rollouts.batch["rm_scores"].sum(-1)),
+        **mean_max_min("rollout/staleness", staleness),
+        **mean_max_min("critic/score", rollouts.batch["rm_scores"].sum(-1)),
         "perf/total_num_tokens": float(rollouts.batch["attention_mask"].sum()),
     }
 

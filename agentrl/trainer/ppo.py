@@ -13,7 +13,8 @@ from agentrl.data_proto import DataProto
 from agentrl.errors import EngineError, FailureBudgetError, HealthError
 from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
-from agentrl.observability.trackers import RunInfo, Tracker, Trackers, make_trackers
+from agentrl.observability.tracker import RunInfo, Tracker
+from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
@@ -57,7 +58,6 @@ class RayPPOTrainer:
             batch_size=config.data.val_batch_size,
             decode=self.inputs.renderer.decode,
             exact=self.inputs.renderer.encoder.decode,
-            narrowed=config.actor_rollout_ref.rollout.multi_turn.narrows_mask,
             dump_folder=_path(config.trainer.validation_data_dir),
             show=config.trainer.log_val_generations,
         )
@@ -116,7 +116,7 @@ class RayPPOTrainer:
         policy, algorithm = config.actor_rollout_ref, config.algorithm
         rollouts, batches = self._roll_out(step, timer)
         metrics |= {"rollout/gen_batches": batches}
-        metrics |= m.rollout_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
+        metrics |= m.rollout_batch_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
         metrics |= degeneracy_metrics(rollouts)
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
@@ -212,9 +212,8 @@ class RayPPOTrainer:
         self.trackers.on_rollouts(step, rollouts)
         folder = _path(self.config.trainer.rollout_data_dir)
         if folder is not None:
-            renderer, turns = self.inputs.renderer, self.config.actor_rollout_ref.rollout.multi_turn
-            exact, narrowed = renderer.encoder.decode, turns.narrows_mask
-            write_rollouts(folder, step, [rollouts], renderer.decode, exact=exact, narrowed=narrowed)
+            renderer = self.inputs.renderer
+            write_rollouts(folder, step, [rollouts], renderer.decode, exact=renderer.encoder.decode)
 
     def _resume(self) -> None:
         """Load the checkpoint to go on from, if any, and give the engines the weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentrl.config import RunConfig, dump_config
-from agentrl.observability.trackers import Tracker
+from agentrl.observability.tracker import Tracker
 from agentrl.trainer.folders import make_folders
 from agentrl.trainer.ppo import RayPPOTrainer
 

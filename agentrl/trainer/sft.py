@@ -19,7 +19,8 @@ from agentrl.config import dump_config
 from agentrl.config.actor import ModelConfig
 from agentrl.config.sft import SFTConfig
 from agentrl.errors import CheckpointError, ConfigError, DataError
-from agentrl.observability.trackers import RunInfo, Tracker, Trackers, make_trackers
+from agentrl.observability.tracker import RunInfo, Tracker
+from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.trainer.muon import build_optimizers
 from agentrl.trainer.sft_data import Example, SFTBatch, SFTDataset, draw_rows, make_batches
 from agentrl.workers.export import write_hf_folder

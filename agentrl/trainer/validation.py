@@ -12,8 +12,9 @@ import numpy as np
 
 from agentrl.data_proto import DataProto
 from agentrl.observability.rollout_log import Decode, rows, write_rollouts
-from agentrl.observability.trackers import Conversation
-from agentrl.trainer.metrics import Metrics, spread
+from agentrl.observability.tracker import ValidationConversation
+from agentrl.rollout.report import mean_max_min
+from agentrl.trainer.metrics import Metrics
 from agentrl.types import Sample
 
 Generate = Callable[[DataProto], DataProto]
@@ -28,7 +29,7 @@ class ValidationResult:
     """What one validation gave."""
 
     metrics: Metrics
-    conversations: list[Conversation]
+    conversations: list[ValidationConversation]
 
 
 class Validator:
@@ -40,7 +41,6 @@ class Validator:
         batch_size: rows at a time; None: all.
         decode: ids to text.
         exact: ids to text without any loss, as `write_rollouts` takes it.
-        narrowed: whether the run's masks leave sampled tokens out.
         dump_folder: where each validation's rollouts are written; None: nowhere.
         show: how many conversations to return for the trackers.
     """
@@ -53,14 +53,13 @@ class Validator:
         batch_size: int | None,
         decode: Decode,
         exact: Decode | None = None,
-        narrowed: bool = False,
         dump_folder: Path | None = None,
         show: int = 0,
     ) -> None:
         self._samples = list(samples)
         self._n = n
         self._batch_size = batch_size or max(len(self._samples), 1)
-        self._decode, self._exact, self._narrowed = decode, exact, narrowed
+        self._decode, self._exact = decode, exact
         self._dump_folder = dump_folder
         self._show = show
 
@@ -68,7 +67,7 @@ class Validator:
         """Validate with the weights that the engines serve now."""
         parts = [generate(batch) for batch in self._batches(step, weight_version)]
         if self._dump_folder is not None:
-            write_rollouts(self._dump_folder, step, parts, self._decode, exact=self._exact, narrowed=self._narrowed)
+            write_rollouts(self._dump_folder, step, parts, self._decode, exact=self._exact)
         fields = {
             name: np.concatenate([part.non_tensor_batch[name] for part in parts])
             for name in ("uid", "data_source", "score", "num_turns", "num_tool_calls", "reward_extra_info")
@@ -89,10 +88,10 @@ class Validator:
                 samples, self._n, step=step, weight_version=weight_version, validate=True, first_group=start
             )
 
-    def _conversations(self, done: DataProto, step: int) -> list[Conversation]:
+    def _conversations(self, done: DataProto, step: int) -> list[ValidationConversation]:
         shown = done[: min(self._show, len(done))]
         return [
-            Conversation(record["data_source"], record["input"], record["output"], record["score"])
+            ValidationConversation(record["data_source"], record["input"], record["output"], record["score"])
             for record in rows(shown, step, self._decode)
         ]
 
@@ -141,7 +140,7 @@ def score_metrics(fields: dict[str, np.ndarray], n: int) -> Metrics:
     for source, prompts in groups.items():
         metrics |= _source_metrics(source, list(prompts.values()), fields, n)
     turns = fields["num_turns"].astype(np.float64)
-    return metrics | spread("val-aux/num_turns", turns)
+    return metrics | mean_max_min("val-aux/num_turns", turns)
 
 
 def _source_metrics(source: str, prompts: list[list[int]], fields: dict[str, np.ndarray], n: int) -> Metrics:

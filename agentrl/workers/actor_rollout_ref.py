@@ -74,7 +74,7 @@ class ActorRolloutRefWorker(Worker):
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, batch: DataProto) -> DataProto:
-        """Log-probs and entropies of the policy at the trained tokens, 0 elsewhere.
+        """Log-probs and entropies of the policy at the sampled tokens, 0 elsewhere.
 
         Returns:
             `old_log_probs` and `entropys`, (B, R) float32.
@@ -91,14 +91,14 @@ class ActorRolloutRefWorker(Worker):
         """One training step: all epochs and mini-batches of the batch.
 
         Args:
-            batch: `input_ids, attention_mask, responses, response_mask, old_log_probs, advantages`, and
+            batch: `input_ids, attention_mask, responses, loss_mask, old_log_probs, advantages`, and
                 `ref_log_prob` with `use_kl_loss`, `rollout_is_weights` and `row_id` where there are any.
 
         Returns:
             No rows; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on every rank.
         """
         optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
-        batch = batch.select([*ROW_COLUMNS, *self._loss.columns, *optional])
+        batch = batch.select([*ROW_COLUMNS, "loss_mask", *self._loss.columns, *optional])
         actor = self.config.actor_rollout_ref.actor
         rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         seed = [self.config.trainer.seed, self.updates_done] if actor.shuffle else None
@@ -143,7 +143,7 @@ class ActorRolloutRefWorker(Worker):
 
     def _log_probs(self, batch: DataProto, name: str, entropy: EntropyMode) -> DataProto:
         batch = batch.to(self.device)
-        layout = RowLayout(batch)
+        layout = RowLayout(batch, "response_mask")
         columns = [torch.zeros(layout.mask.shape, device=self.device) for _ in range(2)]
         micros = layout.micro_batches(None, self._infer_limits)
         for micro, outputs in self.model.infer(micros, entropy):

@@ -60,9 +60,9 @@ class CriticWorker(Worker):
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_values(self, batch: DataProto) -> DataProto:
-        """`values` (B, R) float32: the value of the state before each trained token, 0 elsewhere."""
+        """`values` (B, R) float32: the value of the state before each sampled token, 0 elsewhere."""
         batch = batch.to(self.device)
-        layout = RowLayout(batch)
+        layout = RowLayout(batch, "response_mask")
         values = torch.zeros(layout.mask.shape, device=self.device)
         for micro, outputs in self.model.infer(layout.micro_batches(None, self._limits)):
             values[micro.rows, : micro.mask.shape[1]] = micro.spread(outputs)
@@ -73,13 +73,14 @@ class CriticWorker(Worker):
         """One training step: all epochs and mini-batches of the batch.
 
         Args:
-            batch: `input_ids, attention_mask, responses, response_mask, values, returns`, and `row_id` where there is
+            batch: `input_ids, attention_mask, responses, loss_mask, values, returns`, and `row_id` where there is
                 one.
 
         Returns:
             No rows; `meta_info["metrics"]` holds `critic/*`, the same on every rank.
         """
-        batch = batch.select([*ROW_COLUMNS, "values", "returns", *(name for name in [ROW_ID] if name in batch.batch)])
+        optional = [name for name in (ROW_ID,) if name in batch.batch]
+        batch = batch.select([*ROW_COLUMNS, "loss_mask", "values", "returns", *optional])
         policy = self.config.actor_rollout_ref
         prompts = self.section.ppo_mini_batch_size or policy.actor.ppo_mini_batch_size
         epochs = self.section.ppo_epochs or policy.actor.ppo_epochs

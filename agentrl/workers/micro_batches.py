@@ -1,8 +1,15 @@
 """From padded rows to micro-batches with next to no padding.
 
 A padded row (prompt on the left, response on the right of `input_ids`) becomes the run of tokens that the model has to
-read: from the first prompt token up to the one before the last trained token. Rows without a trained token are not run
-at all. Runs go to the model in one of three shapes:
+read: from the first prompt token up to the one before the last chosen token. Rows without a chosen token are not run
+at all. Which tokens are chosen is the caller's to say, by the name of a mask: an update chooses those that are trained
+on (`loss_mask`), a pass without a gradient all that were sampled (`response_mask`)::
+
+    input_ids   p p P P P | R R R r r      p, r: padding
+    mask                    1 0 1 0 0      chosen: the first and the third token of the response
+    run             P P P   R R            what predicts them: `sources` are the third and the fifth of the run
+
+Runs go to the model in one of three shapes:
 
 * **rows** (CPU, and GPUs without a variable-length kernel): `(b, T)`, rows of like length together, padded on the
   right. With causal attention no token sees the padding, so no attention mask is needed.
@@ -24,8 +31,8 @@ from agentrl.errors import DataProtoError
 from agentrl.workers.collectives import sum_over_ranks
 from agentrl.workers.micro_batch_plan import Cut, MicroLimits, Piece, cut_rows, cut_shared
 
-ROW_COLUMNS = ("input_ids", "attention_mask", "responses", "response_mask")
-"""The columns of a batch that say which tokens a row has."""
+ROW_COLUMNS = ("input_ids", "attention_mask", "responses")
+"""The columns of a batch that say which tokens a row has, beside a mask."""
 
 SHARING_MUST_SAVE = 0.9
 """Prompts are shared when that takes less than this share of the tokens: the second pass has costs of its own."""
@@ -48,16 +55,16 @@ class SharedPrompts:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One forward pass. K is the number of trained tokens, in row-major order of `mask`.
+    """One forward pass. K is the number of chosen tokens, in row-major order of `mask`.
 
     Attributes:
         rows: (b,) which rows of the rank's batch these are.
         input_ids: (b, T), or (1, N) when packed.
         position_ids: None for rows (they count from 0), (1, N) when packed.
-        sources: (K,) where the hidden state lies that predicts each trained token: in the flattened `input_ids`, with
+        sources: (K,) where the hidden state lies that predicts each chosen token: in the flattened `input_ids`, with
             shared prompts in these followed by it.
-        labels: (K,) ids of the trained tokens.
-        mask: (b, R) bool, the response mask cut to this micro-batch's longest response.
+        labels: (K,) ids of the chosen tokens.
+        mask: (b, R) bool, the chosen tokens, cut to this micro-batch's longest response.
         prompts: what the rows read before `input_ids`, where prompts are shared.
         kernel_args: what a variable-length attention kernel wants to know about the runs.
     """
@@ -111,24 +118,25 @@ class RowLayout:
     """Where the tokens of each row are, and how long its run is.
 
     Args:
-        batch: `input_ids`, `attention_mask` (B, P + R), `responses`, `response_mask` (B, R).
+        batch: `input_ids`, `attention_mask` (B, P + R), `responses` and the mask (B, R).
+        mask: the column that chooses tokens: `response_mask` or `loss_mask`.
 
     Raises:
         DataProtoError: a column is missing, shapes do not fit, or prompts are not padded on the left.
     """
 
-    def __init__(self, batch: DataProto) -> None:
-        batch = batch.select(ROW_COLUMNS, (), ())
+    def __init__(self, batch: DataProto, mask: str) -> None:
+        batch = batch.select([*ROW_COLUMNS, mask], (), ())
         self.input_ids = batch.batch["input_ids"]
         self.responses = batch.batch["responses"]
-        self.mask = batch.batch["response_mask"].bool()
+        self.mask = batch.batch[mask].bool()
         rows, width = self.responses.shape
         self.prompt_width = self.input_ids.shape[1] - width
         attention = batch.batch["attention_mask"]
         if attention.shape != self.input_ids.shape or self.mask.shape != (rows, width) or self.prompt_width < 1:
             raise DataProtoError(
                 f"input_ids {tuple(self.input_ids.shape)}, attention_mask {tuple(attention.shape)}, responses "
-                f"{tuple(self.responses.shape)} and response_mask {tuple(self.mask.shape)} do not belong together"
+                f"{tuple(self.responses.shape)} and {mask} {tuple(self.mask.shape)} do not belong together"
             )
         prompt = attention[:, : self.prompt_width].bool()
         if not bool((prompt[:, 1:] >= prompt[:, :-1]).all() & prompt[:, -1].all()):
@@ -136,8 +144,8 @@ class RowLayout:
         self.prompt_lengths = prompt.sum(1)
         ends = self.mask * torch.arange(1, width + 1, device=self.mask.device)
         self.response_lengths = ends.amax(1) if width else ends.sum(1)
-        trained = self.response_lengths > 0
-        self.run_lengths = torch.where(trained, self.prompt_lengths + self.response_lengths - 1, 0)
+        chosen = self.response_lengths > 0
+        self.run_lengths = torch.where(chosen, self.prompt_lengths + self.response_lengths - 1, 0)
 
     @cached_property
     def prompt_numbers(self) -> list[int]:

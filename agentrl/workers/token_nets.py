@@ -1,4 +1,4 @@
-"""What FSDP wraps: modules that map a micro-batch to one number per trained token."""
+"""What FSDP wraps: modules that map a micro-batch to one number per chosen token."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RowShape(Enum):
 
 
 class TokenNet(nn.Module):
-    """A transformer without its head, read at the positions that predict a trained token."""
+    """A transformer without its head, read at the positions that predict a chosen token."""
 
     @property
     def backbone(self) -> Any:
@@ -99,8 +99,8 @@ def _sharing_changes_nothing(net: TokenNet) -> bool:
     attention[:2, 0] = 0
     mask = torch.ones(4, 3, dtype=torch.long)
     mask[1:3, 2] = 0
-    columns = {"input_ids": ids, "attention_mask": attention, "responses": ids[:, 3:], "response_mask": mask}
-    layout = RowLayout(DataProto(columns))
+    columns = {"input_ids": ids, "attention_mask": attention, "responses": ids[:, 3:], "mask": mask}
+    layout = RowLayout(DataProto(columns), "mask")
     rows = list(range(4))
     plain = layout.padded(rows)
     shared = layout.shared([Piece((0, 1), 2, 2), Piece((2, 3), 2, 3)])
@@ -109,7 +109,7 @@ def _sharing_changes_nothing(net: TokenNet) -> bool:
 
 
 class PolicyNet(TokenNet):
-    """Log-probs of the trained tokens under a causal language model.
+    """Log-probs of the chosen tokens under a causal language model.
 
     Args:
         lm: a transformers causal language model.
@@ -140,7 +140,7 @@ class PolicyNet(TokenNet):
 
 
 class ValueNet(TokenNet):
-    """Values of the states that predict each trained token. Starts at 0 everywhere."""
+    """Values of the states that predict each chosen token. Starts at 0 everywhere."""
 
     def __init__(self, backbone: Any) -> None:
         super().__init__()

@@ -101,7 +101,7 @@ def run_update(
         `skipped_steps`: how many were left out because their gradient was not finite. The same on every rank.
     """
     batch = batch.to(model.device)
-    layout = RowLayout(batch)
+    layout = RowLayout(batch, "loss_mask")
     tokens, sequences = layout.mask.sum(1), layout.mask.any(1)
     metrics, norms, skipped = MetricSums(), list[float](), 0
     for rows in (rows for epoch in range(plan.epochs) for rows in plan.epoch(epoch)):

@@ -11,7 +11,7 @@ from typing import Any
 LOGGER = "agentrl.services"
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """Writes a record as `{time, level, logger, event, ...}`; the fields come from `extra={"fields": {...}}`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -36,7 +36,7 @@ def log(level: int, event: str, **fields: Any) -> None:
 def set_up_logs(level: int = logging.INFO) -> None:
     """Send the services' and the HTTP server's records to stderr as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLogFormatter())
     for name, lowest in ((LOGGER, level), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from agentrl.errors import AgentRLError
-from agentrl.services.retrieval.command import serve
+from agentrl.services.retrieval.cli import serve
 
 if __name__ == "__main__":
     try:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agentrl.errors import UserInputError
-from agentrl.services.retrieval.shards import Postings, Shard
-from agentrl.services.retrieval.text import Analyzer
+from agentrl.services.retrieval.corpus_shards import Postings, Shard
+from agentrl.services.retrieval.text_analysis import Analyzer
 
 FOLDER = "bm25"
 _MAX_TERMS = 512
@@ -134,7 +134,7 @@ class Bm25Search:
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         import bm25s
 
-        from agentrl.services.retrieval.kernel import search
+        from agentrl.services.retrieval.bm25_kernel import search
 
         self._kernel = search
         try:

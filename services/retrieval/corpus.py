@@ -37,7 +37,7 @@ class Block:
     """Bytes of all files read so far, this block included."""
 
 
-class Document(NamedTuple):
+class CorpusDocument(NamedTuple):
     """One row of the corpus."""
 
     id: str
@@ -119,7 +119,7 @@ class Corpus:
                 first_row += len(rows)
 
 
-def parse_row(row: Row, file: str, number: int) -> Document | None:
+def parse_row(row: Row, file: str, number: int) -> CorpusDocument | None:
     """Make a document of a row; None for a blank line.
 
     Args:
@@ -146,7 +146,7 @@ def parse_row(row: Row, file: str, number: int) -> Document | None:
     contents = _contents(fields, file, number)
     shown = {"id": str(identity), "contents": contents, **fields}
     try:
-        return Document(str(identity), orjson.dumps(shown, default=str), contents)
+        return CorpusDocument(str(identity), orjson.dumps(shown, default=str), contents)
     except TypeError as error:
         raise DataError(file, number, None, f"a field that JSON cannot hold ({error})", "plain values") from None
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.services.retrieval.bm25 import Hits
-from agentrl.services.retrieval.shards import Shard
+from agentrl.services.retrieval.corpus_shards import Shard
 
 if TYPE_CHECKING:
-    from agentrl.services.retrieval.build import BuildOptions
+    from agentrl.services.retrieval.build_options import BuildOptions
     from agentrl.services.retrieval.encoder import Encoder, Vectors
 
 FOLDER = "dense"

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from agentrl.errors import UserInputError
 from agentrl.services.retrieval import bm25, dense
 from agentrl.services.retrieval.bm25 import Bm25Search, Hits
-from agentrl.services.retrieval.documents import DocumentStore
-from agentrl.services.retrieval.manifest import read_manifest
-from agentrl.services.retrieval.text import TOKENIZER_VERSION
+from agentrl.services.retrieval.document_store import DocumentStore
+from agentrl.services.retrieval.index_manifest import read_manifest
+from agentrl.services.retrieval.text_analysis import TOKENIZER_VERSION
 
 
 class Search(Protocol):
@@ -66,6 +66,6 @@ def _open(folder: Path, kind: str, settings: dict[str, Any], device: str) -> Sea
     vectors = dense.DenseSearch(folder / dense.FOLDER, settings, device)
     if kind == "dense":
         return vectors
-    from agentrl.services.retrieval.fusion import Hybrid
+    from agentrl.services.retrieval.rank_fusion import Hybrid
 
     return Hybrid([Bm25Search(folder / bm25.FOLDER, settings), vectors])

@@ -15,7 +15,7 @@ def _default_threads() -> int:
 
 
 @dataclass(frozen=True)
-class ServerOptions:
+class RetrievalOptions:
     """What one server allows and spends."""
 
     default_topk: int = 3

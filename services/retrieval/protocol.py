@@ -9,9 +9,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 from agentrl.errors import suggest
-from agentrl.services.retrieval.options import ServerOptions
+from agentrl.services.retrieval.options import RetrievalOptions
 
-Found = list[tuple[bytes, float]]
+FoundDocuments = list[tuple[bytes, float]]
 """Documents of one query as JSON, with their scores, best first."""
 
 
@@ -70,7 +70,7 @@ class RetrieveRequest(BaseModel):
         return self.queries if self.queries is not None else [self.query or ""]
 
 
-def request_model(options: ServerOptions) -> type[RetrieveRequest]:
+def request_model(options: RetrievalOptions) -> type[RetrieveRequest]:
     """The model of a request with the limits of one server."""
     text = Annotated[str, Field(max_length=options.max_query_chars)]
     fields: dict[str, Any] = {
@@ -81,7 +81,7 @@ def request_model(options: ServerOptions) -> type[RetrieveRequest]:
     return create_model("RetrieveRequest", __base__=RetrieveRequest, **fields)
 
 
-def request_schema(options: ServerOptions) -> dict[str, Any]:
+def request_schema(options: RetrievalOptions) -> dict[str, Any]:
     """The JSON schema of `request_model`, exact enough to make requests from."""
     text = {"type": "string", "maxLength": options.max_query_chars}
     batch = {"type": "array", "items": text, "maxItems": options.max_queries}
@@ -103,13 +103,13 @@ def request_schema(options: ServerOptions) -> dict[str, Any]:
     }
 
 
-def render(results: Iterable[Found], with_scores: bool) -> bytes:
+def render(results: Iterable[FoundDocuments], with_scores: bool) -> bytes:
     """Write an answer; the documents are JSON already."""
     lists = (b",".join(_items(found, with_scores)) for found in results)
     return b'{"result":[' + b",".join(b"[%b]" % items for items in lists) + b"]}"
 
 
-def _items(found: Found, with_scores: bool) -> Iterable[bytes]:
+def _items(found: FoundDocuments, with_scores: bool) -> Iterable[bytes]:
     if not with_scores:
         return (document for document, _ in found)
     return (b'{"document":%b,"score":%b}' % (document, orjson.dumps(round(score, 6))) for document, score in found)

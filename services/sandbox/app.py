@@ -14,14 +14,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import agentrl
-from agentrl.services.common.app import Problem, add_standard_routes, problems
-from agentrl.services.common.gone import answer_nobody, while_there
+from agentrl import __version__
+from agentrl.services.common.client_disconnect import answer_disconnected, cancel_on_disconnect
+from agentrl.services.common.standard_routes import Problem, add_standard_routes, problem_responses
 from agentrl.services.sandbox.admission import Busy
 from agentrl.services.sandbox.languages import language_version
-from agentrl.services.sandbox.limits import MIB
 from agentrl.services.sandbox.metrics import SandboxMetrics
-from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.protocol import (
     Judge,
     JudgeAnswer,
@@ -33,9 +32,10 @@ from agentrl.services.sandbox.protocol import (
     RunJupyterAnswer,
     SessionAnswer,
 )
+from agentrl.services.sandbox.run_limits import MIB
 from agentrl.services.sandbox.service import SandboxService, open_service
 
-_REFUSALS = problems(400, 401, 403, 413, 422, 429, 503)
+_REFUSALS = problem_responses(400, 401, 403, 413, 422, 429, 503)
 _IN_SESSION: dict[int | str, dict[str, Any]] = {
     **_REFUSALS,
     404: {"model": Problem, "description": "No such session."},
@@ -44,7 +44,7 @@ _IN_SESSION: dict[int | str, dict[str, Any]] = {
 _DEFAULTS = Body(default_factory=lambda: OpenSession.model_validate({}))
 
 
-def make_app(options: Options, token: str | None = None) -> FastAPI:
+def create_app(options: SandboxOptions, token: str | None = None) -> FastAPI:
     """The application.
 
     Args:
@@ -76,7 +76,7 @@ def make_app(options: Options, token: str | None = None) -> FastAPI:
 
     app = FastAPI(
         title="agentrl sandbox",
-        version=agentrl.__version__,
+        version=__version__,
         description="Runs code apart from the machine and from other runs. `/run_code` is SandboxFusion's protocol.",
         lifespan=lifespan,
     )
@@ -91,7 +91,7 @@ def make_app(options: Options, token: str | None = None) -> FastAPI:
     )
     app.add_middleware(JsonBodies)
     app.add_exception_handler(Busy, _busy(metrics))
-    app.add_exception_handler(ClientDisconnect, answer_nobody)
+    app.add_exception_handler(ClientDisconnect, answer_disconnected)
     _add_routes(app, Depends(service))
     return app
 
@@ -110,11 +110,13 @@ class JsonBodies:
 
 
 def _add_routes(app: FastAPI, current: Any) -> None:
-    @app.get("/v1/ping", summary="SandboxFusion's probe.", responses=problems(401, 403))
+    @app.get("/v1/ping", summary="SandboxFusion's probe.", responses=problem_responses(401, 403))
     async def ping() -> str:
         return "pong"
 
-    @app.get("/languages", summary="Languages of `/run_code` that are installed.", responses=problems(401, 403))
+    @app.get(
+        "/languages", summary="Languages of `/run_code` that are installed.", responses=problem_responses(401, 403)
+    )
     async def languages(service: SandboxService = current) -> dict[str, str]:
         """The version of each, by name."""
         layout, versions = service.isolation.layout, service.versions
@@ -131,7 +133,7 @@ def _add_routes(app: FastAPI, current: Any) -> None:
 
         A client that closes the connection ends the run.
         """
-        answer = await while_there(request, service.run_code(body, client_of(request)))
+        answer = await cancel_on_disconnect(request, service.run_code(body, client_of(request)))
         return Response(answer.model_dump_json(), media_type="application/json")
 
     @app.post("/sessions", summary="Start a Python session.", responses=_REFUSALS)
@@ -139,7 +141,7 @@ def _add_routes(app: FastAPI, current: Any) -> None:
         request: Request, body: OpenSession = _DEFAULTS, service: SandboxService = current
     ) -> SessionAnswer:
         """Its variables and files last until it is deleted, idle for too long, or too old."""
-        return await while_there(request, service.open_session(body, client_of(request)))
+        return await cancel_on_disconnect(request, service.open_session(body, client_of(request)))
 
     @app.post("/sessions/{session_id}/run", summary="Run code in a session.", responses=_IN_SESSION)
     async def run_in_session(
@@ -157,12 +159,12 @@ def _add_routes(app: FastAPI, current: Any) -> None:
     @app.post("/run_jupyter", summary="Run cells in one interpreter.", responses=_REFUSALS)
     async def run_jupyter(body: RunJupyter, request: Request, service: SandboxService = current) -> RunJupyterAnswer:
         """The first cell that fails is the last that runs."""
-        return await while_there(request, service.run_jupyter(body, client_of(request)))
+        return await cancel_on_disconnect(request, service.run_jupyter(body, client_of(request)))
 
     @app.post("/judge", summary="Run a program against tests.", responses=_REFUSALS)
     async def judge(body: Judge, request: Request, service: SandboxService = current) -> JudgeAnswer:
         """Tests run at the same time; outputs are compared without spaces at the ends of lines."""
-        return await while_there(request, service.judge(body, client_of(request)))
+        return await cancel_on_disconnect(request, service.judge(body, client_of(request)))
 
 
 def client_of(request: Request) -> str:

@@ -1,30 +1,19 @@
-"""How code is kept apart from the machine: three levels, strongest first, and which of them work here."""
+"""How code is kept apart from the machine: three levels, strongest first (`isolation_choice` says which work here)."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import signal
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import UserInputError, suggest
-from agentrl.services.sandbox.layout import Layout, closed_folder
-from agentrl.services.sandbox.limits import MIB
-from agentrl.services.sandbox.mounts import ADMIN_PATH, SHM_MB, bubblewrap_mounts, mount_script
-from agentrl.services.sandbox.seccomp import seccomp_program
-from agentrl.services.sandbox.starting import Started, make_run_folder, message, readable, start
-from agentrl.services.sandbox.zygotes import Zygote
+from agentrl.services.sandbox.filesystem_layout import FilesystemLayout
+from agentrl.services.sandbox.mounts import SHM_MB, bubblewrap_mounts, mount_script
+from agentrl.services.sandbox.run_limits import MIB
 
 LEVELS = ("bubblewrap", "namespaces", "rlimits")
 """Strongest first."""
-_PROBE_S = 10
-_FIRST_UID = 1_000_000
-UIDS_PER_SERVER = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +28,12 @@ class Isolation:
     """
 
     level: str
-    layout: Layout
+    layout: FilesystemLayout
     own_users: bool
     seccomp_file: Path | None
     details: tuple[str, ...]
     forks: bool = False
-    """Jails are forked from interpreters that are up (see `zygotes`), else each is started anew."""
+    """Sandboxes are forked from interpreters that are up (see `zygote_pool`), else each is started anew."""
 
     @property
     def has_own_root(self) -> bool:
@@ -76,7 +65,7 @@ class Isolation:
 
     def command(self, folder: Path, uid: int | None, control: int, seccomp_fd: int | None = None) -> list[str]:
         """Arguments that start the launcher in a sandbox around `folder`."""
-        launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launch.py"), str(control)]
+        launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launcher.py"), str(control)]
         if self.level == "bubblewrap":
             return [*self._bubblewrap(folder, seccomp_fd), "--", *launcher]
         passed = [control]
@@ -85,17 +74,17 @@ class Isolation:
             passed.append(seccomp_fd)
         if self.level == "namespaces":
             return [*self._unshare(folder, passed), *launcher]
-        supervise = [
+        supervisor = [
             sys.executable,
             "-S",
             "-B",
-            str(self.layout.guest / "supervise.py"),
+            str(self.layout.guest / "supervisor.py"),
             "-" if uid is None else str(uid),
         ]
-        return [*supervise, *launcher]
+        return [*supervisor, *launcher]
 
     def zygote_command(self, home: Path, socket: int) -> list[str]:
-        """Arguments that start a zygote, which makes the jails of all folders below `home`."""
+        """Arguments that start a zygote, which makes the sandboxes of all folders below `home`."""
         zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
         if self.level == "namespaces":
             user = [] if self.own_users else ["--user", "--map-root-user"]
@@ -108,7 +97,7 @@ class Isolation:
         ]
 
     def zygote_setup(self) -> dict[str, Any]:
-        """What a zygote is told (see `guest/jails.py`)."""
+        """What a zygote is told (see `guest/sandbox_fork.py`)."""
         return {
             "inside": self.layout.inside,
             "shown": self.layout.shown,
@@ -137,118 +126,3 @@ class Isolation:
             return ["unshare", *names, *shell]
         drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
         return ["unshare", "--user", "--map-root-user", *names, *shell, *drop]
-
-
-def choose_isolation(
-    home: Path, layout: Layout, wanted: str | None, required: str | None, fresh: bool = False
-) -> Isolation:
-    """The level asked for, or the strongest that works here.
-
-    Args:
-        home: the server's own folder.
-        layout: what of this machine the code sees.
-        wanted: a level, or None.
-        required: the weakest level that is good enough, or None.
-        fresh: start an interpreter for each run, where forks of one that is up could do.
-
-    Raises:
-        UserInputError: no such level, or none works that is strong enough; says why each does not.
-    """
-    for name, level in (("isolation", wanted), ("require-isolation", required)):
-        if level is not None and level not in LEVELS:
-            raise UserInputError(f"--{name}: got {level!r}, wanted a level.{suggest(level, LEVELS)}")
-    tried = []
-    for level in LEVELS:
-        if wanted is not None and level != wanted:
-            continue
-        if required is not None and LEVELS.index(level) > LEVELS.index(required):
-            break
-        found, problem = _build(level, home, layout, fresh)
-        if found is not None:
-            return found
-        tried.append(f"{level}: {problem}")
-    asked = required or wanted
-    reasons = "\n  ".join(tried) or f"--isolation {wanted} is weaker than --require-isolation {required}"
-    raise UserInputError(f"isolation {asked!r} is not to be had here:\n  {reasons}")
-
-
-def first_uid() -> int:
-    """Start of the user numbers of this server; two servers on a machine have different ones."""
-    return _FIRST_UID + os.getpid() % 10_000 * UIDS_PER_SERVER
-
-
-def _build(level: str, home: Path, layout: Layout, fresh: bool) -> tuple[Isolation | None, str]:
-    missing = [
-        name for name in _needs(level) if shutil.which(name) is None and shutil.which(name, path=ADMIN_PATH) is None
-    ]
-    if missing:
-        return None, f"{' and '.join(missing)} not found (Debian: apt-get install bubblewrap util-linux)"
-    own_users = os.geteuid() == 0
-    closed = closed_folder(layout, whole_path=level == "rlimits") if own_users else None
-    if closed is not None:
-        return None, (
-            f"every run is a user of its own, and {closed} on the way to {layout.python} is closed to other users: "
-            "open it, or name with --python an interpreter that all users can read"
-        )
-    program = seccomp_program(network_is_apart=level != "rlimits")
-    file = None
-    if program is not None:
-        file = home / f"seccomp-{level}.bpf"
-        file.write_bytes(program)
-        file.chmod(0o444)
-    isolation = Isolation(level, layout, own_users, file, _details(level, own_users, program is not None))
-    forking = replace(isolation, forks=True)
-    if isolation.has_own_root and not fresh and _probe(forking, home) is None:
-        return forking, ""
-    problem = _probe(isolation, home)
-    return (isolation, "") if problem is None else (None, problem)
-
-
-def _needs(level: str) -> Sequence[str]:
-    return {"bubblewrap": ["bwrap"], "namespaces": ["unshare", "mount", "pivot_root"], "rlimits": []}[level]
-
-
-def _details(level: str, own_users: bool, seccomp: bool) -> tuple[str, ...]:
-    names = ("pid", "net", "ipc", "mount", "uts")
-    spaces = () if level == "rlimits" else tuple(f"{name} namespace" for name in names)
-    user = "a user of its own per run" if own_users else "user namespace" if level != "rlimits" else "the server's user"
-    filters = ("seccomp",) if seccomp else ()
-    system = () if level == "rlimits" else ("read-only system", "private /tmp")
-    return (*spaces, user, *system, *filters, "rlimits", "empty environment")
-
-
-def _probe(isolation: Isolation, home: Path) -> str | None:
-    """Run a little Python in a sandbox; None when that goes well, else what goes wrong."""
-    folder, uid = home / f"probe-{isolation.level}-{isolation.forks}", first_uid() if isolation.own_users else None
-    make_run_folder(folder, uid, isolation.forks)
-    (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
-    try:
-        if not isolation.forks:
-            return _try(isolation, folder, uid, start(isolation, folder, uid))
-        with Zygote(isolation, home) as zygote:
-            return _try(isolation, folder, uid, zygote.start(folder))
-    except OSError as error:
-        return str(error)
-    finally:
-        shutil.rmtree(folder)
-
-
-def _try(isolation: Isolation, folder: Path, uid: int | None, started: Started) -> str | None:
-    path = isolation.layout.python_path
-    job: dict[str, Any] = {"kind": "main", "path": path, "limits": {}, "uid": uid}
-    with started.control as control, open(started.stderr, "rb") as stderr:
-        control.settimeout(_PROBE_S)
-        with contextlib.suppress(OSError):
-            if control.recv(1) == b"R":
-                control.sendall(message({**job, "folder": isolation.folder_inside(folder)}))
-        if not readable(stderr.fileno(), _PROBE_S):
-            os.kill(started.pid, signal.SIGKILL)
-        errors = stderr.read()
-    code = started.reap()
-    os.close(started.stdin)
-    os.close(started.stdout)
-    if code == 0:
-        return None
-    text = errors.decode(errors="replace").strip().splitlines()
-    reason = text[-1] if text else f"a trial ended with code {code}"
-    return f"{isolation.layout.python} does not run in it: {reason}"

@@ -6,8 +6,8 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 
-from agentrl.services.sandbox.jail import SandboxFault
 from agentrl.services.sandbox.protocol import CommandResult, JudgeAnswer, JudgeTest, TestResult, Verdict
+from agentrl.services.sandbox.sandbox_lifecycle import SandboxFault
 
 _LEAST_SHOWN = 4096
 RunTest = Callable[[JudgeTest], Awaitable[tuple[CommandResult, bool]]]
@@ -21,12 +21,12 @@ _SAY = {
 """How a program of a language says that it came to its end: on stderr, which is hardly ever cut off."""
 
 
-class Check:
+class AssertCheck:
     """Code that follows a program and must not fail. A program that ends before it has not passed.
 
     Args:
         code: the check.
-        language: name of its language, one of `Check.languages`.
+        language: name of its language, one of `AssertCheck.languages`.
     """
 
     languages = tuple(_SAY)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from agentrl.services.sandbox.folders import get_files
-from agentrl.services.sandbox.interpreter import Interpreter, Piece
 from agentrl.services.sandbox.judge import shorten
-from agentrl.services.sandbox.limits import MIB
-from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.protocol import CellResult, RunJupyter, RunJupyterAnswer, encode
+from agentrl.services.sandbox.run_files import get_files
+from agentrl.services.sandbox.run_limits import MIB
+from agentrl.services.sandbox.stateful_interpreter import CellOutcome, StatefulInterpreter
 
 
-async def run_cells(interpreter: Interpreter, request: RunJupyter, options: Options) -> RunJupyterAnswer:
+async def run_cells(interpreter: StatefulInterpreter, request: RunJupyter, options: SandboxOptions) -> RunJupyterAnswer:
     """Run cells until one fails or the time is over; then take the files. All cells share the limit of output."""
     room = options.output_mb * MIB
     began = time.monotonic()
@@ -24,18 +24,18 @@ async def run_cells(interpreter: Interpreter, request: RunJupyter, options: Opti
             message = f"cell {number} and those after it did not run: {request.total_timeout:g} s are over"
             break
         limit = min(left, request.cell_timeout or left)
-        piece = await interpreter.run(code, limit, notebook=True)
-        if piece.shown is not None:
-            piece.shown = shorten(piece.shown, room)
-            room = max(0, room - len(piece.shown))
-        cells.append(_cell(piece))
-        if piece.result.status == "TimeLimitExceeded":
+        outcome = await interpreter.run(code, limit, notebook=True)
+        if outcome.shown is not None:
+            outcome.shown = shorten(outcome.shown, room)
+            room = max(0, room - len(outcome.shown))
+        cells.append(_cell(outcome))
+        if outcome.result.status == "TimeLimitExceeded":
             message = f"cell {number} ran longer than {limit:.3g} s"
-        elif piece.result.return_code != 0:
+        elif outcome.result.return_code != 0:
             message = f"cell {number} failed"
         if message:
             break
-    files, problems = get_files(interpreter.jail.work, request.fetch_files, options.files_mb * MIB)
+    files, problems = get_files(interpreter.sandbox.work, request.fetch_files, options.files_mb * MIB)
     return RunJupyterAnswer(
         status="Failed" if message else "Success",
         message="; ".join([*([message] if message else []), *(f"fetch_files: {problem}" for problem in problems)]),
@@ -44,10 +44,10 @@ async def run_cells(interpreter: Interpreter, request: RunJupyter, options: Opti
     )
 
 
-def _cell(piece: Piece) -> CellResult:
+def _cell(outcome: CellOutcome) -> CellResult:
     return CellResult(
-        stdout=piece.result.stdout or "",
-        stderr=piece.result.stderr or "",
-        display=[] if piece.shown is None else [{"text/plain": piece.shown}],
-        error=[piece.error] if piece.error else [],
+        stdout=outcome.result.stdout or "",
+        stderr=outcome.result.stderr or "",
+        display=[] if outcome.shown is None else [{"text/plain": outcome.shown}],
+        error=[outcome.error] if outcome.error else [],
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fastapi import HTTPException
 
 from agentrl.errors import suggest
-from agentrl.services.sandbox.layout import Layout, is_shown
+from agentrl.services.sandbox.filesystem_layout import FilesystemLayout, is_shown
 
 _VERSION_S = 10
 
@@ -53,7 +53,7 @@ _KNOWN = (
 _ALSO = {"py": "python", "python3": "python", "sh": "bash", "javascript": "nodejs", "js": "nodejs", "c++": "cpp"}
 
 
-def installed_languages(layout: Layout) -> dict[str, Language]:
+def installed_languages(layout: FilesystemLayout) -> dict[str, Language]:
     """Those languages whose programs the sandbox can see, by name."""
     found = {}
     for language in _KNOWN:
@@ -79,7 +79,7 @@ def find_language(name: str, installed: Mapping[str, Language]) -> Language:
     raise HTTPException(422, f"language: got {name[:80]!r}, wanted a known one.{suggest(name[:80], installed)}")
 
 
-def _find(program: str, layout: Layout) -> str | None:
+def _find(program: str, layout: FilesystemLayout) -> str | None:
     paths = (shutil.which(program, path=folder) for folder in layout.path.split(":"))
     return next((path for path in paths if path is not None and is_shown(path, layout)), None)
 
@@ -88,7 +88,7 @@ def _with_path(arguments: tuple[str, ...] | None, paths: Mapping[str, str | None
     return None if arguments is None else (paths.get(arguments[0]) or arguments[0], *arguments[1:])
 
 
-def language_version(language: Language, layout: Layout) -> str:
+def language_version(language: Language, layout: FilesystemLayout) -> str:
     """The first line that its program says about itself; empty when it says nothing."""
     program = (language.compile or language.run or (layout.python,))[0]
     flag = "version" if language.name == "go" else "--version"

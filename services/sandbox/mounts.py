@@ -12,15 +12,15 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from agentrl.services.sandbox.layout import Layout, parents
-from agentrl.services.sandbox.limits import MIB
+from agentrl.services.sandbox.filesystem_layout import FilesystemLayout, parents
+from agentrl.services.sandbox.run_limits import MIB
 
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 SHM_MB = 64
 
 
-def bubblewrap_mounts(layout: Layout, work: Path, own_proc: bool = True) -> list[str]:
+def bubblewrap_mounts(layout: FilesystemLayout, work: Path, own_proc: bool = True) -> list[str]:
     """Options of `bwrap`.
 
     Args:
@@ -44,7 +44,9 @@ def bubblewrap_mounts(layout: Layout, work: Path, own_proc: bool = True) -> list
     return [*options, "--bind", str(work), layout.inside, "--remount-ro", "/", "--chdir", "/"]
 
 
-def mount_script(layout: Layout, folder: Path, work: Path, passed: Collection[int], apart: bool = True) -> str:
+def mount_script(
+    layout: FilesystemLayout, folder: Path, work: Path, passed: Collection[int], apart: bool = True
+) -> str:
     """A shell script that builds the same file system inside new namespaces and runs its arguments there.
 
     Args:

@@ -13,7 +13,7 @@ def default_parallel() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SandboxOptions:
     """Limits and sizes; each is also an option of `agentrl serve sandbox`."""
 
     isolation: str | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agentrl.services.sandbox.folders import Content, clean_path
+from agentrl.services.sandbox.run_files import FileContent, clean_path
 
 MAX_FILES = 5000
 Status = Literal["Success", "Failed", "SandboxError"]
@@ -20,7 +20,7 @@ def _decode(value: Any) -> Any:
         return value
     if len(value) > MAX_FILES:
         raise ValueError(f"got {len(value)} files, wanted at most {MAX_FILES}")
-    files: dict[str, Content] = {}
+    files: dict[str, FileContent] = {}
     for path, text in value.items():
         if not isinstance(path, str):
             raise ValueError("got a path that is no text")
@@ -30,13 +30,13 @@ def _decode(value: Any) -> Any:
         if not isinstance(text, str):
             raise ValueError(f"{path[:80]!r}: got {type(text).__name__}, wanted base64 text or null")
         try:
-            files[clean] = Content(base64.b64decode(text, validate=True))
+            files[clean] = FileContent(base64.b64decode(text, validate=True))
         except (binascii.Error, ValueError) as error:
             raise ValueError(f"{path[:80]!r}: the content is not base64: {error}") from error
     return files
 
 
-def encode(files: dict[str, Content]) -> dict[str, str]:
+def encode(files: dict[str, FileContent]) -> dict[str, str]:
     """Files as answers carry them."""
     return {path: base64.b64encode(content.data).decode() for path, content in files.items()}
 

@@ -10,20 +10,18 @@ from pathlib import Path
 
 from fastapi import HTTPException
 
-from agentrl.services.common.home import own_folder
+from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox.admission import Admission, Busy
-from agentrl.services.sandbox.interpreter import open_interpreter
-from agentrl.services.sandbox.isolation import UIDS_PER_SERVER, Isolation, choose_isolation, first_uid
-from agentrl.services.sandbox.jail import SandboxFault
-from agentrl.services.sandbox.judge import Check, conclude, judge
+from agentrl.services.sandbox.filesystem_layout import make_layout
+from agentrl.services.sandbox.isolation import Isolation
+from agentrl.services.sandbox.isolation_choice import UIDS_PER_SERVER, choose_isolation, first_uid
+from agentrl.services.sandbox.judge import AssertCheck, conclude, judge
 from agentrl.services.sandbox.jupyter import run_cells
 from agentrl.services.sandbox.languages import Language, find_language, installed_languages
-from agentrl.services.sandbox.layout import make_layout
-from agentrl.services.sandbox.limits import MIB, Limits
 from agentrl.services.sandbox.metrics import SandboxMetrics
-from agentrl.services.sandbox.options import Options
-from agentrl.services.sandbox.pool import Pool
-from agentrl.services.sandbox.processes import adopting_orphans, hidden_memory
+from agentrl.services.sandbox.options import SandboxOptions
+from agentrl.services.sandbox.process_tree import adopting_orphans, hidden_memory
+from agentrl.services.sandbox.program_runner import ProgramRunner, RunOutcome
 from agentrl.services.sandbox.protocol import (
     CommandResult,
     Judge,
@@ -38,23 +36,28 @@ from agentrl.services.sandbox.protocol import (
     SessionAnswer,
     encode,
 )
-from agentrl.services.sandbox.runner import Ran, Runner
+from agentrl.services.sandbox.resource_monitor import ResourceMonitor
+from agentrl.services.sandbox.run_limits import MIB, RunLimits
+from agentrl.services.sandbox.sandbox_lifecycle import SandboxFault
+from agentrl.services.sandbox.sandbox_pool import SandboxPool
 from agentrl.services.sandbox.sessions import Sessions
-from agentrl.services.sandbox.watch import Watch
+from agentrl.services.sandbox.stateful_interpreter import open_interpreter
 
 
 class SandboxService:
     """Everything between a request and a sandbox. Make it with `open_service`."""
 
-    def __init__(self, options: Options, pool: Pool, languages: dict[str, Language], metrics: SandboxMetrics) -> None:
+    def __init__(
+        self, options: SandboxOptions, pool: SandboxPool, languages: dict[str, Language], metrics: SandboxMetrics
+    ) -> None:
         self.options, self.isolation, self.pool = options, pool.isolation, pool
         self.languages, self.metrics = languages, metrics
         self.versions: dict[str, str] = {}
         """What languages say about themselves, of those that were asked."""
-        self.watch = Watch()
+        self.monitor = ResourceMonitor()
         self.admission = Admission(options.parallel, options.queue, options.queue_s)
-        self.runner = Runner(pool, self.watch, options)
-        self.sessions = Sessions(pool, self.watch, options)
+        self.runner = ProgramRunner(pool, self.monitor, options)
+        self.sessions = Sessions(pool, self.monitor, options)
 
     async def run_code(self, request: RunCode, client: str) -> RunCodeAnswer:
         """Answer `POST /run_code`.
@@ -105,11 +108,11 @@ class SandboxService:
         try:
             async with session.turn, self.admission.place(client):
                 limit = self.options.files_mb * MIB
-                piece, files, problems = await session.run(request.code, seconds, request.fetch_files, limit)
+                outcome, files, problems = await session.run(request.code, seconds, request.fetch_files, limit)
         except SandboxFault as error:
             answer = RunCodeAnswer(status="SandboxError", message=str(error))
         else:
-            ran = Ran(piece.result, files, problems)
+            ran = RunOutcome(outcome.result, files, problems)
             answer = RunCodeAnswer(
                 status="Success" if ran.ok else "Failed",
                 message=ran.message,
@@ -132,7 +135,7 @@ class SandboxService:
         limits = self.runner.limits(request.total_timeout, -1, "total_timeout")
         async with self.admission.place(client):
             try:
-                async with open_interpreter(self.pool, self.watch, limits, request.files) as interpreter:
+                async with open_interpreter(self.pool, self.monitor, limits, request.files) as interpreter:
                     answer = await run_cells(interpreter, request, self.options)
             except SandboxFault as error:
                 answer = RunJupyterAnswer(status="SandboxError", message=str(error))
@@ -149,8 +152,8 @@ class SandboxService:
         language = find_language(request.language, self.languages)
         limits = self.runner.limits(request.timeout, request.memory_limit_mb, "timeout")
         asserts = [test for test in request.tests if test.check is not None]
-        if asserts and language.name not in Check.languages:
-            known = ", ".join(Check.languages)
+        if asserts and language.name not in AssertCheck.languages:
+            known = ", ".join(AssertCheck.languages)
             raise HTTPException(422, f"tests: `assert` follows code of {known}; got {language.name}")
         most = self.options.output_mb * MIB
         for place, test in enumerate(request.tests):
@@ -170,7 +173,7 @@ class SandboxService:
             return JudgeAnswer(status="Failed", message="", passed=0, total=len(request.tests), compile_result=compiled)
 
         async def run(test: JudgeTest) -> tuple[CommandResult, bool]:
-            check = None if test.check is None else Check(test.check, language.name)
+            check = None if test.check is None else AssertCheck(test.check, language.name)
             tested = program
             if check is not None:
                 tested = self.runner.program(language, check.follow(request.code), request.files)
@@ -187,13 +190,13 @@ class SandboxService:
         results = await judge(request.tests, run, self.options.parallel, request.stop_early, most)
         return conclude(results, compiled, faults)
 
-    def _compiler_limits(self, seconds: float, run: Limits) -> Limits:
+    def _compiler_limits(self, seconds: float, run: RunLimits) -> RunLimits:
         """A compiler may need more memory than its program."""
         return self.runner.limits(seconds, max(run.memory_mb, self.options.memory_mb), "compile_timeout")
 
 
 @asynccontextmanager
-async def open_service(options: Options, metrics: SandboxMetrics) -> AsyncIterator[SandboxService]:
+async def open_service(options: SandboxOptions, metrics: SandboxMetrics) -> AsyncIterator[SandboxService]:
     """Start a service and end it.
 
     Raises:
@@ -201,38 +204,38 @@ async def open_service(options: Options, metrics: SandboxMetrics) -> AsyncIterat
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(hidden_memory())
-        home = stack.enter_context(_home())
+        home = stack.enter_context(_server_folder())
         isolation = _isolate(options, home)
-        # A container may have no init that takes in orphans: sandboxes take in their own (see `Jail.kill`).
+        # A container may have no init that takes in orphans: sandboxes take in their own (see `Sandbox.kill`).
         stack.enter_context(adopting_orphans())
-        pool = Pool(isolation, home, _uids(), options.warm_count, options.output_mb)
+        pool = SandboxPool(isolation, home, _uids(), options.warm_count, options.output_mb)
         stack.push_async_callback(pool.close)
         service = SandboxService(options, pool, installed_languages(isolation.layout), metrics)
-        stack.push_async_callback(service.watch.close)
+        stack.push_async_callback(service.monitor.close)
         stack.push_async_callback(service.sessions.close)
         pool.fill()
         yield service
 
 
-def check_options(options: Options) -> None:
+def check_startup(options: SandboxOptions) -> None:
     """Find out whether a service could start.
 
     Raises:
         UserInputError: no isolation that is strong enough, or the interpreter does not run.
     """
-    with _home() as home:
+    with _server_folder() as home:
         _isolate(options, home)
 
 
 @contextmanager
-def _home() -> Iterator[Path]:
+def _server_folder() -> Iterator[Path]:
     """Where the folders of runs are."""
-    with own_folder("sandbox") as home:
+    with server_folder("sandbox") as home:
         home.chmod(0o711)  # code that is another user has to get through to its own folder
         yield home
 
 
-def _isolate(options: Options, home: Path) -> Isolation:
+def _isolate(options: SandboxOptions, home: Path) -> Isolation:
     layout = make_layout(home, options.python, _uids(), options.disk_mb)
     return choose_isolation(home, layout, options.isolation, options.require_isolation, options.fresh_interpreters)
 

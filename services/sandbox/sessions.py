@@ -16,13 +16,13 @@ from fastapi import HTTPException
 
 from agentrl.services.common.logs import log
 from agentrl.services.sandbox.admission import Busy
-from agentrl.services.sandbox.folders import Content, get_files
-from agentrl.services.sandbox.interpreter import Interpreter, Piece, open_interpreter
-from agentrl.services.sandbox.jail import SandboxFault
-from agentrl.services.sandbox.limits import Limits
-from agentrl.services.sandbox.options import Options
-from agentrl.services.sandbox.pool import Pool
-from agentrl.services.sandbox.watch import Watch
+from agentrl.services.sandbox.options import SandboxOptions
+from agentrl.services.sandbox.resource_monitor import ResourceMonitor
+from agentrl.services.sandbox.run_files import FileContent, get_files
+from agentrl.services.sandbox.run_limits import RunLimits
+from agentrl.services.sandbox.sandbox_lifecycle import SandboxFault
+from agentrl.services.sandbox.sandbox_pool import SandboxPool
+from agentrl.services.sandbox.stateful_interpreter import CellOutcome, StatefulInterpreter, open_interpreter
 
 _LOOK_S = 0.5
 _ENDED = "the session was ended before its code had run"
@@ -33,9 +33,16 @@ _NEW = "This interpreter is new: the last one has ended{reason}, and its variabl
 class Session:
     """One session; its interpreter starts anew when the code ended the last one."""
 
-    def __init__(self, client: str, limits: Limits, files: Mapping[str, Content], pool: Pool, watch: Watch) -> None:
+    def __init__(
+        self,
+        client: str,
+        limits: RunLimits,
+        files: Mapping[str, FileContent],
+        pool: SandboxPool,
+        monitor: ResourceMonitor,
+    ) -> None:
         self._files = files
-        self.client, self._limits, self._pool, self._watch = client, limits, pool, watch
+        self.client, self._limits, self._pool, self._monitor = client, limits, pool, monitor
         self.started_at = self.used_at = time.monotonic()
         self.busy = 0
         """Runs that are in progress or wait."""
@@ -43,7 +50,7 @@ class Session:
         """Held by each run: runs of one session take turns."""
         self._ended = False
         self._stack = AsyncExitStack()
-        self._interpreter: Interpreter | None = None
+        self._interpreter: StatefulInterpreter | None = None
 
     async def open(self) -> None:
         """Start an interpreter.
@@ -52,7 +59,7 @@ class Session:
             HTTPException: 422, the files do not fit together.
             SandboxFault: it does not come up.
         """
-        opening = open_interpreter(self._pool, self._watch, self._limits, self._files)
+        opening = open_interpreter(self._pool, self._monitor, self._limits, self._files)
         self._interpreter = await self._stack.enter_async_context(opening)
         if self._ended:
             await self._stack.aclose()
@@ -60,7 +67,7 @@ class Session:
 
     async def run(
         self, code: str, timeout_s: float, fetch: Sequence[str], limit: int
-    ) -> tuple[Piece, dict[str, Content], list[str]]:
+    ) -> tuple[CellOutcome, dict[str, FileContent], list[str]]:
         """Run code, for the holder of `turn`.
 
         Raises:
@@ -70,18 +77,18 @@ class Session:
         if self._ended:
             raise HTTPException(404, _ENDED)
         assert self._interpreter is not None
-        jail, note = self._interpreter.jail, ""
-        if not jail.alive:
-            note = _NEW.format(reason=f" ({jail.stopped})" if jail.stopped else "")
+        sandbox, note = self._interpreter.sandbox, ""
+        if not sandbox.alive:
+            note = _NEW.format(reason=f" ({sandbox.stopped})" if sandbox.stopped else "")
             await self._stack.aclose()
             await self.open()
-            jail = self._interpreter.jail
-        piece = await self._interpreter.run(code, timeout_s)
+            sandbox = self._interpreter.sandbox
+        outcome = await self._interpreter.run(code, timeout_s)
         if self._ended:
             raise SandboxFault(_ENDED)
-        piece.result.stderr = f"{note}{piece.result.stderr}{_NEXT if piece.ended else ''}"
-        found, problems = get_files(jail.work, fetch, limit) if fetch else ({}, [])
-        return piece, found, problems
+        outcome.result.stderr = f"{note}{outcome.result.stderr}{_NEXT if outcome.ended else ''}"
+        found, problems = get_files(sandbox.work, fetch, limit) if fetch else ({}, [])
+        return outcome, found, problems
 
     async def close(self) -> None:
         """End it, a run in progress included."""
@@ -92,8 +99,8 @@ class Session:
 class Sessions:
     """All sessions of a service. A session ends when it is deleted, idle or old, and when the service stops."""
 
-    def __init__(self, pool: Pool, watch: Watch, options: Options) -> None:
-        self._pool, self._watch, self._options = pool, watch, options
+    def __init__(self, pool: SandboxPool, monitor: ResourceMonitor, options: SandboxOptions) -> None:
+        self._pool, self._monitor, self._options = pool, monitor, options
         self._open: dict[str, Session] = {}
         self._opening: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +108,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def open(self, client: str, limits: Limits, files: Mapping[str, Content]) -> str:
+    async def open(self, client: str, limits: RunLimits, files: Mapping[str, FileContent]) -> str:
         """Start a session and return its id.
 
         Raises:
@@ -111,7 +118,7 @@ class Sessions:
         """
         self._check_quota(client)
         self._opening[client] += 1
-        session = Session(client, limits, files, self._pool, self._watch)
+        session = Session(client, limits, files, self._pool, self._monitor)
         try:
             await session.open()
         finally:

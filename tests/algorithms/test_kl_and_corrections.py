@@ -14,7 +14,7 @@ from agentrl.algorithms import (
     AdaptiveKLController,
     FixedKLController,
     compute_entropy,
-    drop_non_finite_rows,
+    finite_rows,
     kl_in_reward,
     kl_penalty,
     log_probs_from_logits,
@@ -188,13 +188,11 @@ def test_correlation_without_variance_is_zero() -> None:
     assert metrics["training/rollout_actor_probs_pearson_corr"] == 0.0
 
 
-def test_non_finite_rows_are_dropped_and_counted() -> None:
+def test_rows_that_are_finite_wherever_the_mask_is_set() -> None:
     mask = torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 0]])
     first = logs([-1.0, -1.0, math.nan], [-1.0, math.nan, 0.0], [-1.0, -1.0, 0.0])
     second = logs([-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0], [-math.inf, -1.0, 0.0])
-    kept, count = drop_non_finite_rows(mask, first, second)
-    assert kept.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
-    assert count == 2
+    assert finite_rows(mask, first, second).tolist() == [[True], [False], [False]]
 
 
 def test_entropy_and_log_probs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrl.chat.conformance import Conformance, Verdict, conformance
+from agentrl.chat.conformance import Conformance, TemplateVerdict, conformance
 from agentrl.chat.renderer import ChatRenderer
 from tests.chat.shapes import SHAPES
 from tests.chat.templates import FAMILIES, family_tokenizer
@@ -85,12 +85,12 @@ def test_one_call_at_a_time() -> None:
     )
     renderer = ChatRenderer(SHAPES["hermes"].renderer.tokenizer, chat_template=template)
     line = next(line for line in conformance(renderer).lines if line.topic == "parallel tool messages")
-    assert (line.verdict, line.text) == (Verdict.NOTE, "no: set `multi_turn.max_parallel_calls` to 1")
+    assert (line.verdict, line.text) == (TemplateVerdict.NOTE, "no: set `multi_turn.max_parallel_calls` to 1")
 
 
 def test_an_end_of_turn_that_is_no_stop_id() -> None:
     tokenizer = family_tokenizer(FAMILIES["llama3"])
     tokenizer.eos_token = "<|begin_of_text|>"
     line = conformance(ChatRenderer(tokenizer)).lines[1]
-    assert line.verdict is Verdict.NOTE
+    assert line.verdict is TemplateVerdict.NOTE
     assert line.text.endswith("it is not a stop id: add it to `rollout.stop_token_ids`")

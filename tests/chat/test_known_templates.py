@@ -10,6 +10,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
 
 SPECIAL = re.compile(r"<[|｜][^<>'\"{}\s]{1,40}[|｜]>|<start_of_turn>|<end_of_turn>|\[gMASK\]|<sop>")
@@ -63,7 +64,7 @@ def test_a_user_message_follows(name: str) -> None:
 @pytest.mark.parametrize("name", ENDS)
 def test_a_tool_message_follows_or_is_refused_at_the_start(name: str) -> None:
     renderer = load(name)
-    report = renderer.probe()
+    report = probe_template(renderer)
     assert bool(report.refused) == (name in NO_TOOL_MESSAGES)
     if not report.refused:
         sampled = [*renderer.encode_text("I call."), renderer.encoder.special_ids[ENDS[name][-1]]]
@@ -72,6 +73,6 @@ def test_a_tool_message_follows_or_is_refused_at_the_start(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENDS)
 def test_templates_that_rewrite_history_are_found(name: str) -> None:
-    report = load(name).probe(after=["user"])
+    report = probe_template(load(name), after=["user"])
     assert report.prefix_preserving == (name not in REWRITES_AFTER_USER), report.message
     assert report.warnings == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
 from tests.chat.templates import FAMILIES, QWEN3, family_tokenizer
 
@@ -17,7 +18,7 @@ SCHEMA = {"type": "function", "function": {"name": "f", "description": "", "para
 
 
 def test_chatml_preserves_prefixes(tokenizer: PreTrainedTokenizerFast) -> None:
-    report = ChatRenderer(tokenizer).probe([SCHEMA])
+    report = probe_template(ChatRenderer(tokenizer), [SCHEMA])
     assert report.prefix_preserving
     assert (report.message, report.refused) == ("", ())
 
@@ -27,12 +28,12 @@ def test_families_preserve_prefixes_after_a_user_message(name: str) -> None:
     family = FAMILIES[name]
     tokenizer = family_tokenizer(family)
     stops = [tokenizer.convert_tokens_to_ids(stop) for stop in family.stops]
-    report = ChatRenderer(tokenizer, stop_token_ids=stops).probe()
+    report = probe_template(ChatRenderer(tokenizer, stop_token_ids=stops))
     assert not [diff for diff in report.differences if diff.after == "user"]
 
 
 def test_stripped_thinking_is_found(tokenizer: PreTrainedTokenizerFast) -> None:
-    report = ChatRenderer(tokenizer, chat_template=QWEN3).probe()
+    report = probe_template(ChatRenderer(tokenizer, chat_template=QWEN3))
     assert not report.prefix_preserving
     (after_user,) = [diff for diff in report.differences if diff.after == "user" and diff.thinking]
     assert (after_user.stream_token, after_user.canonical_token) == ("<", "I")
@@ -43,15 +44,15 @@ def test_stripped_thinking_is_found(tokenizer: PreTrainedTokenizerFast) -> None:
 
 def test_tools_that_move_are_found(tokenizer: PreTrainedTokenizerFast) -> None:
     renderer = ChatRenderer(tokenizer, chat_template=MOVING_TOOLS)
-    assert renderer.probe().prefix_preserving
-    assert not renderer.probe([SCHEMA]).prefix_preserving
+    assert probe_template(renderer).prefix_preserving
+    assert not probe_template(renderer, [SCHEMA]).prefix_preserving
 
 
 def test_an_end_of_turn_that_is_no_stop_id_is_named() -> None:
     family = FAMILIES["llama3"]
     tokenizer = family_tokenizer(family)
     tokenizer.eos_token = "<|begin_of_text|>"
-    report = ChatRenderer(tokenizer).probe()
+    report = probe_template(ChatRenderer(tokenizer))
     assert "ends a turn with '<|eot_id|>'" in report.message
     assert "rollout.stop_token_ids" in report.message
 
@@ -60,7 +61,7 @@ def test_a_template_without_tool_messages_is_reported(tokenizer: PreTrainedToken
     strict = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
     strict += "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     strict += "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-    report = ChatRenderer(tokenizer, chat_template=strict).probe()
+    report = probe_template(ChatRenderer(tokenizer, chat_template=strict))
     assert report.prefix_preserving
     assert len(report.refused) == 1
     assert "no tools here" in report.refused[0]

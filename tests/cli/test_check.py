@@ -86,9 +86,9 @@ def record(**changes: Any) -> str:
         "prompt_ids": [1, 2],
         "response_ids": [5, 6, 7, 8, 9],
         "response_mask": [1, 1, 0, 0, 1],
+        "loss_mask": [1, 1, 0, 0, 1],
         "rollout_log_probs": [-0.5, 0.0, 0.0, 0.0, -0.25],
         "weight_versions": [2, 2, -1, -1, 3],
-        "narrowed": False,
         "segments": [[2, "call<|im_end|>"], [2, "\nresult"], [1, "answer"]],
     }
     return json.dumps({**whole, **changes}) + "\n"
@@ -112,7 +112,8 @@ def test_an_audit_proves_what_was_sampled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "where", "what"),
     [
-        ({"response_mask": [1, 1, 1, 0, 1]}, ", token 2", "trained (mask 1), but no weight version sampled it"),
+        ({"response_mask": [1, 1, 1, 0, 1]}, ", token 2", "its mask is 1, but no weight version sampled it"),
+        ({"loss_mask": [1, 1, 1, 0, 1]}, ", token 2", "its loss mask is 1, wanted 0 or its mask, 0"),
         ({"response_mask": [1, 0, 0, 0, 1]}, ", token 1", "version 2 sampled it, but its mask is 0"),
         ({"response_mask": [1, 2, 0, 0, 1]}, ", token 1", "the mask holds 2"),
         ({"rollout_log_probs": [-1, -1, 0, -2, -1]}, ", token 3", "was not sampled, but has the log-prob -2"),
@@ -121,7 +122,7 @@ def test_an_audit_proves_what_was_sampled(tmp_path: Path) -> None:
         ({"weight_versions": [2, 2, -1, -1, 1]}, ", token 4", "after version 2: an engine served old weights"),
         ({"response_ids": [5, 6, 7, 8]}, "", "unequal lengths: response_ids 4, response_mask 5"),
         (
-            {"weight_versions": [2, 2, -1, -1, -1], "response_mask": [1, 1, 0, 0, 0]},
+            {"weight_versions": [2, 2, -1, -1, -1], "response_mask": [1, 1, 0, 0, 0], "loss_mask": [1, 1, 0, 0, 0]},
             ", token 2",
             "3 tokens follow the last sampled token",
         ),
@@ -137,8 +138,8 @@ def test_an_audit_names_what_breaks_a_rule(tmp_path: Path, changes: dict[str, An
     assert "violations" in result.output
 
 
-def test_a_narrowed_mask_is_no_violation(tmp_path: Path) -> None:
-    (tmp_path / "1.jsonl").write_text(record(response_mask=[0, 0, 0, 0, 1], narrowed=True))
+def test_a_turn_that_is_not_trained_is_no_violation(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_text(record(loss_mask=[0, 0, 0, 0, 1]))
     result = check("--audit", tmp_path)
     assert result.exit_code == 0
     assert "⟦sampled 2⟧call" in result.output

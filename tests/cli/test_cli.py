@@ -77,7 +77,7 @@ def test_debug_shows_the_traceback_too() -> None:
     set_debug(False)
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
-    assert result.stderr.rstrip().splitlines()[-1].startswith("error: nowhere: there is no such recipe file")
+    assert result.stderr.rstrip().splitlines()[-1].startswith("error: nowhere does not exist")
 
 
 @pytest.mark.parametrize(

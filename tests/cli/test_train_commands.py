@@ -58,7 +58,7 @@ def test_dry_run_prints_a_recipe_and_what_will_run_where(recipe: Path, tmp_path:
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=typo.yaml", "unknown key 'class_nam'"),
         ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agnt", "Did you mean 'tool_agent'?"),
         ("actor_rollout_ref.rollout.multi_turn.format=hermess", "Did you mean 'hermes'?"),
-        ("custom_reward_function.path=score.py", "'score.py', which does not exist"),
+        ("custom_reward_function.path=score.py", "score.py does not exist"),
         ("reward_model.reward_manager=naiv", "Did you mean 'naive'?"),
         ("data.max_prompt_length=5", "tokens, wanted at most 5 (data.max_prompt_length)"),
         ("data.train_batch_size=51", "data.train_batch_size: got 51, but there are only 50 rows"),

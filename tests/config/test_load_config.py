@@ -117,15 +117,15 @@ def test_an_include_in_a_circle(tmp_path: Path) -> None:
 
 
 def test_a_missing_recipe_and_include(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere: there is no such recipe file"):
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
         load_config("nowhere")
-    with pytest.raises(ConfigError, match="nope: there is no such recipe file"):
+    with pytest.raises(ConfigError, match="nope does not exist"):
         load_config(write(tmp_path, "run.yaml", "defaults: [nope]"))
 
 
 def test_recipes_are_found_in_agentrls_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "configs", "shipped.yaml", "data: {seed: 77}\n")
-    monkeypatch.setattr("agentrl.config.recipe.CONFIGS", tmp_path / "configs")
+    monkeypatch.setattr("agentrl.files.CONFIGS", tmp_path / "configs")
     assert load_config("shipped", overrides()).data.seed == 77
     with pytest.raises(ConfigError, match="Did you mean 'shipped'"):
         load_config("shiped")
@@ -194,7 +194,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "recipes/rows/a.parquet", "")
     write(tmp_path, "interactions.yaml", "")
     write(tmp_path, "shipped/loops.yaml", "[]")
-    monkeypatch.setattr("agentrl.config.references.CONFIGS", tmp_path / "shipped")
+    monkeypatch.setattr("agentrl.files.CONFIGS", tmp_path / "shipped")
     file = write(
         tmp_path,
         "recipes/run.yaml",

@@ -8,7 +8,7 @@ import re
 import pytest
 from recipes import overrides
 
-from agentrl.config import RunConfig, check_config, load_config
+from agentrl.config import RunConfig, check_run_config, load_config
 from agentrl.errors import ConfigError
 
 
@@ -83,14 +83,14 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
     [
         (["actor_rollout_ref.model.path="], "actor_rollout_ref.model.path: not given"),
         (["data.train_files=null"], "data.train_files: not given"),
-        (["actor_rollout_ref.rollout.multi_turn.tool_config_path=no.yaml"], "got 'no.yaml', which does not exist"),
-        (["actor_rollout_ref.rollout.multi_turn.interaction_config_path=no.yaml"], "which does not exist"),
-        (["actor_rollout_ref.rollout.agent.agent_loop_config_path=no.yaml"], "which does not exist"),
+        (["actor_rollout_ref.rollout.multi_turn.tool_config_path=no.yaml"], "no.yaml does not exist"),
+        (["actor_rollout_ref.rollout.multi_turn.interaction_config_path=no.yaml"], "no.yaml does not exist"),
+        (["actor_rollout_ref.rollout.agent.agent_loop_config_path=no.yaml"], "no.yaml does not exist"),
         (
             ["actor_rollout_ref.rollout.multi_turn.tool_config_path=/tmp"],
-            "tool_config_path: got '/tmp', which is a folder, wanted a file",
+            "tool_config_path: /tmp is a folder, wanted a file",
         ),
-        (["custom_reward_function.path=no.py"], "custom_reward_function.path: got 'no.py', which does not exist"),
+        (["custom_reward_function.path=no.py"], "custom_reward_function.path: no.py does not exist"),
         (["actor_rollout_ref.rollout.multi_turn.format=herms"], "no tool parser"),
         (["actor_rollout_ref.rollout.agent.default_agent_loop=tol_agent"], "Did you mean 'tool_agent'?"),
         (["trainer.logger=[console,swanlab]"], "trainer.logger: 'swanlab' is not a tracker"),
@@ -176,4 +176,4 @@ def test_configurations_built_in_python_are_checked_too() -> None:
     config = RunConfig()
     config.actor_rollout_ref.model.path = "/m"
     with pytest.raises(ConfigError, match=r"data\.train_files: not given"):
-        check_config(config)
+        check_run_config(config)

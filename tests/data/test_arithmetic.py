@@ -19,7 +19,7 @@ from agentrl.data.preprocess.arithmetic import (
     write_arithmetic,
 )
 from agentrl.data.preprocess.arithmetic_mix import MEAN_LENGTH, OPERATOR_SEQUENCES
-from agentrl.data.preprocess.expressions import canonical, clean_annotation, evaluate
+from agentrl.data.preprocess.expressions import canonical, clean_annotation, exact_value
 from agentrl.errors import UserInputError
 
 
@@ -37,19 +37,19 @@ from agentrl.errors import UserInputError
     ],
 )
 def test_expressions_are_evaluated_exactly(expression: str, value: int) -> None:
-    assert evaluate(expression) == value
+    assert exact_value(expression) == value
 
 
 @pytest.mark.parametrize("text", ["", "2+", "(2+3", "2)", "2**3", "2//3", "x+1", "-3+4", "1,000+1", "()"])
 def test_what_is_no_expression_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        evaluate(text)
+        exact_value(text)
 
 
 @given(st.integers(0, 10**6), st.sampled_from("+-*"), st.integers(0, 10**6), st.sampled_from("+-*"), st.integers(0, 99))
 def test_precedence_is_pythons(a: int, first: str, b: int, second: str, c: int) -> None:
     expression = f"{a}{first}{b}{second}{c}"
-    assert evaluate(expression) == eval(expression)
+    assert exact_value(expression) == eval(expression)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_generator_is_seeded_distinct_and_exact() -> None:
     assert pairs[:100] == generate_expressions(100, seed=3)
     assert len({expression for expression, _ in pairs}) == 1500
     for expression, answer in pairs:
-        assert canonical(evaluate(expression)) == answer
+        assert canonical(exact_value(expression)) == answer
         assert re.fullmatch(r"\d+(\.\d{1,4})?", answer)
 
 
@@ -134,6 +134,6 @@ def test_written_rows(tmp_path: Path) -> None:
     assert row["data_source"] == "agentrl/arithmetic"
     assert row["agent_name"] == "tool_agent"
     expression = row["prompt"][0]["content"]
-    assert row["reward_model"] == {"ground_truth": canonical(evaluate(expression)), "style": "rule"}
+    assert row["reward_model"] == {"ground_truth": canonical(exact_value(expression)), "style": "rule"}
     prompts = [{row["prompt"][0]["content"] for row in rows} for rows in (train, test)]
     assert prompts[0].isdisjoint(prompts[1])

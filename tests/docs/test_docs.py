@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,7 @@ GUIDE = (
     "docs/rewards.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/token_rules.md",
 )
 SAID = {
     "docs/services.md": (
@@ -171,9 +173,19 @@ def test_few_blocks_are_left_out() -> None:
     assert len(left_out) <= len(every) // 4
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    import re
+LINKING = ("README.md", "CONTRIBUTING.md", "examples/plugin/README.md")
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*(ROOT / name for name in LINKING), *sorted((ROOT / "docs").glob("*.md"))]:
+        for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name} links to {target}, which does not exist"
+            assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}, no heading"

@@ -13,7 +13,7 @@ from runs import SCORE, Run, Workspace, kill_listener, serving
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
-from agentrl.observability.trackers import RunInfo, Tracker
+from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.trainer.run import run_training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -121,6 +122,30 @@ async def test_a_refused_request_is_not_sent_elsewhere(router: Router, engines: 
     with pytest.raises(EngineRequestError):
         await generate(router, "t0")
     assert len(engines[1].requests) == 0
+
+
+async def test_a_hanging_engine_times_out_and_the_request_is_aborted(
+    router: Router, engines: list[ScriptedEngine]
+) -> None:
+    engines[0].faults.append("hang")
+    start = time.perf_counter()
+    with pytest.raises(EngineTimeout, match=rf"{engines[0].address} gave no answer within 0\.3 s"):
+        await router.generate("t0", [1], PARAMS, rid="a", timeout_s=0.3)
+    assert time.perf_counter() - start < 10
+    await until(lambda: engines[0].aborted == ["a"])
+    assert len(engines[0].requests) == 1
+    assert not engines[1].requests
+
+
+async def test_retries_and_moves_stay_within_one_deadline(engines: list[ScriptedEngine]) -> None:
+    """An engine that answers 500 for longer than the turn may take; each try alone is quick."""
+    router = Router([e.address for e in engines], vocab_size=100, retries=1000)
+    engines[0].faults.extend(["500"] * 1000)
+    start = time.perf_counter()
+    with pytest.raises(EngineTimeout, match=rf"{engines[0].address} gave no answer within 0\.5 s"):
+        await router.generate("t0", [1], PARAMS, timeout_s=0.5)
+    assert time.perf_counter() - start < 5
+    await router.close()
 
 
 async def test_a_hanging_engine_that_fails_its_health_check_is_taken_out(

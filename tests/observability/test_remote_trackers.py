@@ -12,10 +12,10 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.observability.mlflow_tracker import MlflowTracker
-from agentrl.observability.trackers import Conversation, RunInfo, Tracker
+from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation
 from agentrl.observability.wandb_tracker import WandbTracker
 
-TALK = Conversation("openai/gsm8k", "40 + 2?", "It is 42 €", 1.0)
+TALK = ValidationConversation("openai/gsm8k", "40 + 2?", "It is 42 €", 1.0)
 CONFIG = {"algorithm": {"gamma": 0.5}, "reward_model": {"headers": {"Authorization": "Bearer hush"}}}
 
 

@@ -59,11 +59,12 @@ def test_what_is_written_passes_the_audit(tmp_path: Path) -> None:
     assert second.segments == [("trained", 1, "[13]")]
 
 
-@pytest.mark.parametrize("narrowed", [False, True])
-def test_a_mask_that_leaves_a_turn_out(tmp_path: Path, narrowed: bool) -> None:
+@pytest.mark.parametrize(("name", "bad"), [("response_mask", [0, 1, 2]), ("loss_mask", [])])
+def test_a_turn_that_is_not_trained_is_still_marked_as_sampled(tmp_path: Path, name: str, bad: list[int]) -> None:
     data = batch()
-    data.batch["response_mask"][0, :3] = 0
-    write_rollouts(tmp_path, 4, [data], words, narrowed=narrowed)
+    data.batch[name][0, :3] = 0
+    write_rollouts(tmp_path, 4, [data], words)
     first, _ = audit(find_dumps(tmp_path))
-    assert [violation.token for violation in first.violations] == ([] if narrowed else [0, 1, 2])
-    assert first.segments[0] == ("sampled", 3, "[10][11][2]")
+    assert [violation.token for violation in first.violations] == bad
+    if name == "loss_mask":
+        assert first.segments[0] == ("sampled", 3, "[10][11][2]")

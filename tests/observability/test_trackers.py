@@ -11,16 +11,14 @@ from rich.console import Console
 
 from agentrl.errors import ConfigError
 from agentrl.observability.console import ConsoleTracker
+from agentrl.observability.tracker import RunInfo, ValidationConversation, without_secrets
 from agentrl.observability.trackers import (
     METRICS_FILE,
-    Conversation,
     JsonlTracker,
-    RunInfo,
     TensorboardTracker,
     Trackers,
     make_trackers,
     read_metrics,
-    without_secrets,
 )
 
 
@@ -63,7 +61,7 @@ def test_tensorboard_scalars_and_text_can_be_read_back(tmp_path):
     tracker = TensorboardTracker()
     tracker.on_start(run(tmp_path))
     tracker.log({"critic/score/mean": 0.25}, 1)
-    tracker.on_validation(1, [Conversation("math", "1+1", "2", 1.0)])
+    tracker.on_validation(1, [ValidationConversation("math", "1+1", "2", 1.0)])
     tracker.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -92,7 +90,7 @@ def test_console_shows_a_live_table_on_a_terminal(tmp_path):
     tracker.on_start(run(tmp_path, resumed_from=2))
     tracker.on_stage(3, "update_actor")
     tracker.log({"critic/score/mean": 0.25}, 3)
-    tracker.on_validation(3, [Conversation("math", "one plus [one]", "two", 1.0)])
+    tracker.on_validation(3, [ValidationConversation("math", "one plus [one]", "two", 1.0)])
     tracker.close()
     shown = screen.file.getvalue()
     assert "resumed after step 2" in shown

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config import check_config
+from agentrl.config import check_run_config
 from agentrl.config.root import CombineConfig, RunConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.interfaces import RewardResult
@@ -22,8 +22,8 @@ FIELDS = {
 SAMPLED = [1, 1, 0, 0, 1, 0, 1, 1]
 
 
-def weigh(fields: dict[str, Any] = FIELDS, mask: list[int] = SAMPLED, **weights: Any) -> Any:
-    return combine(RewardResult(2.0, {"why": "x"}), fields, SAMPLED, mask, CombineConfig(**weights))
+def weigh(fields: dict[str, Any] = FIELDS, **weights: Any) -> Any:
+    return combine(RewardResult(2.0, {"why": "x"}), fields, SAMPLED, CombineConfig(**weights))
 
 
 def test_the_outcome_alone_is_the_default() -> None:
@@ -54,10 +54,10 @@ def test_turns_get_their_own_rewards() -> None:
     assert weigh(tool=2.0, level="turn").placed == [(1, -1.0), (4, 0.5)]
 
 
-def test_a_reward_sits_on_a_token_that_is_trained_on() -> None:
-    assert turn_ends(SAMPLED, SAMPLED) == [1, 4, 7]
-    assert turn_ends(SAMPLED, [1, 0, 0, 0, 0, 0, 1, 0]) == [0, 0, 6]
-    assert turn_ends(SAMPLED, [0, 0, 0, 0, 0, 0, 1, 1]) == [6, 6, 7]
+def test_a_turn_ends_at_its_last_sampled_token() -> None:
+    assert turn_ends(SAMPLED) == [1, 4, 7]
+    assert turn_ends([0, 1, 1]) == [2]
+    assert turn_ends([]) == []
 
 
 def test_a_loop_that_does_not_say_which_turn() -> None:
@@ -75,7 +75,7 @@ def test_settings_that_cannot_work(tiny_model_dir: Path) -> None:
 
     def problems() -> str:
         with pytest.raises(ConfigError) as caught:
-            check_config(config)
+            check_run_config(config)
         return str(caught.value)
 
     assert "reward_model.combine: outcome, turn and tool are all 0" in problems()

@@ -68,6 +68,6 @@ def test_the_schemes(number: int, score: float, fields: dict[str, Any], placed: 
     config = RunConfig.model_validate(SETTINGS[number])
     weights = config.reward_model.combine
     mask = [1, 1, 0, 1, 1]
-    whole = combine(RewardResult(1.0 if weights.outcome else 0.0), fields, mask, mask, weights)
+    whole = combine(RewardResult(1.0 if weights.outcome else 0.0), fields, mask, weights)
     assert whole.score == pytest.approx(score)
     assert whole.placed == placed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -36,11 +38,16 @@ def row(number: int, prompt: list[int], mask: list[int], score: float) -> Rollou
 
 
 def test_worked_example() -> None:
-    batch = collate([row(0, [1, 2, 3], [1, 0, 1], 0.5), row(1, [4], [1, 1, 0, 0, 1], -1.0)], PAD)
+    first = row(0, [1, 2, 3], [1, 0, 1], 0.5)
+    first.tokens = replace(first.tokens, loss_mask=np.array([0, 0, 1], np.int8))  # its first turn is not trained on
+    second = row(1, [4], [1, 1, 0, 0, 1], -1.0)
+    second.tokens = replace(second.tokens, loss_mask=np.array([1, 1, 0, 0, 0], np.int8))
+    batch = collate([first, second], PAD)
     expected = {
         "prompts": [[1, 2, 3], [PAD, PAD, 4]],
         "responses": [[10, 11, 12, PAD, PAD], [10, 11, 12, 13, 14]],
         "response_mask": [[1, 0, 1, 0, 0], [1, 1, 0, 0, 1]],
+        "loss_mask": [[0, 0, 1, 0, 0], [1, 1, 0, 0, 0]],
         "input_ids": [[1, 2, 3, 10, 11, 12, PAD, PAD], [PAD, PAD, 4, 10, 11, 12, 13, 14]],
         "attention_mask": [[1, 1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1, 1]],
         "position_ids": [[0, 1, 2, 3, 4, 5, 5, 5], [0, 0, 0, 1, 2, 3, 4, 5]],

@@ -113,7 +113,6 @@ async def _tasks() -> int:
 def advantages(config: RunConfig, out: DataProto) -> dict[float, float]:
     """Advantage of each trajectory, by its points."""
     out.batch["token_level_rewards"] = out.batch["rm_scores"]
-    out.batch["loss_mask"] = out.batch["response_mask"]
     config.algorithm.adv_estimator = "grpo"
     add_advantages(out, list(out.non_tensor_batch["uid"]), config.algorithm)
     masked = out.batch["advantages"].sum(1) / out.batch["response_mask"].sum(1)

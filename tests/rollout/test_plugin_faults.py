@@ -11,7 +11,7 @@ import pytest
 from rollout_helpers import MakeEngine, batch_of, sample, use_plugins
 
 from agentrl.config.root import RunConfig
-from agentrl.rollout import deadline
+from agentrl.rollout import guarded_call
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.types import Sample
 
@@ -34,8 +34,8 @@ async def cancelled():
     await task
 
 
-async def stubborn():
-    end = time.monotonic() + 1.2
+async def stubborn(seconds=1.2):
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
             await asyncio.sleep(0.05)
@@ -97,6 +97,8 @@ class Other(Gsm8kInteraction):
 
 class Loop(ToolAgent):
     async def run(self, sampling_params, **row):
+        if row["extra_info"].get("loop") == "swallows cancellation":
+            await stubborn(3.0)
         output = await super().run(sampling_params, **row)
         match row["extra_info"].get("loop"):
             case "exits":
@@ -143,9 +145,9 @@ INTERACTION = {
     "": 2.5,
     "exits": "SystemExit: 3",
     "awaits what was cancelled": "CancelledError",
-    "swallows cancellation": "the interaction took longer than 0.5 s",
+    "swallows cancellation": "interaction 'other': generate_response took longer than 0.5 s",
     "gives a tuple": "interaction 'other': generate_response returned (True, 'x', 1.0, {}), wanted an Inter",
-    "says nothing": "interaction 'other': its content is None, wanted text",
+    "says nothing": "interaction 'other': generate_response returned content None, wanted text",
     "gives nan": "turn_score nan",
     "gives half a character": 4.0,
 }
@@ -154,7 +156,7 @@ LOOP = {
     "gives nan": "reward_score nan, wanted a finite number",
     "gives a score as text": "reward_score 'high', wanted a finite number",
     "gives its reason as text": 1.5,
-    "gives a reason of its own": "agent loop 'mine': its stop_reason is 'max_turn'. Did you mean 'max_turns'?",
+    "gives a reason of its own": "agent loop 'mine': run returned stop_reason 'max_turn'. Did you mean 'max_turns'?",
     "gives nothing": "agent loop 'mine': run returned None, wanted an AgentLoopOutput",
 }
 SCORE = {"exits": "SystemExit: 3", "runs out": "raised"}
@@ -180,7 +182,7 @@ def test_every_fault_ends_one_trajectory_alone(
     make_manager: Callable[..., AgentLoopManager],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deadline, "GRACE_S", 0.05)
+    monkeypatch.setattr(guarded_call, "GRACE_S", 0.05)
     use_plugins(config, tmp_path, PLUGINS, score=score)
     config.actor_rollout_ref.rollout.max_failure_rate = 0.9
     config.actor_rollout_ref.rollout.multi_turn.tool_timeout_s = 0.5
@@ -197,3 +199,23 @@ def test_every_fault_ends_one_trajectory_alone(
             assert scores.get(row) == expected, (row, errors.get(row))
     assert all(map(math.isfinite, scores.values()))
     time.sleep(1.5)  # those that swallowed their cancellation end now
+
+
+def test_a_loop_that_swallows_its_cancellation_holds_nobody_up(
+    config: RunConfig,
+    tmp_path: Path,
+    make_engine: MakeEngine,
+    make_manager: Callable[..., AgentLoopManager],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guarded_call, "LOOP_GRACE_S", 0.05)
+    use_plugins(config, tmp_path, PLUGINS)
+    config.actor_rollout_ref.rollout.multi_turn.trajectory_timeout_s = 0.5
+    manager = make_manager(make_engine().address)
+    began = time.monotonic()
+    out = manager.generate_sequences(batch_of([sample(0), sample(1, extra_info={"loop": "swallows cancellation"})]))
+    assert time.monotonic() - began < 2.5
+    assert list(out.non_tensor_batch["row"]) == [0]
+    (failure,) = out.meta_info["failures"]
+    assert failure["error"] == "TimeoutError: the trajectory's deadline passed"
+    time.sleep(max(0.0, began + 3.2 - time.monotonic()))  # it ends now

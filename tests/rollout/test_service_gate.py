@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rollout_helpers import MakeEngine, batch_of, sample
+from rollout_helpers import ANSWER, MakeEngine, batch_of, sample
 from test_faults import MakeManager, survivors_and_failures
 
 from agentrl.config.root import RunConfig
@@ -206,6 +206,25 @@ def test_an_interaction_is_a_service_too(
     assert interaction_service("judge") == "interaction 'judge'"
 
 
+def test_an_interaction_that_hangs_is_an_outage(
+    config: RunConfig, service: Any, make_engine: MakeEngine, make_manager: MakeManager, play: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "hangs.py"
+    file.write_text(
+        "import asyncio\nfrom agentrl.interfaces import BaseInteraction\n\n"
+        "class Judge(BaseInteraction):\n"
+        "    async def generate_response(self, messages):\n        await asyncio.sleep(60)\n"
+    )
+    rollout = config.actor_rollout_ref.rollout
+    (tmp_path / "talk.yaml").write_text(f"interaction:\n  - class_name: {file}:Judge\n")
+    rollout.multi_turn.tool_timeout_s, rollout.outage.wait_s = 0.2, 0.3
+    rollout.outage.failures, rollout.agent.max_in_flight = 2, 1
+    rows = [sample(i, interaction_kwargs={"name": "judge"}) for i in range(9)]
+    said = r"interaction 'judge': generate_response took longer than 0\.2 s"
+    with pytest.raises(FailureBudgetError, match=rf"(?s)interaction 'judge' is down: {said}"):
+        make_manager(make_engine(play(ANSWER)).address).generate_sequences(batch_of(rows))
+
+
 def test_the_service_of_a_score_is_one_too(
     config: RunConfig, service: Any, make_engine: MakeEngine, make_manager: MakeManager, play: Any
 ) -> None:
@@ -262,3 +281,22 @@ def test_engines_of_the_run_are_not_waited_for(
     engine.engine.healthy = True
     engine.engine.faults.clear()
     assert len(manager.generate_sequences(batch_of([sample(i) for i in range(10)]))) == 10
+
+
+def test_an_engine_that_hangs_opens_the_gate(
+    config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager
+) -> None:
+    """Its health check passes: only the turn's deadline shows that it hangs, and it must reach the gate."""
+    rollout = config.actor_rollout_ref.rollout
+    rollout.outage.failures, rollout.agent.max_in_flight = 3, 1
+    rollout.multi_turn.turn_timeout_s = 0.2
+    engine = make_engine()
+    engine.engine.faults.extend(["hang"] * 1000)
+    with pytest.raises(FailureBudgetError) as caught:
+        make_manager(engine.address).generate_sequences(batch_of([sample(i) for i in range(20)]))
+    said = f"{engine.address} gave no answer within 0.2 s"
+    assert f"3 x timeout: EngineTimeout: {said}" in str(caught.value)
+    assert f"17 x env_error: ServiceDownError: not started, the engine is down: {said}" in str(caught.value)
+    assert len(engine.requests) == 3
+    asked = [request["rid"] for request in engine.requests]
+    assert engine.engine.aborted[:2] == asked[:2]

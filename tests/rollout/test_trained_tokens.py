@@ -1,4 +1,4 @@
-"""What is trained: the mask only ever loses ones, and what was sampled stays on record."""
+"""What is trained: the loss mask only ever loses ones, and what was sampled stays on record."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
 
 def shown(tokens: TokenArrays, renderer: ChatRenderer) -> str:
     """The text of what is trained."""
-    return renderer.encoder.decode(tokens.response[tokens.mask == 1].tolist())
+    return renderer.encoder.decode(tokens.response[tokens.loss_mask == 1].tolist())
 
 
 END = "<|im_end|>"
@@ -66,8 +66,8 @@ def test_what_is_left(turns: str, mask_arguments: bool, wanted: str, renderer: C
     before = tokens_of(CALL, ANSWER, renderer=renderer)
     after = Training(turns, mask_arguments).narrow(before, renderer.decode, HermesToolParser().parse)
     assert shown(after, renderer) == wanted
-    assert (after.mask <= before.mask).all()
-    for name in ("response", "log_probs", "versions"):
+    assert (after.loss_mask <= before.mask).all()
+    for name in ("response", "mask", "log_probs", "versions"):
         assert np.array_equal(getattr(after, name), getattr(before, name))
 
 
@@ -75,7 +75,7 @@ def test_what_is_left(turns: str, mask_arguments: bool, wanted: str, renderer: C
 def test_a_call_is_no_final_answer(last: str, renderer: ChatRenderer) -> None:
     tokens = tokens_of(ANSWER, last, renderer=renderer)
     parse = HermesToolParser().parse
-    assert not Training("final_answer").narrow(tokens, renderer.decode, parse).mask.any()
+    assert not Training("final_answer").narrow(tokens, renderer.decode, parse).loss_mask.any()
     answered = Training("final_answer").narrow(tokens, renderer.decode, parse, answered_by_tool=True)
     assert shown(answered, renderer) == f"{last}{END}"
     assert shown(Training("last_assistant").narrow(tokens, renderer.decode, None), renderer) == f"{last}{END}"
@@ -138,17 +138,19 @@ def test_in_a_run(config: RunConfig, make_engine: MakeEngine, make_manager: Make
     manager = make_manager(make_engine().address)
     out = manager.generate_sequences(batch_of([sample(0)]))
     call, answer = encode(CALL), encode(ANSWER)
-    mask, versions = out.batch["response_mask"][0], out.batch["weight_versions"][0]
-    assert mask.nonzero().flatten().tolist() == list(range(len(mask) - len(answer), len(mask)))
+    loss_mask, versions = out.batch["loss_mask"][0], out.batch["weight_versions"][0]
+    assert loss_mask.nonzero().flatten().tolist() == list(range(len(loss_mask) - len(answer), len(loss_mask)))
     assert (versions >= 0).sum().item() == len(call) + len(answer)
+    assert out.batch["response_mask"][0].equal((versions >= 0).long())
     assert (out.batch["rollout_log_probs"][0] != 0).sum().item() == len(call) + len(answer)
-    assert out.batch["rm_scores"][0].nonzero().flatten().tolist() == [len(mask) - 1]
+    assert out.batch["rm_scores"][0].nonzero().flatten().tolist() == [len(versions) - 1]
     assert out.meta_info["metrics"]["rollout/untrainable"] == 0
     val = manager.generate_sequences(batch_of([sample(0)], validate=True))
     assert val.batch["response_mask"].sum().item() == len(call) + len(answer)
+    assert val.batch["loss_mask"].equal(val.batch["response_mask"])
 
 
-def test_the_reward_sits_on_the_last_trained_token(
+def test_the_reward_sits_on_the_last_sampled_token(
     config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager, play: Any
 ) -> None:
     turns = config.actor_rollout_ref.rollout.multi_turn
@@ -157,6 +159,7 @@ def test_the_reward_sits_on_the_last_trained_token(
     out = make_manager(engine.address).generate_sequences(batch_of([sample(0)]))
     (place,) = out.batch["rm_scores"][0].nonzero().flatten().tolist()
     assert place == out.batch["response_mask"][0].nonzero().max().item()
+    assert out.batch["loss_mask"].sum() < out.batch["response_mask"].sum()
     assert out.batch["rm_scores"].sum().item() == 1.0
 
 

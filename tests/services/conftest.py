@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from agentrl.services.common.serving import listen
+from agentrl.services.common.http_server import listen
 
 Running = Callable[[FastAPI], AbstractContextManager[httpx.Client]]
 

@@ -22,6 +22,7 @@ def rollouts(scores: list[float], uids: list[str]) -> DataProto:
             "responses": torch.ones(rows, 3, dtype=torch.long),
             "attention_mask": torch.ones(rows, 5, dtype=torch.long),
             "response_mask": torch.tensor([[1, 1, 0]] * rows),
+            "loss_mask": torch.tensor([[1, 1, 0]] * rows),
             "rollout_log_probs": torch.tensor([[-1.0, -2.0, 0.0]] * rows),
             "rm_scores": rm_scores,
         },
@@ -85,7 +86,7 @@ def test_correction_weights_and_rejects_but_rejected_rows_count_in_their_group()
     batch_columns.add_rewards(batch, run.algorithm, batch_columns.make_kl_controller(run.algorithm.kl_ctrl))
     batch_columns.add_advantages(batch, ["a", "a"], run.algorithm)
     assert batch.batch["advantages"][0, 0] == pytest.approx(-0.7071, abs=1e-3)
-    assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
+    assert batch.batch["loss_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
 
 
 def test_rows_with_log_probs_that_are_not_finite_leave_the_loss():
@@ -97,7 +98,7 @@ def test_rows_with_log_probs_that_are_not_finite_leave_the_loss():
     batch_columns.add_advantages(batch, ["a", "a"], config().algorithm)
     assert metrics["training/non_finite_rows"] == 1
     assert batch.batch["old_log_probs"].isfinite().all()
-    assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
+    assert batch.batch["loss_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("name", ["ref_log_prob", "values"])
@@ -117,7 +118,7 @@ def test_a_row_that_a_frozen_model_or_the_critic_cannot_judge_spoils_no_other(na
     assert math.isfinite(controller.value)
     batch_columns.add_advantages(batch, ["a", "a", "b"], algorithm)
     assert batch.batch["advantages"].isfinite().all()
-    assert batch.batch["response_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
+    assert batch.batch["loss_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
 
 
 def test_kl_in_reward_and_its_controller():

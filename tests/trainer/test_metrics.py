@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.data_proto import DataProto
+from agentrl.rollout.report import mean_max_min
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import (
     StageTimer,
     reward_metrics,
-    rollout_metrics,
-    spread,
+    rollout_batch_metrics,
     timing_metrics,
 )
 
@@ -26,6 +26,7 @@ def batch() -> DataProto:
             "prompts": torch.ones(2, 4, dtype=torch.long),
             "attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]),
             "response_mask": mask,
+            "loss_mask": mask,
             "token_level_scores": torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
             "token_level_rewards": torch.tensor([[-0.25, 0.0, 1.0], [0.0, 0.0, 0.0]]),
             "advantages": torch.tensor([[2.0, 99.0, 4.0], [-3.0, 99.0, 99.0]]),
@@ -48,7 +49,7 @@ def test_rollout_metrics_join_what_the_rollouts_report():
     rollouts.meta_info |= {"metrics": {"num_turns/mean": 3.0}, "weight_version": 5}
     rollouts.batch["weight_versions"] = torch.tensor([[4, -1, 5], [5, -1, -1]])
     rollouts.batch["rm_scores"] = rollouts.batch["token_level_scores"]
-    metrics = rollout_metrics(rollouts, max_prompt_length=4)
+    metrics = rollout_batch_metrics(rollouts, max_prompt_length=4)
     assert metrics["num_turns/mean"] == 3.0
     assert (metrics["rollout/staleness/max"], metrics["rollout/staleness/min"]) == (1.0, 0.0)
     assert metrics["critic/score/mean"] == 0.5
@@ -57,7 +58,7 @@ def test_rollout_metrics_join_what_the_rollouts_report():
 
 
 def test_spread_of_nothing_is_nothing():
-    assert spread("x", np.array([])) == {}
+    assert mean_max_min("x", np.array([])) == {}
 
 
 def test_stage_timer_adds_up_and_announces():

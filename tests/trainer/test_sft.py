@@ -17,7 +17,7 @@ from agentrl.cli import app
 from agentrl.config import load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError, DataError, TemplateError
-from agentrl.observability.trackers import RunInfo, Tracker
+from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.trainer import sft
 from agentrl.trainer.sft import SFTTrainer, run_sft
 

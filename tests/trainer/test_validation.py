@@ -72,6 +72,7 @@ def answer(batch: DataProto) -> DataProto:
             "responses": ones,
             "attention_mask": torch.ones(len(rows), width + 1, dtype=torch.long),
             "response_mask": ones,
+            "loss_mask": ones,
             "rollout_log_probs": -ones.float(),
             "weight_versions": ones,
         },

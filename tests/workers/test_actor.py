@@ -89,7 +89,7 @@ def test_packed_rows_give_the_same_log_probs(make_actor: Any) -> None:
     worker = make_actor()
     expected = worker.compute_log_prob(batch).batch["old_log_probs"]
     got = torch.zeros_like(expected)
-    micros = RowLayout(batch).micro_batches(None, MicroLimits(max_tokens=25, packed=True))
+    micros = RowLayout(batch, "response_mask").micro_batches(None, MicroLimits(max_tokens=25, packed=True))
     assert len(micros.batches) > 1
     for micro, (log_probs, _) in worker.model.infer(micros, EntropyMode.NONE):
         got[micro.rows, : micro.mask.shape[1]] = micro.spread(log_probs)
@@ -103,7 +103,7 @@ ROLLOUTS = [(50, 5), (50, 1), (50, 3), (50, 4), (60, 0), (60, 2), (60, 3), (60, 
 def test_shared_prompts_give_the_same_log_probs(make_config: Any, make_actor: Any) -> None:
     worker = make_actor()
     batch = random_batch(ROLLOUTS, VOCAB, rollouts=4)
-    assert RowLayout(batch).micro_batches(None, worker._infer_limits).shared
+    assert RowLayout(batch, "response_mask").micro_batches(None, worker._infer_limits).shared
     result = worker.compute_log_prob(batch)
     with torch.no_grad():
         lm = AutoModelForCausalLM.from_pretrained(worker.config.actor_rollout_ref.model.path)
@@ -198,7 +198,7 @@ def test_gradient_equals_plain_pytorch(
     if extras:
         batch = batch.union(DataProto({"rollout_is_weights": torch.rand(batch.batch["advantages"].shape) + 0.5}))
     worker = make_actor(config)
-    assert RowLayout(batch).micro_batches(None, worker._limits).shared is (rollouts > 1)
+    assert RowLayout(batch, "response_mask").micro_batches(None, worker._limits).shared is (rollouts > 1)
     metrics = worker.update_actor(batch).meta_info["metrics"]
     loss = reference_loss(lm, batch, config)
     loss.backward()

@@ -97,7 +97,7 @@ def test_a_limit_in_rows(packed: bool) -> None:
 
 def test_nothing_to_run() -> None:
     for share in (False, True):
-        layout = RowLayout(random_batch([(3, 0), (2, 0)], 9))
+        layout = RowLayout(random_batch([(3, 0), (2, 0)], 9), "response_mask")
         assert layout.micro_batches(None, MicroLimits(max_tokens=8, share_prompts=share)).batches == []
 
 
@@ -109,7 +109,7 @@ def test_every_trained_token_is_predicted_once_from_the_tokens_before_it(
     monkeypatch.setattr("agentrl.workers.micro_batches.sum_over_ranks", lambda costs: [costs[0], 0.0])
     batch = random_batch(LENGTHS, 50, seed=3, rollouts=2)
     limits = MicroLimits(budget, packed=shape == "packed", share_prompts=shape == "shared", overhead_tokens=2)
-    micros = RowLayout(batch).micro_batches(None, limits)
+    micros = RowLayout(batch, "response_mask").micro_batches(None, limits)
     assert micros.shared is (shape == "shared")
     seen = torch.zeros_like(batch.batch["response_mask"])
     for micro in micros.batches:
@@ -148,17 +148,17 @@ def tokens_read(micro: MicroBatch, row: int, source: int) -> list[int]:
 
 def test_prompts_are_shared_only_where_it_saves_tokens() -> None:
     limits = MicroLimits(max_tokens=1000, share_prompts=True)
-    rollouts = RowLayout(random_batch([(30, 5)] * 8, 50, rollouts=8)).micro_batches(None, limits)
+    rollouts = RowLayout(random_batch([(30, 5)] * 8, 50, rollouts=8), "response_mask").micro_batches(None, limits)
     assert rollouts.shared
     (micro,) = rollouts.batches
     assert micro.prompts is not None
     assert micro.prompts.input_ids.shape == (1, 30)
-    strangers = RowLayout(random_batch([(30, 5)] * 8, 50)).micro_batches(None, limits)
+    strangers = RowLayout(random_batch([(30, 5)] * 8, 50), "response_mask").micro_batches(None, limits)
     assert not strangers.shared
 
 
 def test_packed_positions_restart_with_each_run() -> None:
-    layout = RowLayout(random_batch([(2, 3), (1, 2)], 9))
+    layout = RowLayout(random_batch([(2, 3), (1, 2)], 9), "response_mask")
     (micro,) = layout.micro_batches(None, MicroLimits(max_tokens=100, packed=True)).batches
     assert micro.position_ids is not None
     assert micro.position_ids.tolist() == [[0, 1, 0, 1, 2, 3]]
@@ -169,7 +169,7 @@ def test_little_padding_on_realistic_lengths() -> None:
     draw = np.random.default_rng(0)
     responses = np.clip(draw.lognormal(4.0, 1.0, 256), 1, 2000).astype(int)
     batch = random_batch([(20, int(r)) for r in responses], 9)
-    layout = RowLayout(batch)
+    layout = RowLayout(batch, "response_mask")
     micros = layout.micro_batches(None, MicroLimits(max_tokens=4096)).batches
     computed = sum(micro.input_ids.numel() for micro in micros)
     assert computed < 1.15 * int(layout.run_lengths.sum())
@@ -177,7 +177,7 @@ def test_little_padding_on_realistic_lengths() -> None:
 
 
 def test_spread_puts_values_back_and_keeps_the_gradient() -> None:
-    layout = RowLayout(random_batch([(2, 4), (2, 2)], 9, seed=1))
+    layout = RowLayout(random_batch([(2, 4), (2, 2)], 9, seed=1), "response_mask")
     (micro,) = layout.micro_batches(None, MicroLimits(max_tokens=100)).batches
     values = torch.arange(1.0, len(micro.labels) + 1, requires_grad=True)
     grid = micro.spread(values)
@@ -191,11 +191,11 @@ def test_wrong_padding_side_is_refused() -> None:
     batch = random_batch([(2, 3), (4, 3)], 9)
     batch.batch["attention_mask"][0, :4] = torch.tensor([1, 1, 0, 0])
     with pytest.raises(DataProtoError, match="padded on the left"):
-        RowLayout(batch)
+        RowLayout(batch, "response_mask")
 
 
 def test_columns_of_other_shapes_are_refused() -> None:
     batch = random_batch([(2, 3), (4, 3)], 9)
     tensors = {**batch.batch, "response_mask": batch.batch["response_mask"][:, :-1]}
     with pytest.raises(DataProtoError, match="do not belong together"):
-        RowLayout(DataProto(tensors))
+        RowLayout(DataProto(tensors), "response_mask")

@@ -120,7 +120,10 @@ def test_two_ranks_agree_on_sharing_prompts(tmp_path: Path, make_config: Any, ma
     """Rank 1 alone would not share: its only trained row has a prompt of its own."""
     config = make_config()
     limits = MicroLimits(16384, share_prompts=True, overhead_tokens=64)
-    shared = [RowLayout(ROLLOUTS[rows]).micro_batches(None, limits).shared for rows in ([0, 1, 2, 3, 5, 6], [4, 7])]
+    shared = [
+        RowLayout(ROLLOUTS[rows], "response_mask").micro_batches(None, limits).shared
+        for rows in ([0, 1, 2, 3, 5, 6], [4, 7])
+    ]
     assert shared == [True, False]
     one, two = (make_group(ranks, ActorRolloutRefWorker, config, "actor") for ranks in (1, 2))
     expected, got = one.compute_log_prob(ROLLOUTS), two.compute_log_prob(deal(two, ROLLOUTS))

@@ -126,7 +126,7 @@ def named_call(name: str, identifier: str = "") -> Make:
 
     def make(value: Any, text: str, start: int, end: int) -> list[ToolCall | str]:
         try:
-            return [ToolCall(name, arguments_of(value), identifier, (start, end))]
+            return [ToolCall(name, read_arguments(value), identifier, (start, end))]
         except CallError as error:
             return [str(error)]
 
@@ -140,7 +140,7 @@ def call_of(value: Any) -> ToolCall:
         CallError: with what is wrong and what was expected.
     """
     if not isinstance(value, dict):
-        raise CallError(f"it is a JSON {kind_of(value)}, expected {_OBJECT}")
+        raise CallError(f"it is a JSON {json_kind(value)}, expected {_OBJECT}")
     identifier = value.get("id")
     if isinstance(value.get("function"), dict):
         value = value["function"]
@@ -150,10 +150,10 @@ def call_of(value: Any) -> ToolCall:
     given = value["arguments"] if "arguments" in value else value.get("parameters", {})
     if not {"arguments", "parameters"} & {*value} and {*value} - {"name", "type", "id"}:
         raise CallError(f'it has no "arguments", expected {_OBJECT}')
-    return ToolCall(name, arguments_of(given), id=identifier if isinstance(identifier, str) else "")
+    return ToolCall(name, read_arguments(given), id=identifier if isinstance(identifier, str) else "")
 
 
-def arguments_of(value: Any) -> JsonDict:
+def read_arguments(value: Any) -> JsonDict:
     """The arguments of a call: an object, or a string that holds one.
 
     Raises:
@@ -168,11 +168,11 @@ def arguments_of(value: Any) -> JsonDict:
             raise CallError(f"{complaint} (extra text after it: {shown(value[end:].strip())})")
         value = inner
     if not isinstance(value, dict):
-        raise CallError(f'its "arguments" are a JSON {kind_of(value)}, expected an object')
+        raise CallError(f'its "arguments" are a JSON {json_kind(value)}, expected an object')
     return value
 
 
-def kind_of(value: Any) -> str:
+def json_kind(value: Any) -> str:
     """The JSON word for a value's type."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
@@ -209,7 +209,7 @@ def _arguments_span(call: ToolCall, text: str, start: int, end: int) -> tuple[in
     for key in itertools.islice(_ARGUMENTS_KEY.finditer(text, start, end), _MOST_KEYS):
         try:
             value, stop = decode(text, key.end(), "")
-            if arguments_of(value) == call.arguments:
+            if read_arguments(value) == call.arguments:
                 return key.end(), stop
         except CallError:
             continue

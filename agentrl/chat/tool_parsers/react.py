@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.chat.tool_parsers.json_calls import arguments_of, decode, skip_space
+from agentrl.chat.tool_parsers.json_calls import decode, read_arguments, skip_space
 from agentrl.chat.tool_parsers.scan import Block, CallError, ScanningParser, Source, shown
 from agentrl.chat.tool_parsers.typed_text import parameters_of, typed_arguments
 from agentrl.types import JsonDict, ToolCall
@@ -56,7 +56,7 @@ def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tup
         if after is None:
             raise CallError(f"{_COMPLAINT} (extra text after it: {shown(text[json_end:end].strip())})")
         if single is None or isinstance(value, dict):
-            return arguments_of(value), json_end, after.end()
+            return read_arguments(value), json_end, after.end()
         if isinstance(value, str):
             return _of_single(single, value), json_end, after.end()
     except CallError:
@@ -71,7 +71,7 @@ def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tup
 def _of_single(argument: str, value: str) -> JsonDict:
     """A JSON string holds the tool's single argument, or an object that names the argument."""
     try:
-        inner = arguments_of(value)
+        inner = read_arguments(value)
     except CallError:
         return {argument: value}
     return inner if argument in inner else {argument: value}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.chat.tool_parsers.json_calls import decode, kind_of
+from agentrl.chat.tool_parsers.json_calls import decode, json_kind
 from agentrl.chat.tool_parsers.scan import CallError, tool_named
 from agentrl.types import JsonDict
 
@@ -38,7 +38,7 @@ def typed(text: str, types: frozenset[str]) -> Any:
     value = _value_of(text)
     if value is _NOTHING:
         return text
-    kinds = {kind_of(value)}
+    kinds = {json_kind(value)}
     if kinds == {"number"} and (isinstance(value, int) or value.is_integer()):
         kinds.add("integer")
     if not types or types & kinds:
@@ -59,9 +59,9 @@ def accepted_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> froz
     if isinstance(named, list):
         return frozenset(map(str, named))
     if isinstance(schema.get("enum"), list):
-        return frozenset(map(kind_of, schema["enum"]))
+        return frozenset(map(json_kind, schema["enum"]))
     if "const" in schema:
-        return frozenset([kind_of(schema["const"])])
+        return frozenset([json_kind(schema["const"])])
     for key in ("anyOf", "oneOf", "allOf"):
         parts = [accepted_types(part, root, depth + 1) for part in schema.get(key) or ()]
         if parts and key == "allOf":

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from agentrl.cli.demo import report
 from agentrl.cli.demo.show import TrainingShow, WarmStartShow
-from agentrl.cli.demo.warm_start import DEMO_FOLDER, WarmStart, prepare
+from agentrl.cli.demo.warm_start import DEMO_FOLDER, WarmStart, prepare_warm_start
 from agentrl.cli.errors import INTERRUPTED
 from agentrl.config import RunConfig, load_config
 from agentrl.errors import CheckpointError, UserInputError
@@ -126,7 +126,7 @@ def _warm_start(options: DemoOptions, console: Console) -> WarmStart:
         "Warm start: a tiny random model imitates mixed demonstrations (some ignore the tool, some misuse it)."
     )
     trackers = [WarmStartShow(console), *make_trackers(["jsonl"])]
-    start = prepare(
+    start = prepare_warm_start(
         options.out,
         trackers,
         from_gsm8k=options.from_gsm8k,

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from agentrl.cli.demo.tokenizer import ANSWER_HEAD
 from agentrl.data.preprocess.arithmetic import Pair
-from agentrl.data.preprocess.expressions import canonical, evaluate
+from agentrl.data.preprocess.expressions import canonical, exact_value
 from agentrl.types import Message
 
 DIRECT_SHARE = 0.35
@@ -34,7 +34,7 @@ class Habit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemonstrationPlan:
     """One demonstration before its tool has run."""
 
     habit: Habit
@@ -47,7 +47,7 @@ class Plan:
 
 def plan_demonstrations(
     pairs: Sequence[Pair], count: int, seed: int, direct: float = DIRECT_SHARE, wrong: float = WRONG_SHARE
-) -> list[Plan]:
+) -> list[DemonstrationPlan]:
     """Draw demonstrations.
 
     Args:
@@ -65,7 +65,7 @@ def plan_demonstrations(
         habit = rng.choices(habits, weights)[0]
         expression, answer = rng.choice(pairs)
         called = exchange_operator(expression, rng) if habit is Habit.WRONG_OPERATOR else expression
-        plans.append(Plan(habit, expression, answer, called))
+        plans.append(DemonstrationPlan(habit, expression, answer, called))
     return plans
 
 
@@ -74,14 +74,14 @@ def exchange_operator(expression: str, rng: random.Random) -> str:
 
     A few expressions (`0+0`) allow no such change; they are returned unchanged.
     """
-    value = evaluate(expression)
+    value = exact_value(expression)
     places = [place for place, char in enumerate(expression) if char in _OPERATORS]
     exchanges = [(place, operator) for place in places for operator in _OPERATORS if operator != expression[place]]
     rng.shuffle(exchanges)
     for place, operator in exchanges:
         changed = expression[:place] + operator + expression[place + 1 :]
         try:
-            other = evaluate(changed)
+            other = exact_value(changed)
         except ZeroDivisionError:
             continue
         if other != value and canonical(other) is not None:
@@ -89,7 +89,7 @@ def exchange_operator(expression: str, rng: random.Random) -> str:
     return expression
 
 
-def conversation(plan: Plan, calculate: Callable[[str], str], tool: str) -> list[Message]:
+def conversation(plan: DemonstrationPlan, calculate: Callable[[str], str], tool: str) -> list[Message]:
     """The messages of a demonstration.
 
     Args:
@@ -111,7 +111,7 @@ def conversation(plan: Plan, calculate: Callable[[str], str], tool: str) -> list
     ]
 
 
-def shares(plans: Iterable[Plan]) -> dict[Habit, float]:
+def shares(plans: Iterable[DemonstrationPlan]) -> dict[Habit, float]:
     """Share of each habit."""
     habits = [plan.habit for plan in plans]
     return {habit: habits.count(habit) / max(1, len(habits)) for habit in Habit}

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.observability.trackers import RunInfo, Tracker
+from agentrl.observability.tracker import RunInfo, Tracker
 
 if TYPE_CHECKING:
     from agentrl.data_proto import DataProto

@@ -13,7 +13,8 @@ from agentrl.cli.demo.model import build_model
 from agentrl.config import RunConfig, load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError
-from agentrl.observability.trackers import Tracker, make_trackers
+from agentrl.observability.tracker import Tracker
+from agentrl.observability.trackers import make_trackers
 from agentrl.plugins import load_tools
 
 RECIPE = "demo_sft"
@@ -33,7 +34,7 @@ class WarmStart:
     """True if an earlier run made it."""
 
 
-def prepare(
+def prepare_warm_start(
     out: Path,
     trackers: Sequence[Tracker],
     *,
@@ -99,7 +100,7 @@ def prepare_if_missing(config: RunConfig) -> None:
 
     console = Console()
     console.print(f"No warm start in {DEMO_FOLDER} yet: making it.", soft_wrap=True, highlight=False)
-    prepare(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
+    prepare_warm_start(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
 
 
 def refuse_if_missing(config: RunConfig) -> None:

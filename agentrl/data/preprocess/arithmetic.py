@@ -18,7 +18,7 @@ from agentrl.data.preprocess.arithmetic_mix import (
     TRAILING_ZEROS,
     WHOLE_ANSWERS,
 )
-from agentrl.data.preprocess.expressions import canonical, evaluate, expressions_in
+from agentrl.data.preprocess.expressions import canonical, exact_value, expressions_in
 from agentrl.data.preprocess.gsm8k import read_gsm8k
 from agentrl.data.preprocess.writing import write_parquet
 from agentrl.errors import UserInputError
@@ -116,7 +116,7 @@ def _draw_new(rng: random.Random, seen: set[str]) -> Pair:
     wants_whole = rng.random() < WHOLE_ANSWERS
     for _ in range(_TRIES_PER_EXPRESSION):
         expression = _draw_expression(rng, operators)
-        value = evaluate(expression)
+        value = exact_value(expression)
         answer = canonical(value)
         if answer is not None and value >= 0 and (value.denominator == 1) == wants_whole and expression not in seen:
             return expression, answer

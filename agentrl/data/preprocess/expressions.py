@@ -16,7 +16,7 @@ _TOKEN = re.compile(rf"({_NUMBER})|([-+*/()])")
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 
-def evaluate(expression: str) -> Fraction:
+def exact_value(expression: str) -> Fraction:
     """Value of an expression of non-negative numbers, `+ - * /` and parentheses.
 
     Raises:
@@ -90,7 +90,7 @@ def clean_annotation(annotation: str) -> tuple[str, str] | None:
         if not any(token in _PRECEDENCE for token in tokens):
             return None
         expression = "".join(_canonical_token(token) for token in tokens)
-        answer = canonical(evaluate(expression))
+        answer = canonical(exact_value(expression))
     except (ValueError, ZeroDivisionError):
         return None
     return None if answer is None else (expression, answer)

@@ -66,10 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_options(arguments)
     if options.die_with_parent:
         die_with_parent()
-    from agentrl.inference.embedded.server import serve
+    from agentrl.inference.embedded.server import run_engine_server
 
     try:
-        return serve(options)
+        return run_engine_server(options)
     except UserInputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

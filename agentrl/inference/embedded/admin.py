@@ -32,7 +32,7 @@ NOT_HERE = {
 HEALTH_TIMEOUT_S = 20.0
 
 
-def routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
+def admin_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
     """Handlers by method and path."""
     admin = Admin(frontend)
     table: dict[tuple[str, str], Handler] = {

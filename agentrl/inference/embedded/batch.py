@@ -17,7 +17,7 @@ LENGTH_ROUNDING = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """One step, and the slots whose tokens it computes."""
 
     step: Step
@@ -31,7 +31,7 @@ class Plan:
     """`(slot, first position, tokens)` of prompts that are scored: all their logits are wanted, and come first."""
 
 
-def build(table: SlotTable, prefill_budget: int, ops: TorchOps, device: torch.device) -> Plan | None:
+def build(table: SlotTable, prefill_budget: int, ops: TorchOps, device: torch.device) -> StepPlan | None:
     """Choose the tokens of the next step: one of every decoding slot, and prompt tokens up to the budget.
 
     Args:
@@ -72,7 +72,7 @@ def build(table: SlotTable, prefill_budget: int, ops: TorchOps, device: torch.de
         direct=_direct_rows(table, rows[:direct], ops, device) if direct else None,
         prefill=tuple(_prefill_rows(table, slots, counts, device) for slots, counts in groups),
     )
-    return Plan(step, order, sizes, order[complete], scored)
+    return StepPlan(step, order, sizes, order[complete], scored)
 
 
 def _within_budget(slots: Ints, left: Ints, budget: int) -> tuple[Ints, Ints]:

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.inference.embedded.frontend import Frontend
-from agentrl.inference.embedded.http import Handler, answer, read_json
+from agentrl.inference.embedded.http import Handler, answer, read_body
 from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render
 from agentrl.types import JsonDict
 
@@ -50,7 +50,7 @@ OTHERS = (
 )
 
 
-def routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
+def chat_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
     """Handlers by method and path."""
 
     async def models(_: HTTPRequest) -> Response:
@@ -59,7 +59,7 @@ def routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
         return answer({"object": "list", "data": [card]})
 
     async def completions(request: HTTPRequest) -> Response:
-        body = await read_json(request)
+        body = await read_body(request)
         call = _parse(body, frontend)
         if call.stream:
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")

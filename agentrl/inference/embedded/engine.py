@@ -16,7 +16,7 @@ from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.kv_cache import KVCache
 from agentrl.inference.embedded.model_spec import ModelSpec, load_spec
 from agentrl.inference.embedded.options import EngineOptions
-from agentrl.inference.embedded.request import Progress, Request
+from agentrl.inference.embedded.request import GenerationRequest, Progress
 from agentrl.inference.embedded.scheduler import Scheduler
 from agentrl.inference.embedded.slots import SlotTable
 from agentrl.inference.embedded.text import Tokenizer
@@ -76,7 +76,7 @@ class Engine:
         else:
             self._end_all()
 
-    def submit(self, requests: list[Request]) -> None:
+    def submit(self, requests: list[GenerationRequest]) -> None:
         """Queue requests; the listener is called as they progress."""
         self._post(lambda: self.scheduler.waiting.extend(requests))
 
@@ -101,7 +101,7 @@ class Engine:
         """End the requests whose id starts with `rid`, or all; the result is their number."""
         return self.call(lambda: self._abort(rid, "Abort in waiting queue or while running: asked for by the client"))
 
-    def abort_one(self, request: Request) -> None:
+    def abort_one(self, request: GenerationRequest) -> None:
         """End one request if it is still running."""
         self._post(lambda: self._tell(self.scheduler.abort_one(request, "the client went away")))
 
@@ -165,7 +165,7 @@ class Engine:
         """Run one step and call the listener. Only for the engine's thread, or if it was never started."""
         self._tell(self.scheduler.step())
 
-    def _tell(self, requests: list[Request]) -> None:
+    def _tell(self, requests: list[GenerationRequest]) -> None:
         """Tell the listener about requests that ended and about new tokens of those that stream."""
         heard = [Progress(r, len(r.ids), r.finish) for r in requests if r.stream or r.finish is not None]
         if heard:

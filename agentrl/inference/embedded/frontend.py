@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from agentrl.inference.embedded.engine import Engine
 from agentrl.inference.embedded.options import EngineOptions
-from agentrl.inference.embedded.request import Progress, Request
+from agentrl.inference.embedded.request import GenerationRequest, Progress
 
 Gone = Callable[[], Awaitable[bool]]
 GONE_CHECK_S = 2.0
@@ -30,7 +30,7 @@ class Frontend:
         self._loop = asyncio.get_running_loop()
         self.engine.start()
 
-    async def finished(self, requests: list[Request], gone: Gone | None = None) -> list[Progress]:
+    async def finished(self, requests: list[GenerationRequest], gone: Gone | None = None) -> list[Progress]:
         """Run requests until they end.
 
         Args:
@@ -56,7 +56,7 @@ class Frontend:
             raise
         return [future.result() for future in futures]
 
-    async def stream(self, requests: list[Request]) -> AsyncIterator[Progress]:
+    async def stream(self, requests: list[GenerationRequest]) -> AsyncIterator[Progress]:
         """Run requests and yield after each of their tokens; the last report of each request has `finish` set."""
         queue: asyncio.Queue[Progress] = asyncio.Queue()
         for request in requests:
@@ -72,7 +72,7 @@ class Frontend:
             if left:
                 self._abort(requests)
 
-    def _abort(self, requests: list[Request]) -> None:
+    def _abort(self, requests: list[GenerationRequest]) -> None:
         for request in requests:
             self.engine.abort_one(request)
 

@@ -45,7 +45,7 @@ class ModelSpec:
         return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; a missing file gives an empty one."""
     if not path.is_file():
         return {}
@@ -67,7 +67,7 @@ def load_spec(folder: str | Path) -> ModelSpec:
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise UserInputError(f"{folder}: no config.json; wanted a Hugging Face model folder")
-    config = read_json(folder / "config.json")
+    config = read_json_object(folder / "config.json")
     family = str(config.get("model_type"))
     if family not in FAMILIES:
         raise UserInputError(
@@ -126,7 +126,7 @@ def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
 def _eos_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Stop ids of the model: those of generation_config.json and of config.json."""
     ids: list[int] = []
-    for source in (read_json(folder / "generation_config.json"), config):
+    for source in (read_json_object(folder / "generation_config.json"), config):
         eos = source.get("eos_token_id")
         ids += eos if isinstance(eos, list) else [eos] if eos is not None else []
     return tuple(dict.fromkeys(int(i) for i in ids))

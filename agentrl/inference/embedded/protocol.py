@@ -9,7 +9,7 @@ from typing import Any
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.inference.embedded.engine import Engine
-from agentrl.inference.embedded.request import Finish, Progress, Request
+from agentrl.inference.embedded.request import Finish, GenerationRequest, Progress
 from agentrl.inference.embedded.sampler import seed_key
 from agentrl.inference.embedded.sampling_params import SamplingParams, UnsupportedFeatureError
 from agentrl.inference.embedded.text import TextTail, trim
@@ -34,7 +34,7 @@ FIELDS = (
 class GenerateCall:
     """One HTTP call: its requests, and whether the answer is a list."""
 
-    requests: list[Request]
+    requests: list[GenerationRequest]
     as_list: bool
     stream: bool
     return_logprob: bool
@@ -63,7 +63,7 @@ def parse_generate(body: Any, engine: Engine, *, number: int) -> GenerateCall:
     prompts, many = _prompts(body, engine)
     params = _per_prompt(body.get("sampling_params"), len(prompts), "sampling_params")
     rids = _rids(body.get("rid"), len(prompts))
-    requests: list[Request] = []
+    requests: list[GenerationRequest] = []
     for index, (prompt, given, rid) in enumerate(zip(prompts, params, rids, strict=True)):
         requests += _requests(prompt, SamplingParams.parse(given), rid, body, engine, number * 4096 + index)
     return GenerateCall(requests, many or len(requests) > 1, bool(body.get("stream")), bool(body.get("return_logprob")))
@@ -130,7 +130,7 @@ def _rids(value: Any, count: int) -> list[str]:
 
 def _requests(
     prompt: list[int], params: SamplingParams, rid: str, body: Mapping[str, Any], engine: Engine, number: int
-) -> list[Request]:
+) -> list[GenerationRequest]:
     """The `n` requests of one prompt."""
     limit = _new_tokens(prompt, params, engine)
     bad = [i for i in (*params.stop_token_ids, *(i for i, _ in params.logit_bias)) if i >= engine.spec.vocab_size]
@@ -145,7 +145,7 @@ def _requests(
     seeded = params.sampling_seed is not None
     seed = params.sampling_seed if params.sampling_seed is not None else engine.options.seed
     return [
-        Request(
+        GenerationRequest(
             rid=rid if params.n == 1 else f"{rid}-{i}",
             prompt=prompt,
             params=params,
@@ -202,7 +202,7 @@ def render(progress: Progress, engine: Engine, *, return_logprob: bool) -> JsonD
     return {"text": text if params.no_stop_trim else trim(text, matched), "output_ids": ids, "meta_info": meta}
 
 
-def _finish_reason(finish: Finish | None, request: Request) -> JsonDict | None:
+def _finish_reason(finish: Finish | None, request: GenerationRequest) -> JsonDict | None:
     if finish is None:
         return None
     if finish.type == "length":
@@ -212,14 +212,14 @@ def _finish_reason(finish: Finish | None, request: Request) -> JsonDict | None:
     return {"type": "abort", "message": finish.message}
 
 
-def _versions(request: Request, count: int) -> list[JsonDict]:
+def _versions(request: GenerationRequest, count: int) -> list[JsonDict]:
     # versions [("3", 0), ("4", 2)] with 5 tokens -> spans 0..2 of version 3 and 2..5 of version 4.
     spans = [(version, start) for version, start in request.versions if start < count]
     ends = [*(start for _, start in spans[1:]), count]
     return [{"version": v, "start": start, "end": end} for (v, start), end in zip(spans, ends, strict=False)]
 
 
-def _prompt_log_probs(request: Request) -> JsonDict:
+def _prompt_log_probs(request: GenerationRequest) -> JsonDict:
     if request.logprob_start is None:
         return {}
     ids = request.prompt[request.logprob_start :]

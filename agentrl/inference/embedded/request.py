@@ -20,7 +20,7 @@ class Finish:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class GenerationRequest:
     """A prompt, the tokens sampled so far, and the slot that holds their keys and values."""
 
     rid: str
@@ -80,7 +80,7 @@ class Request:
 class Progress:
     """The state of a request when the engine's thread reported it."""
 
-    request: Request
+    request: GenerationRequest
     count: int
     """Tokens sampled."""
     finish: Finish | None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentrl.inference.embedded.ops import TorchOps, invert
-from agentrl.inference.embedded.request import Request
+from agentrl.inference.embedded.request import GenerationRequest
 from agentrl.inference.embedded.sampling_params import SamplingParams
 
 Keys = NDArray[np.uint64]
@@ -63,7 +63,7 @@ class RowTable:
             vocab=vocab,
         )
 
-    def set(self, slot: int, request: Request) -> None:
+    def set(self, slot: int, request: GenerationRequest) -> None:
         """Write the parameters of the request that takes a slot."""
         params = request.params
         self.temperature[slot] = 1.0 if params.greedy else params.temperature

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentrl.inference.embedded import batch
 from agentrl.inference.embedded.decoder import Decoder
-from agentrl.inference.embedded.request import Finish, Request
+from agentrl.inference.embedded.request import Finish, GenerationRequest
 from agentrl.inference.embedded.sampler import adjust_logits, sample
 from agentrl.inference.embedded.slots import SlotTable
 
@@ -49,8 +49,8 @@ class Scheduler:
     ) -> None:
         self.model, self.table = model, table
         self.max_running, self.prefill_chunk, self.weight_version = max_running, prefill_chunk, weight_version
-        self.waiting: deque[Request] = deque()
-        self.running: set[Request] = set()
+        self.waiting: deque[GenerationRequest] = deque()
+        self.running: set[GenerationRequest] = set()
         self.counters = Counters()
 
     @property
@@ -59,7 +59,7 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     @torch.inference_mode()
-    def step(self) -> list[Request]:
+    def step(self) -> list[GenerationRequest]:
         """Run one step.
 
         Returns:
@@ -84,12 +84,12 @@ class Scheduler:
             logits = self._score_prompts(plan, logits)
         return self._sample(plan.sampled, logits) if len(plan.sampled) else []
 
-    def abort(self, rid: str | None, message: str) -> list[Request]:
+    def abort(self, rid: str | None, message: str) -> list[GenerationRequest]:
         """End the requests whose id starts with `rid` (None: all), keeping what they have sampled."""
         found = [r for r in (*self.waiting, *self.running) if rid is None or r.rid.startswith(rid)]
         return [ended for request in found for ended in self.abort_one(request, message)]
 
-    def abort_one(self, request: Request, message: str) -> list[Request]:
+    def abort_one(self, request: GenerationRequest, message: str) -> list[GenerationRequest]:
         """End one request; returns it, or nothing when it has ended already."""
         if request.finish is not None:
             return []
@@ -102,7 +102,7 @@ class Scheduler:
         self._requeue(sorted(self.running, key=lambda r: r.started, reverse=True))
         self.table.flush()
 
-    def _requeue(self, requests: list[Request]) -> None:
+    def _requeue(self, requests: list[GenerationRequest]) -> None:
         """Put requests back at the head of the queue, the last of the list at the front."""
         for request in requests:
             if request.slot >= 0:
@@ -112,7 +112,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Place waiting requests; one that waits for a prefix to be computed lets later ones pass."""
-        later: list[Request] = []
+        later: list[GenerationRequest] = []
         while self.waiting and len(self.running) < self.max_running and not self.table.full:
             request = self.waiting.popleft()
             if self.table.place(request):
@@ -123,7 +123,7 @@ class Scheduler:
                 later.append(request)
         self.waiting.extendleft(reversed(later))
 
-    def _sample(self, slots: batch.Ints, logits: Tensor) -> list[Request]:
+    def _sample(self, slots: batch.Ints, logits: Tensor) -> list[GenerationRequest]:
         """Sample one token for the owner of each slot and append it."""
         table, version = self.table, self.weight_version
         requests = [owner for slot in slots.tolist() if (owner := table.owners[slot]) is not None]
@@ -151,7 +151,7 @@ class Scheduler:
         self.counters.generated_tokens += len(requests)
         return requests
 
-    def _drop_broken(self, requests: list[Request], values: list[float]) -> None:
+    def _drop_broken(self, requests: list[GenerationRequest], values: list[float]) -> None:
         """End requests whose log-probs are NaN or infinite: such a token was not sampled from any distribution."""
         for request, value in zip(requests, values, strict=True):
             if not math.isfinite(value):
@@ -159,7 +159,7 @@ class Scheduler:
                 self.table.wipe(request.slot)
                 self._end(request)
 
-    def _end(self, request: Request) -> None:
+    def _end(self, request: GenerationRequest) -> None:
         request.latency = time.perf_counter() - request.started
         if request.slot >= 0:
             slot = request.slot
@@ -172,7 +172,7 @@ class Scheduler:
         self.counters.aborted += aborted
         self.counters.finished += not aborted
 
-    def _score_prompts(self, plan: batch.Plan, logits: Tensor) -> Tensor:
+    def _score_prompts(self, plan: batch.StepPlan, logits: Tensor) -> Tensor:
         """Take log-probs of prompt tokens (temperature 1) from the first rows; return the rows that sample."""
         # The logits at position i score token i + 1. In a prompt [a, b, c, d], a chunk of 2 tokens that starts at 1
         # gives the log-probs of c and d.

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from agentrl.inference.embedded import admin, chat_api
 from agentrl.inference.embedded.frontend import Frontend
-from agentrl.inference.embedded.http import Handler, answer, guarded, read_json, refuse
+from agentrl.inference.embedded.http import Handler, answer, guarded, read_body, refuse
 from agentrl.inference.embedded.options import EngineOptions
 from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render
 
@@ -38,8 +38,8 @@ def create_app(frontend: Frontend) -> FastAPI:
 
     app = FastAPI(title="agentrl embedded engine", lifespan=lifespan)
     routes: dict[tuple[str, str], Handler] = {("POST", "/generate"): _generate_route(frontend)}
-    routes |= admin.routes(frontend)
-    routes |= chat_api.routes(frontend)
+    routes |= admin.admin_routes(frontend)
+    routes |= chat_api.chat_routes(frontend)
     for (method, path), handler in routes.items():
         app.add_route(path, guarded(handler), methods=[method])
     return app
@@ -49,7 +49,7 @@ def _generate_route(frontend: Frontend) -> Handler:
     calls = count()
 
     async def generate(request: HTTPRequest) -> Response:
-        call = parse_generate(await read_json(request), frontend.engine, number=next(calls))
+        call = parse_generate(await read_body(request), frontend.engine, number=next(calls))
         if call.stream:
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
         done = await frontend.finished(call.requests, request.is_disconnected)
@@ -72,7 +72,7 @@ async def _events(call: GenerateCall, frontend: Frontend) -> AsyncIterator[bytes
     yield b"data: [DONE]\n\n"
 
 
-def serve(options: EngineOptions) -> int:
+def run_engine_server(options: EngineOptions) -> int:
     """Run a server until it is told to stop.
 
     Returns:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.inference.embedded.kv_cache import LENGTH_STEP, KVCache
-from agentrl.inference.embedded.request import Request
+from agentrl.inference.embedded.request import GenerationRequest
 from agentrl.inference.embedded.sampler import RowTable
 
 Ints = NDArray[np.int64]
@@ -46,7 +46,7 @@ class SlotTable:
         self.used = np.zeros(0, np.int64)
         self.stale = np.zeros(0, np.bool_)
         self.owned = np.zeros(0, np.bool_)
-        self.owners: list[Request | None] = []
+        self.owners: list[GenerationRequest | None] = []
         self.rows = RowTable.new(max_slots, cache.spec.vocab_size)
         self._clock = 0
         first = (max_slots, max_length) if not reuse else (min(max_slots, FIRST_SLOTS), min(max_length, LENGTH_STEP))
@@ -66,7 +66,7 @@ class SlotTable:
         """Whether all slots have owners and the budget allows no more slots."""
         return bool(self.owned.all()) and len(self.owners) >= self.slots_for(self.cache.length)
 
-    def place(self, request: Request) -> bool:
+    def place(self, request: GenerationRequest) -> bool:
         """Find a slot for a request and reuse the longest prefix that is already computed.
 
         Returns:
@@ -124,7 +124,7 @@ class SlotTable:
         for hole, slot in zip(holes, reversed(active[active >= count].tolist()), strict=True):
             self._swap(hole, slot)
 
-    def reserve(self, length: int) -> list[Request]:
+    def reserve(self, length: int) -> list[GenerationRequest]:
         """Make every slot at least `length` tokens long.
 
         Returns:
@@ -148,7 +148,7 @@ class SlotTable:
         self._resize(slots, new)
         return retracted
 
-    def _longest_prefix(self, ids: NDArray[np.int32], request: Request) -> tuple[int | None, int]:
+    def _longest_prefix(self, ids: NDArray[np.int32], request: GenerationRequest) -> tuple[int | None, int]:
         """The slot with the longest computed prefix of the ids and its length; no slot: a running one computes it now.
 
         Eight rollouts of one prompt of 500 tokens: the first is placed with `common` 0. While it prefills, the other

@@ -9,7 +9,7 @@ CONTEXT = 4
 UNFINISHED = "\ufffd"
 
 
-class Decode(Protocol):
+class DecodeIds(Protocol):
     """A function from ids to text."""
 
     def __call__(self, ids: list[int], skip_special_tokens: bool) -> str:
@@ -56,7 +56,7 @@ class Tokenizer:
 class GrowingText:
     """Text of a growing list of ids; each id is decoded only a few times, however long the list gets."""
 
-    def __init__(self, decode: Decode, skip_special_tokens: bool) -> None:
+    def __init__(self, decode: DecodeIds, skip_special_tokens: bool) -> None:
         self.text = ""
         self._decode, self._skip = decode, skip_special_tokens
         self._done = 0
@@ -81,7 +81,7 @@ class GrowingText:
 class TextTail:
     """Finds the first stop string in a growing list of ids. Special tokens count as text."""
 
-    def __init__(self, decode: Decode, stops: tuple[str, ...]) -> None:
+    def __init__(self, decode: DecodeIds, stops: tuple[str, ...]) -> None:
         self._growing = GrowingText(decode, skip_special_tokens=False)
         self._stops = stops
         self._reach = max(len(stop) for stop in stops)

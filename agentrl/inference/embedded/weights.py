@@ -38,7 +38,7 @@ class Target:
         self.view.copy_(value)
 
 
-def check(targets: Mapping[str, Target], shapes: Mapping[str, tuple[int, ...]], *, complete: bool) -> None:
+def check_tensors(targets: Mapping[str, Target], shapes: Mapping[str, tuple[int, ...]], *, complete: bool) -> None:
     """Compare names and shapes with those of the model.
 
     Args:
@@ -79,7 +79,7 @@ def load_folder(targets: Mapping[str, Target], folder: str | Path, *, ignore: It
     try:
         handles: list[Any] = [safe_open(file, framework="pt") for file in files]
         keys = [(handle, name) for handle in handles for name in handle.keys() if name not in ignored]  # noqa: SIM118
-        check(targets, {n: tuple(h.get_slice(n).get_shape()) for h, n in keys}, complete=True)
+        check_tensors(targets, {n: tuple(h.get_slice(n).get_shape()) for h, n in keys}, complete=True)
         with torch.inference_mode():
             for handle, name in keys:
                 targets[name].fill(handle.get_tensor(name))
@@ -95,7 +95,7 @@ def load_tensors(targets: Mapping[str, Target], tensors: Mapping[str, Tensor], *
     """
     ignored = set(ignore)
     wanted = {name: tensor for name, tensor in tensors.items() if name not in ignored}
-    check(targets, {name: tuple(tensor.shape) for name, tensor in wanted.items()}, complete=False)
+    check_tensors(targets, {name: tuple(tensor.shape) for name, tensor in wanted.items()}, complete=False)
     with torch.inference_mode():
         for name, tensor in wanted.items():
             targets[name].fill(tensor)

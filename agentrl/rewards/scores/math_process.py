@@ -26,7 +26,7 @@ START_TIMEOUT_S = 120.0
 _TRIES = 2
 _READY = b"ready\n"
 _ANSWERS = (b"no\n", b"yes\n")
-_MAIN = "import sys; sys.path[:] = {path!r}; from agentrl.rewards.scores.math_process import serve; serve()"
+_MAIN = "import sys; sys.path[:] = {path!r}; import agentrl.rewards.scores.math_process as m; m.serve_comparisons()"
 
 
 class Comparer:
@@ -66,7 +66,7 @@ class Comparer:
         self._lock, self._child = threading.Lock(), None
 
 
-def serve() -> None:
+def serve_comparisons() -> None:
     """Runs in the process: answer questions until the owner ends."""
     from math_verify import parse, verify
 

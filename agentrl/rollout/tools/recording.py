@@ -14,7 +14,6 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -26,26 +25,47 @@ from agentrl.types import JsonDict, ToolResponse
 
 _KEY_CHARS = 32
 _SHOWN = 300
-Call = Callable[[], Awaitable[ToolResponse]]
-AskReward = Callable[[], Awaitable[float]]
 
 
-class CallCache(Protocol):
-    """The cache as one trajectory sees it."""
+class CallRecord(Protocol):
+    """One call in the records: `with` it, make the call where nothing was found, and keep its result.
+
+    An `InfrastructureError` that leaves the `with` is kept too: a replay repeats failures.
+    """
+
+    found: JsonDict | None
+    """The result of the recorded run; None: make the call."""
+
+    def keep(self, result: JsonDict) -> None:
+        """Write down what the call gave.
+
+        Raises:
+            ToolServiceError: the folder cannot be written.
+        """
+
+    def __enter__(self) -> CallRecord: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
+
+
+class CallRecords(Protocol):
+    """The records as one trajectory sees them."""
 
     @property
     def replays(self) -> bool:
-        """True: tools are neither created nor released, since none is called."""
+        """True: every call is answered from the records, so tools are neither created nor released."""
 
-    async def result(self, tool: str, arguments: JsonDict, kwargs: JsonDict, call: Call) -> ToolResponse:
-        """What a call gives; `call` makes it.
+    def of(self, tool: str, kwargs: JsonDict, **call: Any) -> CallRecord:
+        """The record of a call that is about to be made.
+
+        Args:
+            tool: its name.
+            kwargs: what the row gives to the call.
+            **call: what else tells it from others: `arguments`, or `calc_reward=True`.
 
         Raises:
-            ToolServiceError: the call failed, or it was never recorded.
+            ToolServiceError: in a replay: the recorded call failed, or was never made.
         """
-
-    async def reward(self, tool: str, kwargs: JsonDict, ask: AskReward) -> float:
-        """A tool's reward for the trajectory; `ask` asks it."""
 
 
 def recorded_discovery(mode: str, path: str | Path | None) -> Discover:
@@ -75,19 +95,26 @@ def recorded_discovery(mode: str, path: str | Path | None) -> Discover:
     return discover
 
 
-class NoCache:
-    """Every call is made."""
+class _NoRecords:
+    """Every call is made, and none is written down."""
 
     replays = False
-    """Tools are created and released."""
+    found: JsonDict | None = None
 
-    async def result(self, tool: str, arguments: JsonDict, kwargs: JsonDict, call: Call) -> ToolResponse:
-        """Make the call."""
-        return await call()
+    def of(self, tool: str, kwargs: JsonDict, **call: Any) -> CallRecord:
+        return self
 
-    async def reward(self, tool: str, kwargs: JsonDict, ask: AskReward) -> float:
-        """Ask the tool."""
-        return await ask()
+    def keep(self, result: JsonDict) -> None:
+        pass
+
+    def __enter__(self) -> CallRecord:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        pass
+
+
+NO_RECORDS: CallRecords = _NoRecords()
 
 
 class ToolCache:
@@ -107,9 +134,9 @@ class ToolCache:
         self._places: dict[str, tuple[Path, int]] = _index(self.path) if self.replays else {}
         self._out: BinaryIO | None = None
 
-    def trajectory(self, identity: str) -> CallCache:
-        """The cache of one trajectory; make a new one for each try."""
-        return _TrajectoryCache(self, identity)
+    def trajectory(self, identity: str) -> CallRecords:
+        """The records of one trajectory; make new ones for each try."""
+        return _TrajectoryRecords(self, identity)
 
     def read(self, key: str) -> JsonDict | None:
         """What was recorded under a key."""
@@ -145,7 +172,7 @@ class ToolCache:
 
 
 @dataclass(slots=True)
-class _TrajectoryCache:
+class _TrajectoryRecords:
     """Records or replays the calls of one trajectory."""
 
     cache: ToolCache
@@ -156,33 +183,16 @@ class _TrajectoryCache:
     def replays(self) -> bool:
         return self.cache.replays
 
-    async def result(self, tool: str, arguments: JsonDict, kwargs: JsonDict, call: Call) -> ToolResponse:
-        what = {"tool": tool, "arguments": arguments, "kwargs": kwargs}
-        found = await self._through(what, lambda: _as_json(tool, call))
-        return ToolResponse(**found)
-
-    async def reward(self, tool: str, kwargs: JsonDict, ask: AskReward) -> float:
-        async def asked() -> JsonDict:
-            return {"reward": await ask()}
-
-        found = await self._through({"tool": tool, "calc_reward": True, "kwargs": kwargs}, asked)
-        return float(found["reward"])
-
-    async def _through(self, what: JsonDict, call: Callable[[], Awaitable[JsonDict]]) -> JsonDict:
-        """Answer from the records, or make the call and record it, its failure included."""
+    def of(self, tool: str, kwargs: JsonDict, **call: Any) -> CallRecord:
+        # The same call may be made again, and a tool with state answers it differently. So the second
+        # {"tool": "python", "arguments": {"code": "print(n)"}} of a trajectory has another key than the first:
+        # what tells them apart is `occurrence`.
+        what = {"tool": tool, **call, "kwargs": kwargs}
         same = _digest(what)
-        occurrence, self._seen[same] = self._seen[same], self._seen[same] + 1
-        entry = {"trajectory": self.identity, **what, "occurrence": occurrence}
+        entry = {"trajectory": self.identity, **what, "occurrence": self._seen[same]}
+        self._seen[same] += 1
         key = _digest(entry)
-        if self.replays:
-            return self._recorded(key, entry)
-        try:
-            result = await call()
-        except InfrastructureError as error:
-            self.cache.write(key, {**entry, "failure": str(error)})
-            raise
-        self.cache.write(key, {**entry, "result": result})
-        return result
+        return _Record(self.cache, key, entry, self._recorded(key, entry) if self.replays else None)
 
     def _recorded(self, key: str, entry: JsonDict) -> JsonDict:
         found = self.cache.read(key)
@@ -200,10 +210,28 @@ class _TrajectoryCache:
         return result
 
 
-async def _as_json(tool: str, call: Call) -> JsonDict:
-    response = await call()
-    if response.image or response.video:
-        raise ToolServiceError(f"tool_cache: tool '{tool}' answered with images or videos, which cannot be recorded")
+@dataclass(slots=True)
+class _Record:
+    """One call of a trajectory."""
+
+    cache: ToolCache
+    key: str
+    entry: JsonDict
+    found: JsonDict | None
+
+    def keep(self, result: JsonDict) -> None:
+        self.cache.write(self.key, {**self.entry, "result": result})
+
+    def __enter__(self) -> CallRecord:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InfrastructureError) and self.found is None:
+            self.cache.write(self.key, {**self.entry, "failure": str(error)})
+
+
+def as_json(response: ToolResponse) -> JsonDict:
+    """A checked response as the records hold it."""
     return {
         "text": response.text,
         "reward": response.reward,

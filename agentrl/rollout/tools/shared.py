@@ -6,22 +6,25 @@ from agentrl.clients import WorkerScope
 from agentrl.config.rollout import ToolCacheConfig
 from agentrl.plugins import ToolSpec
 from agentrl.rollout.records import Job, StepInfo
+from agentrl.rollout.service_gate import ServiceGate
 from agentrl.rollout.tools.limits import CallLimits, Limiter
-from agentrl.rollout.tools.recording import CallCache, NoCache, ToolCache
+from agentrl.rollout.tools.recording import NO_RECORDS, CallRecords, ToolCache
 
 
-class ToolHost:
+class WorkerTools:
     """One per worker; used in its event loop only.
 
     Args:
         cache: `multi_turn.tool_cache`.
         workers: agent-loop workers of the run, which share each tool's limits.
+        gate: is told which tools' services answer and which fail.
 
     Raises:
         ConfigError: there is nothing to replay.
     """
 
-    def __init__(self, cache: ToolCacheConfig | None = None, workers: int = 1) -> None:
+    def __init__(self, cache: ToolCacheConfig | None = None, workers: int = 1, gate: ServiceGate | None = None) -> None:
+        self.gate = gate
         self.scope = WorkerScope()
         self._cache = open_cache(cache) if cache is not None else None
         self._workers = workers
@@ -38,10 +41,10 @@ class ToolHost:
             found = self._by_spec[id(spec)] = self._limiters[key]
         return found
 
-    def cache_of(self, job: Job, step: StepInfo) -> CallCache:
+    def records_of(self, job: Job, step: StepInfo) -> CallRecords:
         """The recorded results of one trajectory."""
         if self._cache is None:
-            return NoCache()
+            return NO_RECORDS
         split = "val" if step.validate else "train"
         row = f"{job.sample.data_source}/{job.sample.index}/{job.rollout}"
         return self._cache.trajectory(f"{split}/{step.global_step}/{row}")

@@ -1,7 +1,7 @@
-"""A Python interpreter that is up already and forks one jail after another (see `jails.py`).
+"""A Python interpreter that is up already and forks one sandbox after another (see `sandbox_fork.py`).
 
-Usage: `python -S -B zygote.py SOCKET`, in the file system that jails see, with every run's folder below the place of
-a run's own folder.
+Usage: `python -S -B zygote.py SOCKET`, in the file system that sandboxes see, with every run's folder below the place
+of a run's own folder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 def main() -> int:
     """Note which modules a plain interpreter has, then load the rest."""
     bare = frozenset(sys.modules)
-    return int(__import__("jails").main(int(sys.argv[1]), bare))
+    return int(__import__("sandbox_fork").main(int(sys.argv[1]), bare))
 
 
 if __name__ == "__main__":

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from agentrl.cli.demo.datasets import read_pairs, run_tool, write_data
 from agentrl.cli.demo.demonstrations import (
+    DemonstrationPlan,
     Habit,
-    Plan,
     conversation,
     exchange_operator,
     plan_demonstrations,
     shares,
 )
 from agentrl.data.preprocess.arithmetic import generate_expressions
-from agentrl.data.preprocess.expressions import canonical, evaluate
+from agentrl.data.preprocess.expressions import canonical, exact_value
 from agentrl.errors import UserInputError
 from agentrl.plugins import load_tools
 
@@ -43,8 +43,8 @@ def test_the_seed_decides():
 def test_an_exchanged_operator_changes_one_character_and_the_value(expression: str, seed: int):
     changed = exchange_operator(expression, random.Random(seed))
     assert sum(old != new for old, new in zip(expression, changed, strict=True)) == 1
-    assert evaluate(changed) != evaluate(expression)
-    assert canonical(evaluate(changed)) is not None
+    assert exact_value(changed) != exact_value(expression)
+    assert canonical(exact_value(changed)) is not None
 
 
 def test_an_expression_without_another_value_stays():
@@ -52,14 +52,14 @@ def test_an_expression_without_another_value_stays():
 
 
 def test_each_habit_reads_as_it_should():
-    right = conversation(Plan(Habit.TOOL, "6*7", "42", "6*7"), lambda _text: "42", "calculator")
+    right = conversation(DemonstrationPlan(Habit.TOOL, "6*7", "42", "6*7"), lambda _text: "42", "calculator")
     assert [message["role"] for message in right] == ["user", "assistant", "tool", "assistant"]
     assert json.loads(right[1]["tool_calls"][0]["function"]["arguments"]) == {"expression": "6*7"}
     assert right[3]["content"] == "The answer is 42"
-    wrong = conversation(Plan(Habit.WRONG_OPERATOR, "6*7", "42", "6+7"), lambda _text: "13", "calculator")
+    wrong = conversation(DemonstrationPlan(Habit.WRONG_OPERATOR, "6*7", "42", "6+7"), lambda _text: "13", "calculator")
     assert wrong[2]["content"] == "13"
     assert wrong[3]["content"] == "The answer is 13"
-    direct = conversation(Plan(Habit.DIRECT, "6*7", "42", "6*7"), lambda _text: "unused", "calculator")
+    direct = conversation(DemonstrationPlan(Habit.DIRECT, "6*7", "42", "6*7"), lambda _text: "unused", "calculator")
     assert [message["content"] for message in direct] == ["6*7", "The answer is 42"]
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from agentrl.cli.demo import report
 from agentrl.cli.demo.show import HELD_OUT_SUCCESS, HELD_OUT_TOOL_RATE, History, TrainingShow, WarmStartShow
 from agentrl.data_proto import DataProto
-from agentrl.observability.trackers import RunInfo
+from agentrl.observability.tracker import RunInfo
 
 KEYS = {
     "success_before",

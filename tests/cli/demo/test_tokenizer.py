@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.cli.demo.model import build_model
@@ -94,7 +95,7 @@ def test_the_prompt_names_every_offered_tool(renderer: ChatRenderer):
 
 
 def test_the_template_preserves_prefixes(renderer: ChatRenderer):
-    report = renderer.probe(TOOLS)
+    report = probe_template(renderer, TOOLS)
     assert report.prefix_preserving
 
 

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from agentrl.cli.demo import warm_start
-from agentrl.cli.demo.warm_start import KEY_FILE, prepare, prepare_if_missing, refuse_if_missing
+from agentrl.cli.demo.warm_start import KEY_FILE, prepare_if_missing, prepare_warm_start, refuse_if_missing
 from agentrl.config import load_config
 from agentrl.errors import CheckpointError, ConfigError, UserInputError
 from agentrl.trainer import sft
@@ -19,7 +19,7 @@ SMALL = {"steps": 2, "train_rows": 60, "held_out_rows": 10}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    assert not prepare(folder, [], **SMALL).reused
+    assert not prepare_warm_start(folder, [], **SMALL).reused
     return folder
 
 
@@ -32,7 +32,7 @@ def test_the_model_is_small_and_loads(folder):
 def test_the_same_content_is_found_again(folder):
     weights = folder / "warm_start" / "huggingface" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    again = prepare(folder, [], **SMALL)
+    again = prepare_warm_start(folder, [], **SMALL)
     assert again.reused
     assert again.model == weights.parent
     assert weights.stat().st_mtime_ns == before
@@ -40,15 +40,15 @@ def test_the_same_content_is_found_again(folder):
 
 @pytest.mark.parametrize("change", [{"steps": 3}, {"train_rows": 61}, {"fresh": True}])
 def test_other_content_is_made_again(folder, change):
-    assert not prepare(folder, [], **{**SMALL, **change}).reused
-    assert not prepare(folder, [], **{**SMALL, "fresh": True}).reused  # back to what the other tests expect
+    assert not prepare_warm_start(folder, [], **{**SMALL, **change}).reused
+    assert not prepare_warm_start(folder, [], **{**SMALL, "fresh": True}).reused  # back to what the other tests expect
 
 
 def test_a_lost_model_or_a_damaged_key_is_made_again(folder):
     (folder / "warm_start" / "huggingface" / "model.safetensors").unlink()
-    assert not prepare(folder, [], **SMALL).reused
+    assert not prepare_warm_start(folder, [], **SMALL).reused
     (folder / "warm_start" / KEY_FILE).write_text("{")
-    assert not prepare(folder, [], **SMALL).reused
+    assert not prepare_warm_start(folder, [], **SMALL).reused
 
 
 def test_a_warm_start_that_fails_leaves_no_key(folder, monkeypatch):
@@ -57,15 +57,15 @@ def test_a_warm_start_that_fails_leaves_no_key(folder, monkeypatch):
 
     monkeypatch.setattr(sft, "write_hf_folder", fail)
     with pytest.raises(CheckpointError):
-        prepare(folder, [], **{**SMALL, "fresh": True})
+        prepare_warm_start(folder, [], **{**SMALL, "fresh": True})
     assert not (folder / "warm_start" / KEY_FILE).exists()
     monkeypatch.undo()
-    assert not prepare(folder, [], **SMALL).reused
+    assert not prepare_warm_start(folder, [], **SMALL).reused
 
 
 def test_a_gsm8k_file_that_is_missing_is_said(tmp_path):
     with pytest.raises(UserInputError, match=r"none\.jsonl"):
-        prepare(tmp_path, [], from_gsm8k=tmp_path / "none.jsonl")
+        prepare_warm_start(tmp_path, [], from_gsm8k=tmp_path / "none.jsonl")
 
 
 def test_the_recipe_is_the_one_in_configs(tmp_path):
@@ -78,7 +78,7 @@ def test_the_recipe_is_the_one_in_configs(tmp_path):
 def test_training_the_recipe_alone_makes_the_warm_start_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = []
-    monkeypatch.setattr(warm_start, "prepare", lambda folder, trackers: made.append(folder))
+    monkeypatch.setattr(warm_start, "prepare_warm_start", lambda folder, trackers: made.append(folder))
     recipe = load_config("demo")
     prepare_if_missing(recipe)
     assert made == [Path("outputs/demo")]

@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.inference.embedded.engine import Engine
 from agentrl.inference.embedded.options import EngineOptions
 from agentrl.inference.embedded.protocol import parse_generate, render
-from agentrl.inference.embedded.request import Progress, Request
+from agentrl.inference.embedded.request import GenerationRequest, Progress
 
 FAMILIES = {
     "qwen2": {},
@@ -44,7 +44,7 @@ class Harness:
         self.heard += heard
         self.ended |= {id(p.request): p for p in heard if p.finish is not None}
 
-    def submit(self, prompt: list[int], **body: Any) -> Request:
+    def submit(self, prompt: list[int], **body: Any) -> GenerationRequest:
         """Queue a request; sampling fields are given as keywords, greedy is the default."""
         outer = {k: body.pop(k) for k in ("rid", "stream", "logprob_start_len", "top_logprobs_num") if k in body}
         params = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True} | body
@@ -76,7 +76,7 @@ class Harness:
             self.step()
         raise AssertionError("the engine does not come to an end")
 
-    def result(self, request: Request) -> dict[str, Any]:
+    def result(self, request: GenerationRequest) -> dict[str, Any]:
         return render(self.ended[id(request)], self.engine, return_logprob=True)
 
     def generate(self, prompt: list[int], **body: Any) -> dict[str, Any]:

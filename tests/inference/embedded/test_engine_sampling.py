@@ -19,7 +19,7 @@ from agentrl.errors import UserInputError
 from agentrl.inference.embedded.model_spec import load_spec
 from agentrl.inference.embedded.native_ops import best_ops
 from agentrl.inference.embedded.ops import TorchOps
-from agentrl.inference.embedded.request import Request
+from agentrl.inference.embedded.request import GenerationRequest
 from agentrl.inference.embedded.sampler import RowTable, sample, seed_key, uniforms
 from agentrl.inference.embedded.sampling_params import SamplingParams, UnsupportedFeatureError
 
@@ -31,7 +31,7 @@ def draw(logits: torch.Tensor, count: int, ops: TorchOps, **params: Any) -> list
     table = RowTable.new(count, logits.shape[0])
     parsed = SamplingParams.parse(params)
     for slot in range(count):
-        table.set(slot, Request("", [0], parsed, 1, frozenset(), seed_key(slot, 0)))
+        table.set(slot, GenerationRequest("", [0], parsed, 1, frozenset(), seed_key(slot, 0)))
     slots = np.arange(count)
     ids, _, _ = sample(logits.repeat(count, 1), table, slots, np.zeros(count, np.int64), ops)
     return ids.tolist()

@@ -15,7 +15,7 @@ from agentrl.plugins import ToolSpec
 from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.tools.context import ReadOnlyMessages, ToolContexts
-from agentrl.rollout.tools.toolset import ToolSet
+from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.testing.loops import WIDE
 from agentrl.types import JsonDict, Sample, ToolCall, ToolContext, ToolResponse
 
@@ -89,8 +89,7 @@ async def test_every_kind_of_tool(renderer: ChatRenderer) -> None:
         specs,
         limits=WIDE,
         renderer=renderer,
-        tools_kwargs={"grade": {"execute_kwargs": {"strict": True}}},
-        contexts=ToolContexts(ROW),
+        row=RowTools(kwargs={"grade": {"execute_kwargs": {"strict": True}}}, contexts=ToolContexts(ROW)),
     )
     await tools.start()
 
@@ -121,7 +120,7 @@ async def test_a_row_may_give_its_own(renderer: ChatRenderer) -> None:
         return str(context)
 
     kwargs = {"show": {"execute_kwargs": {"context": "the row's"}}}
-    tools = ToolSet([spec(show)], limits=WIDE, renderer=renderer, tools_kwargs=kwargs)
+    tools = ToolSet([spec(show)], limits=WIDE, renderer=renderer, row=RowTools(kwargs))
     await tools.start()
     (response,) = await tools.execute([ToolCall("show", {})])
     assert response.text == "the row's"

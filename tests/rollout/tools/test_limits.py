@@ -16,7 +16,7 @@ from agentrl.plugins import ToolSpec
 from agentrl.plugins.adapt import schema_of
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.tools.limits import CallLimits, check_limits
-from agentrl.rollout.tools.shared import ToolHost
+from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.tools.toolset import ToolSet
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import LoopLimits, ToolCall
@@ -42,11 +42,11 @@ class Busy:
         return ToolSpec("work", work, config, schema_of(work, {}), timeout_s=config.get("timeout_s"))
 
 
-async def run(host: ToolHost, *specs: ToolSpec, calls: int = 6) -> None:
+async def run(worker: WorkerTools, *specs: ToolSpec, calls: int = 6) -> None:
     """Each spec in a trajectory of its own, all of one worker."""
     limits = LoopLimits(prompt_length=10, response_length=10)
     renderer = ChatRenderer(byte_tokenizer())
-    sets = [ToolSet([spec], limits=limits, renderer=renderer, host=host) for spec in specs]
+    sets = [ToolSet([spec], limits=limits, renderer=renderer, worker=worker) for spec in specs]
     for tools in sets:
         await tools.start()
     await asyncio.gather(*(tools.execute([ToolCall("work", {})] * calls) for tools in sets))
@@ -55,32 +55,32 @@ async def run(host: ToolHost, *specs: ToolSpec, calls: int = 6) -> None:
 async def test_calls_at_once() -> None:
     busy = Busy(seconds=0.1)
     spec = busy.spec(max_concurrency=2, timeout_s=0.6)  # waiting for a turn is not the tool's time
-    await run(ToolHost(), spec, spec, busy.spec(max_concurrency=2, timeout_s=0.6))
+    await run(WorkerTools(), spec, spec, busy.spec(max_concurrency=2, timeout_s=0.6))
     assert busy.most == 2
     assert len(busy.began) == 18
     free = Busy()
-    await run(ToolHost(), free.spec())
+    await run(WorkerTools(), free.spec())
     assert free.most == 6
 
 
 async def test_calls_per_second() -> None:
     busy = Busy(seconds=0.0)
     started = time.monotonic()
-    await run(ToolHost(workers=2), busy.spec(rate_limit_per_s=100))
+    await run(WorkerTools(workers=2), busy.spec(rate_limit_per_s=100))
     assert len(busy.began) == 6
     for number, began in enumerate(busy.began):  # one that begins late does not hold up the next
         assert began - started >= number * 0.02 - 0.001
 
 
 async def test_a_cancelled_call_gives_its_place_back() -> None:
-    busy, host = Busy(seconds=30), ToolHost()
-    task = asyncio.create_task(run(host, busy.spec(max_concurrency=1), calls=2))
+    busy, worker = Busy(seconds=30), WorkerTools()
+    task = asyncio.create_task(run(worker, busy.spec(max_concurrency=1), calls=2))
     await asyncio.sleep(0.05)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     busy.seconds = 0.0
     async with asyncio.timeout(5):
-        await run(host, busy.spec(max_concurrency=1), calls=1)
+        await run(worker, busy.spec(max_concurrency=1), calls=1)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_run_checks_the_limits_of_its_tools(config: RunConfig, tmp_path: Any, 
     turns = config.actor_rollout_ref.rollout.multi_turn
     turns.tool_config_path = str(tmp_path / "tools.yaml")
     (tmp_path / "tools.yaml").write_text("tools: [{class_name: calculator, config: {max_concurrency: no}}]")
-    with pytest.raises(ConfigError, match=r"max_concurrency: got False"):
+    with pytest.raises(ConfigError, match="max_concurrency: got 'no', wanted a whole number"):
         AgentLoopManager(config, [])
     (tmp_path / "tools.yaml").write_text("tools: [{class_name: calculator, config: {max_concurrency: 1}}]")
     manager = AgentLoopManager(config, [make_engine().address])

@@ -13,12 +13,12 @@ import torch
 from rollout_helpers import ANSWER, MakeEngine, batch_of, sample
 from sandbox_server import Sandbox
 
-from agentrl.config import check_config
+from agentrl.config import check_run_config
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError, PluginError, ToolServiceError
 from agentrl.rollout.manager import AgentLoopManager
-from agentrl.rollout.tools.recording import ToolCache, recorded_discovery
+from agentrl.rollout.tools.recording import ToolCache, as_json, recorded_discovery
 from agentrl.testing.scripted_engine import Respond
 from agentrl.types import ToolResponse
 
@@ -108,11 +108,13 @@ def test_what_was_not_recorded_is_a_failure_that_says_so(
 
 
 async def one(cache: ToolCache, text: str | None = None, *, trajectory: str = "t", **arguments: Any) -> ToolResponse:
-    async def call() -> ToolResponse:
+    with cache.trajectory(trajectory).of("tool", {"row": 1}, arguments=arguments) as record:
+        if record.found is not None:
+            return ToolResponse(**record.found)
         assert text is not None, "a replay must not call"
-        return ToolResponse(text=text, reward=0.5, metrics={"m": 1.0}, is_error=True)
-
-    return await cache.trajectory(trajectory).result("tool", arguments, {"row": 1}, call)
+        response = ToolResponse(text=text, reward=0.5, metrics={"m": 1.0}, is_error=True)
+        record.keep(as_json(response))
+        return response
 
 
 async def test_workers_write_files_of_their_own(tmp_path: Path) -> None:
@@ -150,32 +152,21 @@ async def test_what_cannot_be_recorded_or_read(tmp_path: Path) -> None:
     with pytest.raises(ToolServiceError, match="cannot be written"):
         await one(ToolCache("record", tmp_path / "file"), "x")
 
-    async def picture() -> ToolResponse:
-        return ToolResponse(image=["pixels"])
-
-    cache = ToolCache("record", tmp_path / "new")
-    with pytest.raises(ToolServiceError, match="images or videos"):
-        await cache.trajectory("t").result("tool", {}, {}, picture)
-    cache.close()
     (tmp_path / "x.jsonl").write_text('{"something": "else"}\n')
     with pytest.raises(ConfigError, match=r"x\.jsonl holds no record at byte 0"):
         ToolCache("replay", tmp_path)
 
 
 async def test_rewards_of_a_trajectory_are_recorded(tmp_path: Path) -> None:
-    async def ask() -> float:
-        return 0.75
-
-    async def fail() -> float:
-        raise AssertionError
-
     cache = ToolCache("record", tmp_path)
-    assert await cache.trajectory("t").reward("tool", {}, ask) == 0.75
+    with cache.trajectory("t").of("tool", {}, calc_reward=True) as record:
+        assert record.found is None
+        record.keep({"reward": 0.75})
     cache.close()
     replay = ToolCache("replay", tmp_path)
-    assert await replay.trajectory("t").reward("tool", {}, fail) == 0.75
+    assert replay.trajectory("t").of("tool", {}, calc_reward=True).found == {"reward": 0.75}
     with pytest.raises(ToolServiceError, match="of tool 'tool' for calc_reward"):
-        await replay.trajectory("u").reward("tool", {}, fail)
+        replay.trajectory("u").of("tool", {}, calc_reward=True)
 
 
 class Offers:
@@ -203,7 +194,7 @@ def test_settings_that_cannot_work(config: RunConfig, tmp_path: Path) -> None:
     cache = config.actor_rollout_ref.rollout.multi_turn.tool_cache
     cache.mode = "record"
     with pytest.raises(ConfigError, match=r"tool_cache\.path: not given, wanted a folder for `mode: record`"):
-        check_config(config)
+        check_run_config(config)
     cache.mode, cache.path = "replay", str(tmp_path / "nothing")
     with pytest.raises(ConfigError, match=r"nothing', which holds no recorded results"):
         AgentLoopManager(config, [])

@@ -136,8 +136,8 @@ def test_a_stop_tool_gives_the_final_answer(
     engine = make_engine(play(call("lookup", key="a"), last))
     out = make_manager(engine.address).generate_sequences(batch_of([in_env(0)]))
     ids = encode(last)
-    assert out.batch["response_mask"].sum().item() == len(ids)
-    assert out.batch["response_mask"][0][-len(ids) :].tolist() == [1] * len(ids)
+    assert out.batch["loss_mask"].sum().item() == len(ids)
+    assert out.batch["loss_mask"][0][-len(ids) :].tolist() == [1] * len(ids)
 
 
 def test_unknown_stop_tools_are_refused(sets: RunConfig) -> None:

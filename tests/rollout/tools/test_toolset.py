@@ -18,7 +18,8 @@ from agentrl.errors import PluginError, ToolServiceError
 from agentrl.interfaces import BaseTool
 from agentrl.plugins import ToolSpec
 from agentrl.plugins.adapt import schema_of
-from agentrl.rollout.tools.toolset import ToolSet, truncate
+from agentrl.rollout.tools.responses import truncate
+from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.testing.models import byte_tokenizer
 from agentrl.types import JsonDict, LoopLimits, ToolCall, ToolResponse
 
@@ -60,7 +61,7 @@ def renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
 def toolset(renderer: ChatRenderer, *tools: Any, **options: Any) -> ToolSet:
     limits = LoopLimits(prompt_length=100, response_length=100, **options.pop("limits", {}))
     specs = [tool if isinstance(tool, ToolSpec) else spec(tool) for tool in tools]
-    return ToolSet(specs, limits=limits, renderer=renderer, **options)
+    return ToolSet(specs, limits=limits, renderer=renderer, row=RowTools(**options))
 
 
 def note(text: str) -> ToolCall:
@@ -74,7 +75,7 @@ async def test_all_four_kinds_of_row_kwargs_are_honoured(renderer: ChatRenderer)
         "calc_reward_kwargs": {"each": 2.0},
         "release_kwargs": {"why": "end"},
     }
-    tools = toolset(renderer, Notebook, tools_kwargs={"note": kwargs})
+    tools = toolset(renderer, Notebook, kwargs={"note": kwargs})
     await tools.start()
     (response,) = await tools.execute([note("a")])
     assert (response.text, response.reward) == ("1 a!", 0.5)
@@ -86,7 +87,7 @@ async def test_all_four_kinds_of_row_kwargs_are_honoured(renderer: ChatRenderer)
 
 
 async def test_state_lives_in_one_trajectory(renderer: ChatRenderer) -> None:
-    first, second = toolset(renderer, Notebook), toolset(renderer, Notebook, tools_kwargs={"note": None})
+    first, second = toolset(renderer, Notebook), toolset(renderer, Notebook, kwargs={"note": None})
     for tools in (first, second):
         await tools.start()
     await first.execute([note("a")])

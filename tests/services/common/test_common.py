@@ -20,9 +20,9 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from agentrl.errors import UserInputError
-from agentrl.services.common.access import check_host
-from agentrl.services.common.app import add_standard_routes
-from agentrl.services.common.serving import listen
+from agentrl.services.common.access_control import refuse_unprotected_host
+from agentrl.services.common.http_server import listen
+from agentrl.services.common.standard_routes import add_standard_routes
 
 Running = Callable[[FastAPI], AbstractContextManager[httpx.Client]]
 
@@ -62,20 +62,20 @@ def client(running: Running) -> Iterator[httpx.Client]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
 def test_loopback_needs_no_token(host: str) -> None:
-    check_host(host, None, False)
+    refuse_unprotected_host(host, None, False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.0.4", "example.org", "127.0.0.1.example.org"])
 def test_other_hosts_need_a_token_or_insecure(host: str) -> None:
     with pytest.raises(UserInputError, match="--token"):
-        check_host(host, None, False)
-    check_host(host, "secret", False)
-    check_host(host, None, True)
+        refuse_unprotected_host(host, None, False)
+    refuse_unprotected_host(host, "secret", False)
+    refuse_unprotected_host(host, None, True)
 
 
 def test_an_empty_token_is_no_token() -> None:
     with pytest.raises(UserInputError, match="empty"):
-        check_host("127.0.0.1", "", True)
+        refuse_unprotected_host("127.0.0.1", "", True)
 
 
 def test_probes_and_metrics(client: httpx.Client) -> None:
@@ -185,8 +185,8 @@ SLOW_SERVICE = """
 import asyncio, sys
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from agentrl.services.common.app import add_standard_routes
-from agentrl.services.common.serving import serve
+from agentrl.services.common.standard_routes import add_standard_routes
+from agentrl.services.common.http_server import serve_app
 app = FastAPI(title="slow")
 hangups = []
 @app.get("/slow")
@@ -200,7 +200,7 @@ async def never():
 add_standard_routes(
     app, service="slow", token=None, registry=CollectorRegistry(), health=dict, not_ready=lambda: None
 )
-serve(app, "127.0.0.1", 0, on_hangup=lambda: hangups.append(1), grace_s=int(sys.argv[1]))
+serve_app(app, "127.0.0.1", 0, on_hangup=lambda: hangups.append(1), grace_s=int(sys.argv[1]))
 """
 
 
@@ -244,13 +244,13 @@ def test_a_request_that_outlasts_the_grace_is_told_so() -> None:
 STOPPED_AT_ONCE = """
 import logging, signal
 from fastapi import FastAPI
-from agentrl.services.common.serving import serve
+from agentrl.services.common.http_server import serve_app
 def stop(record):
     if record.getMessage() == "serving":
         signal.raise_signal(signal.SIGTERM)
     return True
 logging.getLogger("agentrl.services").addFilter(stop)
-serve(FastAPI(), "127.0.0.1", 0)
+serve_app(FastAPI(), "127.0.0.1", 0)
 """
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.services.retrieval.build import BuildOptions, build_index
-from agentrl.services.retrieval.sample import SAMPLE_CORPUS, sample_index
+from agentrl.services.retrieval.build_options import BuildOptions
+from agentrl.services.retrieval.index_build import build_index
+from agentrl.services.retrieval.sample_index import SAMPLE_CORPUS, sample_index
 
 Row = dict[str, object]
 WriteCorpus = Callable[[list[Row]], Path]

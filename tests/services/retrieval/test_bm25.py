@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.errors import UserInputError
 from agentrl.services.retrieval.index import Index
-from agentrl.services.retrieval.text import Analyzer, Terms
+from agentrl.services.retrieval.text_analysis import Analyzer, TermNumbers
 
 Build = Callable[..., Path]
 
@@ -36,7 +36,7 @@ def ids(found: list[tuple[bytes, float]]) -> list[str]:
 )
 def test_terms(text: str, terms: list[str]) -> None:
     assert Analyzer("english")(text) == terms
-    numbers = Terms("english")
+    numbers = TermNumbers("english")
     found = [number for number in numbers.numbers(text) if number >= 0]
     assert [numbers.names()[number] for number in found] == terms
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.errors import DataError, UserInputError
-from agentrl.services.retrieval.corpus import Corpus, Document, parse_row
+from agentrl.services.retrieval.corpus import Corpus, CorpusDocument, parse_row
 
 ROWS = [
     {"id": "a", "title": "Ärger", "text": "one\ntwo"},
@@ -21,7 +21,7 @@ ROWS = [
 ]
 
 
-def documents(corpus: Corpus) -> list[Document]:
+def documents(corpus: Corpus) -> list[CorpusDocument]:
     found = []
     for block in corpus.blocks():
         rows = (parse_row(row, block.file, n) for n, row in enumerate(block.rows, block.first_row))

@@ -16,12 +16,13 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Roberta
 
 from agentrl.errors import UserInputError
 from agentrl.services.retrieval import dense
-from agentrl.services.retrieval.build import BuildOptions, build_index
+from agentrl.services.retrieval.build_options import BuildOptions
 from agentrl.services.retrieval.dense import find_nearest, make_faiss
 from agentrl.services.retrieval.encoder import PRESETS, Encoder, Preset, find_preset
-from agentrl.services.retrieval.fusion import fuse
 from agentrl.services.retrieval.index import Index
-from agentrl.services.retrieval.manifest import content_hash
+from agentrl.services.retrieval.index_build import build_index
+from agentrl.services.retrieval.index_manifest import content_hash
+from agentrl.services.retrieval.rank_fusion import fuse
 
 Build = Callable[..., Path]
 WORDS = ["query", "passage", ":", "red", "green", "blue", "apple", "pear", "sea", "stone", "sand", "the", "of", "a"]

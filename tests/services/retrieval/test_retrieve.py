@@ -14,21 +14,21 @@ from fastapi import FastAPI, HTTPException
 from prometheus_client import CollectorRegistry
 
 from agentrl.errors import UserInputError
-from agentrl.services.retrieval.batching import Batcher, SearchMetrics
-from agentrl.services.retrieval.cache import ResultCache
-from agentrl.services.retrieval.documents import DocumentStore
-from agentrl.services.retrieval.holder import IndexHolder
+from agentrl.services.retrieval.app import create_app
+from agentrl.services.retrieval.document_store import DocumentStore
 from agentrl.services.retrieval.index import Index
-from agentrl.services.retrieval.options import ServerOptions
-from agentrl.services.retrieval.server import create_app
+from agentrl.services.retrieval.options import RetrievalOptions
+from agentrl.services.retrieval.query_batching import QueryBatcher, SearchMetrics
+from agentrl.services.retrieval.reloadable_index import ReloadableIndex
+from agentrl.services.retrieval.result_cache import ResultCache
 
 Running = Callable[[FastAPI], AbstractContextManager[httpx.Client]]
 SKY = "Why is the sky blue?"
-LIMITS = ServerOptions(max_topk=10, max_queries=8, max_query_chars=200, max_waiting=1000)
+LIMITS = RetrievalOptions(max_topk=10, max_queries=8, max_query_chars=200, max_waiting=1000)
 
 
-def make_app(folder: Path, options: ServerOptions = LIMITS, token: str | None = None) -> FastAPI:
-    return create_app(IndexHolder(lambda: Index(folder), options.cache_bytes), options, token)
+def make_app(folder: Path, options: RetrievalOptions = LIMITS, token: str | None = None) -> FastAPI:
+    return create_app(ReloadableIndex(lambda: Index(folder), options.cache_bytes), options, token)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_concurrent_requests_get_their_own_answers(client: httpx.Client, sample_
 
 
 def test_a_request_that_takes_too_long_is_504(running: Running, sample_folder: Path) -> None:
-    options = ServerOptions(timeout_s=1e-9, cache_bytes=0)
+    options = RetrievalOptions(timeout_s=1e-9, cache_bytes=0)
     with running(make_app(sample_folder, options)) as client:
         answer = post(client, query=SKY)
         assert answer.status_code == 504
@@ -178,9 +178,9 @@ def test_a_request_that_takes_too_long_is_504(running: Running, sample_folder: P
 
 
 async def test_too_many_waiting_queries_are_429(sample_folder: Path) -> None:
-    options = ServerOptions(max_queries=2, max_waiting=3, threads=1, cache_bytes=0)
-    holder = IndexHolder(lambda: Index(sample_folder), 0)
-    batcher = Batcher(holder, options, SearchMetrics(CollectorRegistry()))
+    options = RetrievalOptions(max_queries=2, max_waiting=3, threads=1, cache_bytes=0)
+    served_index = ReloadableIndex(lambda: Index(sample_folder), 0)
+    batcher = QueryBatcher(served_index, options, SearchMetrics(CollectorRegistry()))
     queries = ([SKY, "moon"], ["sun", "moon"], ["mars", "gold"], ["gold"])
     answers = await asyncio.gather(*(batcher.find(pair, 1) for pair in queries), return_exceptions=True)
     assert [isinstance(answer, HTTPException) for answer in answers] == [False, False, True, False]
@@ -193,9 +193,9 @@ async def test_too_many_waiting_queries_are_429(sample_folder: Path) -> None:
 
 
 async def test_waiting_requests_are_searched_together(sample_folder: Path) -> None:
-    options = ServerOptions(threads=1, cache_bytes=0, max_batch=16)
+    options = RetrievalOptions(threads=1, cache_bytes=0, max_batch=16)
     registry = CollectorRegistry()
-    batcher = Batcher(IndexHolder(lambda: Index(sample_folder), 0), options, SearchMetrics(registry))
+    batcher = QueryBatcher(ReloadableIndex(lambda: Index(sample_folder), 0), options, SearchMetrics(registry))
     await asyncio.gather(*(batcher.find([f"moon {number}"], 1) for number in range(33)))
     assert registry.get_sample_value("agentrl_retrieval_batch_queries_count") == 3
     assert registry.get_sample_value("agentrl_retrieval_batch_queries_sum") == 33
@@ -205,9 +205,9 @@ async def test_waiting_requests_are_searched_together(sample_folder: Path) -> No
 
 def test_impossible_limits_are_refused() -> None:
     with pytest.raises(UserInputError, match="--max-waiting"):
-        ServerOptions(max_waiting=10)
+        RetrievalOptions(max_waiting=10)
     with pytest.raises(UserInputError, match="--max-topk"):
-        ServerOptions(max_topk=2)
+        RetrievalOptions(max_topk=2)
 
 
 def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:

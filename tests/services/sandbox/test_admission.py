@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentrl.services.sandbox.admission import Admission, Busy
-from agentrl.services.sandbox.options import Options
+from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.sessions import Sessions
 
 
@@ -64,7 +64,7 @@ async def test_a_wait_that_ends_as_somebody_takes_its_place() -> None:
 async def test_sessions_that_are_being_opened_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once half of the sessions are open, no client gets more than its share, however fast it asks."""
     none: Any = None
-    sessions, up = Sessions(none, none, Options(sessions=20)), asyncio.Event()
+    sessions, up = Sessions(none, none, SandboxOptions(sessions=20)), asyncio.Event()
 
     async def open_slowly(_: object) -> None:
         await up.wait()

@@ -1,0 +1,87 @@
+"""Where the files are that a user names: as given, beside the YAML that names them, in agentrl's `configs/`.
+
+::
+
+    find_file("tools/calculator.yaml")                       # here, else agentrl's configs/tools/calculator.yaml
+    find_file("servers.json", near=Path("runs/tools"))       # here, else runs/tools/servers.json, else configs/
+    find_file("grpo", suffix=".yaml")                        # a recipe: its suffix may be left out
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentrl.errors import ConfigError, suggest
+
+CONFIGS = Path(__file__).resolve().parent / "configs"
+_MOST_NAMES = 12
+"""Without a near one, so many names of files are still worth reading."""
+
+
+def expand(text: str) -> str:
+    """Expand `~` and `$NAME`."""
+    return os.path.expandvars(os.path.expanduser(text))
+
+
+def find_file(name: str | Path, near: Path | None = None, suffix: str = "") -> Path:
+    """The file that a user names.
+
+    Args:
+        name: a path; `~` and `$NAME` are expanded.
+        near: folder of the YAML that names it.
+        suffix: what may be left out at the end of the name.
+
+    Raises:
+        ConfigError: no file of that name; says where it was looked for, and the nearest name.
+    """
+    places = _places(str(name), near)
+    for place in places:
+        for candidate in (place, place.with_name(place.name + suffix)) if place.name else ():
+            if candidate.is_file():
+                return candidate
+    if places[0].is_dir():
+        raise ConfigError(f"{name} is a folder, wanted a file")
+    looked_for = ", ".join(map(str, places))
+    raise ConfigError(f"{name} does not exist (looked for {looked_for}).{_nearest(places, suffix)}")
+
+
+def find_input(text: str, near: Path | None) -> str:
+    """The same search for any input of a run: a file, a folder, a glob, `file.py:Name`.
+
+    What is in none of these places comes back as given: it may be a dotted module or a name on a hub.
+    """
+    return next((str(place) for place in _places(text, near) if _exists(str(place))), expand(text))
+
+
+def _places(text: str, near: Path | None) -> list[Path]:
+    given = Path(expand(text))
+    return list(dict.fromkeys([given, *([near / given] if near else []), CONFIGS / given]))
+
+
+def _exists(path: str) -> bool:
+    file = path.split(".py:")[0] + ".py" if ".py:" in path else path
+    return os.path.exists(file) or (glob.has_magic(path) and bool(glob.glob(path, recursive=True)))
+
+
+def _nearest(places: list[Path], suffix: str) -> str:
+    """The file of the same kind, in one of the folders, whose name is nearest."""
+    given = places[0]
+    whole = not suffix or given.suffix == suffix
+    names = {
+        str(given.with_name(file.name if whole else file.stem))
+        for folder in {place.parent for place in places}
+        for file in _files(folder)
+        if file.suffix == (given.suffix if whole else suffix)
+    }
+    near = suggest(str(given), names)
+    return near if "Did you mean" in near or 0 < len(names) <= _MOST_NAMES else ""
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        yield from (file for file in folder.iterdir() if file.is_file())
+    except OSError:
+        return

@@ -1,0 +1,83 @@
+"""The interaction of a trajectory as its loop gets it: guarded, and known to the worker's `ServiceGate`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from agentrl.errors import ToolServiceError
+from agentrl.interfaces import BaseInteraction
+from agentrl.rollout.guarded_call import anything, guarded_call, guarded_release, number
+from agentrl.rollout.service_gate import ServiceGate, interaction_service
+from agentrl.rollout.tools.responses import valid_text
+from agentrl.types import InteractionResponse, Message
+
+
+class GuardedInteraction(BaseInteraction):
+    """Passes everything on to the user's interaction, its own attributes included.
+
+    Args:
+        interaction: the trajectory's.
+        name: its name in rows.
+        timeout_s: deadline of each call; no one else sets one.
+        gate: is told which answers came and which failed.
+    """
+
+    def __init__(self, interaction: BaseInteraction, name: str, timeout_s: float, gate: ServiceGate) -> None:
+        super().__init__(interaction.config)
+        self._interaction = interaction
+        self._who = interaction_service(name)
+        self._timeout_s = timeout_s
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        """What the interaction has besides the contract."""
+        return getattr(self._interaction, name)
+
+    async def start_interaction(self, **interaction_kwargs: Any) -> None:
+        """Start it."""
+        start = self._interaction.start_interaction
+        await guarded_call(
+            self._who, start, (), interaction_kwargs, timeout_s=self._timeout_s, expect=anything, gate=self._gate
+        )
+
+    async def generate_response(self, messages: list[Message]) -> InteractionResponse:
+        """Ask for its answer.
+
+        Raises:
+            ToolServiceError: it gives none in time, or something else.
+        """
+        return await guarded_call(
+            self._who,
+            self._interaction.generate_response,
+            (messages,),
+            timeout_s=self._timeout_s,
+            expect=interaction_response,
+            gate=self._gate,
+            answers=True,
+        )
+
+    async def calculate_score(self) -> float:
+        """Ask for its score."""
+        score = self._interaction.calculate_score
+        return await guarded_call(self._who, score, timeout_s=self._timeout_s, expect=number, gate=self._gate)
+
+    async def finalize_interaction(self) -> None:
+        """End it."""
+        await guarded_release(self._who, self._interaction.finalize_interaction)
+
+
+def interaction_response(what: str, result: Any) -> InteractionResponse:
+    """Expected of `generate_response`: text that a tokenizer takes. The last reply may have none.
+
+    Raises:
+        ToolServiceError: it is something else.
+    """
+    if not isinstance(result, InteractionResponse):
+        raise ToolServiceError(f"{what} {result!r}, wanted an InteractionResponse")
+    if result.content is None and result.should_terminate:
+        return replace(result, content="")
+    if not isinstance(result.content, str):
+        raise ToolServiceError(f"{what} content {result.content!r}, wanted text")
+    score = None if result.score is None else number(f"{what} score", result.score)
+    return replace(result, content=valid_text(result.content), score=score)

@@ -1,0 +1,83 @@
+"""Middleware that counts, times and logs every request, and gives it an id."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentrl.services.common.logs import log
+
+_REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_QUIET_ROUTES = ("/health", "/ready", "/metrics")
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class RequestMetrics:
+    """What `/metrics` says about requests, under `agentrl_{service}_`."""
+
+    def __init__(self, service: str, registry: CollectorRegistry) -> None:
+        prefix = f"agentrl_{service}"
+        labels = ("method", "route", "status")
+        self.total = Counter(f"{prefix}_requests", "Requests answered", labels, registry=registry)
+        self.seconds = Histogram(
+            f"{prefix}_request_seconds", "Time to answer", ("route",), buckets=_BUCKETS, registry=registry
+        )
+        self.in_flight = Gauge(f"{prefix}_requests_in_flight", "Requests not answered yet", registry=registry)
+
+
+class RequestMetricsMiddleware:
+    """Counts, times and logs requests; `X-Request-ID` is taken over or made, and returned."""
+
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        status, has_begun, started = 500, False, time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, has_begun
+            if message["type"] == "http.response.start":
+                status, has_begun = message["status"], True
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        with self._metrics.in_flight.track_inprogress():
+            try:
+                await self._app(scope, receive, send_with_id)
+            except asyncio.CancelledError:  # the server ends
+                if has_begun:
+                    raise
+                detail = "the service stops, and did not wait longer for this request"
+                await JSONResponse({"detail": detail}, 503)(scope, receive, send_with_id)
+            finally:
+                self._record(scope, status, time.perf_counter() - started, request_id)
+
+    def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        # The route's pattern, never the path: a scanner must not make a time series per path it tries.
+        route = getattr(scope.get("route"), "path", "unmatched")
+        method = scope["method"] if route != "unmatched" else "any"
+        self._metrics.total.labels(method, route, str(status)).inc()
+        self._metrics.seconds.labels(route).observe(seconds)
+        level = logging.DEBUG if route in _QUIET_ROUTES and status < 400 else logging.INFO
+        log(
+            *(level, "request"),
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            ms=round(seconds * 1000, 2),
+            request_id=request_id,
+        )

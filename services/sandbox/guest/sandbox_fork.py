@@ -1,0 +1,172 @@
+"""What the zygote does: forks sandboxes, each with a launcher that waits for a job.
+
+The first message on the zygote's socket is its set-up, answered by its number and `R` (ready). Every further one asks
+for a sandbox: the name of its folder, with its control socket, stdin, stdout and stderr; the answer is the number of
+the sandbox's first process, whose parent is the server, or `E` and why there is none.
+
+That first process has new namespaces: it mounts what is private, lets the other folders go, gives up its rights,
+forks the launcher (see `launcher.py`) and waits for it. When it ends, the kernel ends whatever else the sandbox holds.
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agentrl.services.sandbox.guest import fast_exit, launcher, linux_calls, loopback, session_repl
+else:
+    import fast_exit
+    import launcher
+    import linux_calls
+    import loopback
+    import session_repl
+
+_WARM = (
+    *("collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random"),
+    *("re", "resource", "string", "typing"),
+)
+"""What code imports most; each keeps no state but what a fork renews."""
+_OURS = ("fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork", "session_repl")
+_SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
+_MESSAGE = 65536
+_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
+
+
+def main(given: int, bare: frozenset[str]) -> int:
+    """Become a child of the server, then serve; returns in each sandbox's launcher, with its program's exit code."""
+    os.umask(0o022)
+    if given != _SOCKET:
+        os.dup2(given, _SOCKET)
+        os.close(given)  # of a busy server it has a high number
+    os.closerange(_SOCKET + 1, _MAX_FD)
+    socket = _socket.socket(fileno=_SOCKET)
+    setup = eval(socket.recv(_MESSAGE), {"__builtins__": {}})  # the server wrote it with repr
+    for name in _WARM:
+        __import__(name)
+    for name in _OURS:
+        del sys.modules[name]
+    last = fast_exit.FastExit()
+    gc.freeze()  # collections leave alone what is here already, and so do not copy it
+    linux_calls.mount(None, "/", None, linux_calls.MS_REC | linux_calls.MS_PRIVATE)
+    _become_orphan(socket)
+    _serve(socket, setup)
+    try:
+        code = launcher.serve_job(_CONTROL, session_repl, sys.modules.keys() - bare)
+    except SystemExit as error:
+        last.expect(error.code)
+        raise
+    last.expect(code)
+    return code
+
+
+def _become_orphan(socket: _socket.socket) -> None:
+    """The server adopts orphans, and so becomes the parent of the sandboxes too; when it dies, so do they."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        socket.send(b"%d" % pid)
+        os._exit(0)
+    while os.getppid() == parent:
+        time.sleep(0.001)
+    linux_calls.die_with_parent()
+    socket.send(b"R")
+
+
+def _serve(socket: _socket.socket, setup: dict[str, Any]) -> None:
+    """Fork sandboxes until the server hangs up; returns in each sandbox's launcher."""
+    while True:
+        name, ancillary, _, _ = socket.recvmsg(_MESSAGE, _socket.CMSG_SPACE(4 * 4))
+        if not name:
+            os._exit(0)
+        fds = [int.from_bytes(data[at : at + 4], sys.byteorder) for *_, data in ancillary for at in range(0, 16, 4)]
+        try:
+            pid = linux_calls.clone_apart()
+        except OSError as error:
+            socket.send(f"E{error}".encode())
+        else:
+            if pid == 0:
+                socket.detach()
+                _become_sandbox(setup, name.decode(), fds)
+                return
+            socket.send(b"%d" % pid)
+        for fd in fds:
+            os.close(fd)
+
+
+def _become_sandbox(setup: dict[str, Any], name: str, fds: list[int]) -> None:
+    """What the first process of a sandbox does; returns in its second."""
+    control, *streams = fds
+    os.dup2(control, _CONTROL)
+    for fd, stream in enumerate(streams):
+        os.dup2(stream, fd)
+    os.closerange(_CONTROL + 1, _MAX_FD)
+    launcher_pid = None
+    try:
+        os.setsid()
+        _mount(setup, name)
+        loopback.bring_up()
+        if not setup["own_users"]:
+            linux_calls.own_user_namespace(1000)
+        linux_calls.drop_bounding_set()
+        linux_calls.keep_capabilities(linux_calls.USER_CHANGES if setup["own_users"] else 0)
+        if setup["seccomp"] is not None:
+            linux_calls.load_filter(setup["seccomp"])
+        # Before the launcher asks for a job: it gets none from a server that died earlier, and then ends by itself.
+        linux_calls.die_with_parent()
+        launcher_pid = os.fork()
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        os._exit(1)
+    if launcher_pid:
+        _wait_for(launcher_pid)
+
+
+def _wait_for(launcher_pid: int) -> None:
+    os.closerange(0, _MAX_FD)
+    linux_calls.keep_capabilities(0)
+    linux_calls.hide_memory()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # like any signal from inside that the first process does not handle
+    while True:
+        pid, status = os.wait()
+        if pid == launcher_pid:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+
+
+def _mount(setup: dict[str, Any], name: str) -> None:
+    inside, private = setup["inside"], linux_calls.MS_NOSUID | linux_calls.MS_NODEV
+    linux_calls.mount(f"{inside}/{name}/work", "/dev/shm", None, linux_calls.MS_BIND)
+    linux_calls.unmount(inside)
+    linux_calls.mount("/dev/shm", inside, None, linux_calls.MS_MOVE)
+    linux_calls.mount(None, inside, None, linux_calls.MS_REMOUNT | linux_calls.MS_BIND | private)
+    covered = [(path, os.open(path, os.O_PATH)) for path in setup["shown"] if path.startswith(("/tmp/", "/dev/shm/"))]
+    linux_calls.mount("proc", "/proc", "proc", private | linux_calls.MS_NOEXEC)
+    for part in _READ_ONLY:
+        if os.path.exists(f"/proc/{part}"):
+            linux_calls.bind_read_only(f"/proc/{part}", f"/proc/{part}")
+    if setup["terminals"]:
+        options = "newinstance,ptmxmode=0666,mode=620"
+        linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
+    for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
+        linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
+    for path, fd in covered:  # an interpreter may lie there
+        _make_place(path, fd)
+        linux_calls.bind_read_only(f"/proc/self/fd/{fd}", path)
+        os.close(fd)
+
+
+def _make_place(path: str, fd: int) -> None:
+    """Make an empty folder or file to mount something on."""
+    if os.path.isdir(f"/proc/self/fd/{fd}"):
+        os.makedirs(path, 0o755, exist_ok=True)
+        return
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))

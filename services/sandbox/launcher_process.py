@@ -1,0 +1,138 @@
+"""Starts a launcher around a run's folder, as a program of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.services.sandbox.isolation import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherProcess:
+    """A launcher in its sandbox, seen from this side.
+
+    Attributes:
+        pid: the child of this process to which all others of the sandbox belong.
+        is_first: it is the first process of the sandbox's own namespace: when it dies, the kernel ends the others.
+        reap: returns its exit code when it has ended; waits until then.
+        control: the socket to the launcher.
+        stdin: the code's input, to write; like the next two a descriptor to close.
+        stdout: the code's output, to read.
+        stderr: the code's errors, to read.
+    """
+
+    pid: int
+    is_first: bool
+    reap: Callable[[], int]
+    control: socket.socket
+    stdin: int
+    stdout: int
+    stderr: int
+
+
+class LauncherPipes:
+    """Both ends of what a launcher is given: `theirs` are its control socket, stdin, stdout and stderr."""
+
+    def __init__(self) -> None:
+        self.control, control = socket.socketpair()
+        self._open = [control.detach()]
+        try:
+            stdin, self.stdin = self._pipe()
+            self.stdout, stdout = self._pipe()
+            self.stderr, stderr = self._pipe()
+        except OSError:
+            self.close_all()
+            raise
+        self.theirs = [self._open[0], stdin, stdout, stderr]
+
+    def hand_over(self, pid: int, is_first: bool, reap: Callable[[], int]) -> LauncherProcess:
+        """Close their ends and hand over ours."""
+        for fd in self.theirs:
+            os.close(fd)
+        return LauncherProcess(pid, is_first, reap, self.control, self.stdin, self.stdout, self.stderr)
+
+    def close_all(self) -> None:
+        """Nothing was started."""
+        self.control.close()
+        for fd in self._open:
+            os.close(fd)
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open += ends
+        return ends
+
+
+@contextmanager
+def launcher_pipes() -> Iterator[LauncherPipes]:
+    """What a launcher is given; closed where the block fails.
+
+    Raises:
+        OSError: no descriptors are to be had.
+    """
+    made = LauncherPipes()
+    try:
+        yield made
+    except BaseException:
+        made.close_all()
+        raise
+
+
+def start_launcher(isolation: Isolation, folder: Path, uid: int | None) -> LauncherProcess:
+    """Start a launcher around a run's folder.
+
+    Raises:
+        OSError: no process or file descriptor is to be had.
+    """
+    with launcher_pipes() as ends:
+        control, *streams = ends.theirs
+        passed = [control]
+        try:
+            if isolation.seccomp_file is not None:
+                passed.append(os.open(isolation.seccomp_file, os.O_RDONLY))
+            process = subprocess.Popen(
+                isolation.command(folder, uid, *passed),
+                env=isolation.environment(folder),
+                cwd="/",
+                pass_fds=passed,
+                start_new_session=True,
+                stdin=streams[0],
+                stdout=streams[1],
+                stderr=streams[2],
+            )
+        finally:
+            for fd in passed[1:]:
+                os.close(fd)
+        return ends.hand_over(process.pid, False, process.wait)
+
+
+def wait_readable(fd: int, seconds: float) -> bool:
+    """Wait until there is something to read; unlike `select`, for descriptors of any number."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def encode_message(job: dict[str, Any]) -> bytes:
+    """A job in the form that the launcher reads."""
+    data = repr(job).encode()
+    return b"%08d" % len(data) + data
+
+
+def make_run_folder(folder: Path, uid: int | None, forked: bool) -> None:
+    """Make the folders of a run: `work` and `tmp` for its code, `root` to mount on; a fork needs only the first."""
+    os.mkdir(folder, 0o711)
+    os.chmod(folder, 0o711)  # whatever the umask is
+    for name in ("work",) if forked else ("work", "tmp", "root"):
+        path = os.path.join(folder, name)
+        os.mkdir(path, 0o700)
+        if uid is not None and name != "root":
+            os.chown(path, uid, uid)

@@ -1,0 +1,64 @@
+"""Looks after what the kernel does not: memory and disk of all processes of a run together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentrl.services.sandbox.process_tree import resident_bytes
+from agentrl.services.sandbox.run_files import disk_use
+from agentrl.services.sandbox.run_limits import MIB, RunLimits
+from agentrl.services.sandbox.sandbox_lifecycle import Sandbox
+
+_PERIOD_S = 0.1
+
+
+class ResourceMonitor:
+    """Looks at every watched sandbox a few times a second and stops one that holds too much.
+
+    Between two looks a run can exceed its limits, by what its resource limits allow each process.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[Sandbox, RunLimits] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watch(self, sandbox: Sandbox, limits: RunLimits) -> Iterator[None]:
+        """Watch a sandbox for as long as the block lasts."""
+        self._watched[sandbox] = limits
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            del self._watched[sandbox]
+
+    async def close(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _look(self) -> None:
+        while self._watched:
+            await asyncio.sleep(_PERIOD_S)
+            for sandbox, limits in list(self._watched.items()):
+                reason = await asyncio.to_thread(_excess, sandbox, limits) if sandbox.alive else None
+                if reason is not None and sandbox in self._watched:
+                    sandbox.stop(reason)
+
+
+def _excess(sandbox: Sandbox, limits: RunLimits) -> str | None:
+    allowed = limits.memory_mb * MIB
+    if resident_bytes(sandbox.pids, allowed) > allowed:
+        return f"it used more than {limits.memory_mb} MB of memory"
+    used = disk_use(sandbox.folder)
+    if used is None:
+        return "it made too many files or folders"
+    if used > limits.disk_mb * MIB:
+        return f"it wrote more than {limits.disk_mb} MB of files"
+    return None

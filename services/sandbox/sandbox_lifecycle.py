@@ -1,0 +1,236 @@
+"""One sandbox from start to end: a launcher that waits, the job it is given, and nothing left over afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.services.common.server_folder import remove_folder
+from agentrl.services.sandbox.isolation import Isolation
+from agentrl.services.sandbox.launcher_process import LauncherProcess, encode_message
+from agentrl.services.sandbox.process_tree import descendants, kill_tree, signal_quietly
+from agentrl.services.sandbox.standard_streams import InputWriter, OutputReader
+
+START_S = 20.0
+"""A sandbox that is not up by then is broken, or the machine is."""
+_GONE_S = 5.0
+_SHOWN_BYTES = 500
+
+
+class SandboxFault(Exception):
+    """The sandbox could not run the code; says nothing about the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a program ended: its code (128 + signal where a signal ended it), the time it took, who stopped it."""
+
+    code: int
+    seconds: float
+    timed_out: bool
+
+
+class Sandbox:
+    """A started sandbox. Use once, then `close`.
+
+    Args:
+        isolation: how it is kept apart.
+        folder: its own folder.
+        uid: the user that its code becomes where the isolation gives runs users of their own.
+        launcher: its launcher, which waits for a job.
+        output_bytes: what is kept of each output stream.
+    """
+
+    def __init__(
+        self, isolation: Isolation, folder: Path, uid: int, launcher: LauncherProcess, output_bytes: int
+    ) -> None:
+        self.isolation, self.folder, self.uid = isolation, folder, uid
+        self.stopped: str | None = None
+        """Why the server stopped the code before its time, for example its memory."""
+        self.began_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._exited = asyncio.Event()
+        self._launcher, self._control, self._pid = launcher, launcher.control, launcher.pid
+        self._code = 0
+        self._control.setblocking(False)
+        self._pidfd = os.pidfd_open(self._pid)
+        self._init_pid = 0
+        self._init_fd: int | None = None
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._input_writer: InputWriter | None = None
+        self.stdout = OutputReader(launcher.stdout, output_bytes)
+        self.stderr = OutputReader(launcher.stderr, output_bytes)
+        self._stdin = launcher.stdin
+        if self.owner is not None:  # the code may open them by name, as `/dev/stdin`
+            for fd in (launcher.stdin, launcher.stdout, launcher.stderr):
+                os.fchown(fd, self.owner, self.owner)
+
+    @property
+    def work(self) -> Path:
+        """The code's folder, from outside."""
+        return self.folder / "work"
+
+    @property
+    def owner(self) -> int | None:
+        """Whom its files belong to; None: the server's own user."""
+        return self.uid if self.isolation.own_users else None
+
+    @property
+    def alive(self) -> bool:
+        """The launcher, or the program that it became, still runs."""
+        return not self._exited.is_set()
+
+    @property
+    def pids(self) -> list[int]:
+        """All processes of the sandbox, its own first."""
+        if not self.alive:
+            return []
+        return [*([self._pid] if self._launcher.is_first else []), *descendants(self._pid)]
+
+    async def ready(self) -> None:
+        """Wait until the launcher is up.
+
+        Raises:
+            SandboxFault: it does not come up.
+        """
+        await self._expect(b"R")
+        if self.isolation.has_own_root and not self._launcher.is_first:
+            below = descendants(self._pid)
+            if not below:
+                raise SandboxFault("the sandbox died while it started")
+            # The first is process 1 of the pid namespace: when it dies, the kernel ends all others.
+            try:
+                self._init_pid, self._init_fd = below[0], os.pidfd_open(below[0])
+            except OSError as error:
+                raise SandboxFault(f"the sandbox died while it started: {error}") from error
+
+    async def begin(self, job: dict[str, Any], stdin: bytes | None) -> None:
+        """Give the launcher its job and wait for the moment in which the code starts.
+
+        Args:
+            job: see `guest/launcher.py`.
+            stdin: what the code reads; None: nothing yet.
+
+        Raises:
+            SandboxFault: it cannot start.
+        """
+        await self.send({"uid": self.owner, "folder": self.isolation.folder_inside(self.folder), **job})
+        await self._expect(b"S")
+        self.began_at = time.monotonic()
+        if stdin is not None:
+            self._input_writer = InputWriter(self._stdin, stdin)
+            self._stdin = -1
+
+    async def send(self, job: dict[str, Any]) -> None:
+        """Send a message to the program inside."""
+        with contextlib.suppress(ConnectionError):  # who waits for the answer sees that it is gone
+            await self._loop.sock_sendall(self._control, encode_message(job))
+
+    async def receive(self, size: int) -> bytes:
+        """The next bytes from inside; empty when nobody is there."""
+        try:
+            return await self._loop.sock_recv(self._control, size)
+        except ConnectionError:
+            return b""
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does, for every process of the sandbox but the first, which belongs to the sandbox itself."""
+        for pid in self.pids[1:] if self.isolation.has_own_root else self.pids:
+            signal_quietly(pid, signal.SIGINT)
+
+    async def wait(self, timeout_s: float) -> ExitStatus:
+        """Wait until the code ends, or end it; afterwards no process is left and the output is complete."""
+        while (left := self.began_at + timeout_s - time.monotonic()) > 0:  # timers may fire a little early
+            if await self._came(self._exited, left):
+                break
+        timed_out = self.alive
+        seconds = time.monotonic() - self.began_at
+        await self.kill()
+        return ExitStatus(self._code if self._code >= 0 else 128 - self._code, seconds, timed_out)
+
+    def stop(self, reason: str) -> None:
+        """End the code before its time."""
+        if self.alive and self.stopped is None:
+            self.stopped = reason
+            self._end()
+
+    async def kill(self) -> None:
+        """End every process and read what output is left."""
+        if self.alive:
+            self._end()
+            if not await self._came(self._exited):
+                await asyncio.to_thread(kill_tree, self._pid)
+                await self._came(self._exited)
+        await self._init_gone()
+        for reader in (self.stdout, self.stderr):
+            await self._came(reader.ended)
+            reader.close()
+
+    async def close(self) -> None:
+        """End everything and remove the folder."""
+        await self.kill()
+        if self._input_writer is not None:
+            self._input_writer.close()
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
+        self._control.close()
+        if self._init_fd is not None:
+            os.close(self._init_fd)
+            self._init_fd = None
+        await asyncio.to_thread(remove_folder, self.folder)
+
+    async def _expect(self, mark: bytes) -> None:
+        try:
+            async with asyncio.timeout(START_S):
+                got = await self.receive(1)
+        except TimeoutError:
+            raise SandboxFault(f"the sandbox did not answer within {START_S:g} s") from None
+        if got != mark:
+            await self._came(self._exited)
+            errors = self.stderr.take()[-_SHOWN_BYTES:].decode(errors="replace").strip()
+            raise SandboxFault(f"the sandbox did not start: {errors or 'no reason given'}")
+
+    async def _init_gone(self) -> None:
+        """Bubblewrap may end before its namespace has: wait for that."""
+        if self._init_fd is None:
+            return
+        gone = asyncio.Event()
+        self._loop.add_reader(self._init_fd, gone.set)
+        await self._came(gone)
+        self._loop.remove_reader(self._init_fd)
+        with contextlib.suppress(ChildProcessError):  # it is ours now that its parent is dead
+            os.waitpid(self._init_pid, os.WNOHANG)
+
+    def _end(self) -> None:
+        # A bubblewrap that dies as it starts leaves a launcher behind, which ends when nobody can send it a job.
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        if self._init_fd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+        elif not self.isolation.has_own_root:
+            signal_quietly(self._pid, signal.SIGTERM)  # the supervisor ends the others
+        else:
+            signal_quietly(self._pid, signal.SIGKILL)
+
+    async def _came(self, event: asyncio.Event, timeout_s: float = _GONE_S) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _on_exit(self) -> None:
+        self._code = self._launcher.reap()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._exited.set()
