@@ -5,21 +5,21 @@ from __future__ import annotations
 import typer
 
 
-def train(config: str, overrides: list[str]) -> None:
+def train_command(config: str, overrides: list[str]) -> None:
     """Run a training run to its end."""
     from agentrl.config import load_config
 
-    # Before the trainer is imported: a typo is answered in a second, not after torch and Ray.
+    # Before the trainer is imported: a typo is reported within a second, not after the import of torch and Ray.
     resolved = load_config(*split_arguments(config, overrides))
     from agentrl.cli.demo.warm_start import prepare_if_missing
-    from agentrl.trainer.run import run_training
+    from agentrl.trainer.run import train
 
     prepare_if_missing(resolved)
-    run_training(resolved)
+    train(resolved)
 
 
 def dry_run(config: str, overrides: list[str]) -> None:
-    """Print the resolved configuration, and as YAML comments what will run where: the output is a recipe again."""
+    """Print the resolved configuration, then what would run where as YAML comments: the output is itself a recipe."""
     from agentrl.config import dump_config, load_config
 
     resolved = load_config(*split_arguments(config, overrides))
@@ -35,7 +35,7 @@ def dry_run(config: str, overrides: list[str]) -> None:
         typer.echo(f"# {topic + ':':<14} {text}")
 
 
-def sft(config: str, overrides: list[str]) -> None:
+def sft_command(config: str, overrides: list[str]) -> None:
     """Run a supervised warm start to its end."""
     from agentrl.config import load
     from agentrl.config.sft import SFT_CHECKS, SFTConfig
@@ -47,7 +47,7 @@ def sft(config: str, overrides: list[str]) -> None:
 
 
 def split_arguments(config: str, overrides: list[str]) -> tuple[str | None, list[str]]:
-    """A command of verl has overrides only: then the first argument is one of them, and defaults are the recipe."""
+    """Recipe and overrides. A verl command has only overrides: its first argument is one, and the recipe is None."""
     if "=" in config:
         return None, [config, *overrides]
     return config, overrides

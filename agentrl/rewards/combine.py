@@ -4,8 +4,8 @@
 
     reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
 
-With `level: turn` each turn score and tool reward sits on the last sampled token of its own turn, and the outcome on
-the trajectory's last one (R6); with `level: trajectory` all of it sits there.
+With `level: turn` each turn score and tool reward is placed on the last sampled token of its own turn, and the outcome
+on the trajectory's last one; with `level: trajectory` the whole reward is placed there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentrl.interfaces import RewardResult
 from agentrl.types import TrajectoryFacts
 
 Placed = list[tuple[int, float]]
-"""Rewards and the response tokens that they sit on."""
+"""Response tokens and the rewards placed on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Combined:
     """A trajectory's whole reward."""
 
     score: float
-    """All of it."""
+    """The whole sum."""
     extra: dict[str, Any]
-    """What the score function reported, and the parts where they are weighted."""
+    """What the score function reported, and the parts if they are weighted."""
     placed: Placed
-    """What of it does not sit on the trajectory's last sampled token."""
+    """The part of it that is not on the trajectory's last sampled token."""
 
 
 def combine(
@@ -43,16 +43,16 @@ def combine(
     response_mask: Sequence[int],
     weights: CombineConfig,
 ) -> Combined:
-    """Weigh and place the rewards of one trajectory.
+    """Weight and place the rewards of one trajectory.
 
     Args:
-        result: what the score function gave.
-        facts: its turn scores and tool rewards, and of which turn each is.
+        result: result of the score function.
+        facts: its turn scores and tool rewards, and the turn of each.
         response_mask: 1 for each response token that the policy sampled, else 0.
         weights: `reward_model.combine`.
 
     Raises:
-        RewardError: the sum is no finite number, or the loop does not say to which turns its rewards belong.
+        RewardError: the sum is not finite, or the loop does not say to which turns its rewards belong.
     """
     if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
         return Combined(result.score, result.extra, [])
@@ -62,7 +62,7 @@ def combine(
     score = sum(weight * part for weight, part in weighed if weight)
     if not math.isfinite(score):
         raise RewardError(
-            f"the reward is no finite number: {', '.join(f'{name} {part}' for name, part in parts.items())}"
+            f"the reward is {score}, wanted a finite number: {', '.join(f'{name} {p}' for name, p in parts.items())}"
         )
     placed: Placed = []
     if weights.level == "turn":
@@ -86,7 +86,8 @@ def _place(
         turns = range(len(ends))
     if turns is None or len(turns) != len(values) or not all(0 <= turn < len(ends) for turn in turns):
         raise RewardError(
-            f"reward_model.combine.level is turn, but the agent loop does not say to which of {len(ends)} turns its "
-            f"{len(values)} {name} belong ({name[:-1]}_turns: {turns}): use level trajectory, or report them"
+            f"reward_model.combine.level is turn, but the agent loop does not say to which of its {len(ends)} turns "
+            f"the {len(values)} {name} belong ({name[:-1]}_turns: got {turns}): report the turns, or use level "
+            "trajectory"
         )
     return [(ends[turn], weight * value) for turn, value in zip(turns, values, strict=True)]

@@ -65,7 +65,7 @@ def test_a_loop_that_does_not_say_which_turn() -> None:
     fields = {"turn_scores": [1.0, 2.0, 3.0]}
     assert weigh(fields, turn=1.0, level="turn").placed == [(1, 1.0), (4, 2.0), (7, 3.0)]  # one for each turn
     for bad in ({"turn_scores": [1.0]}, {"turn_scores": [1.0], "turn_score_turns": [3]}):
-        with pytest.raises(RewardError, match=r"to which of 3 turns its 1 turn_scores belong \(turn_score_turns: "):
+        with pytest.raises(RewardError, match=r"to which of its 3 turns the 1 turn_scores belong \(turn_score_turns: "):
             weigh(bad, turn=1.0, level="turn")
 
 
