@@ -3,28 +3,28 @@
 ::
 
     AgentRLError                      exit code 1
-    ├── UserInputError                exit code 2: what the user gave cannot be used; nothing has run yet
+    ├── UserInputError                exit code 2: the user's input cannot be used; nothing has run yet
     │   ├── ConfigError               run YAML or an override
     │   ├── DataError                 a dataset file or row
     │   ├── PluginError               a tool, interaction, agent loop or score function cannot be found or built
     │   └── TemplateError             a model folder's tokenizer or chat template
-    ├── TokenStreamError              an invariant of the token rules R1-R11 would break: a bug, never the model's fault
+    ├── TokenStreamError              a token rule would break: a bug, never the model's fault
     ├── DataProtoError                rows or columns that do not belong together: a bug in the calling code
     ├── RewardError                   a score function failed
-    ├── InfrastructureError           exit code 3: R9, never a reward
+    ├── InfrastructureError           exit code 3: something around the model failed; never a reward
     │   ├── EngineError               the inference engine
     │   │   ├── EngineUnavailable     no connection, 5xx, killed
     │   │   ├── EngineTimeout         no answer in time
     │   │   ├── EngineRequestError    the engine refused the request (4xx)
-    │   │   └── WeightVersionError    the engine serves other weights than asked for
+    │   │   └── WeightVersionError    the engine serves weights other than those asked for
     │   ├── ToolServiceError          a tool's service failed after its retries
     │   ├── ServiceDownError          a trajectory was not started: a service that it needs stays down
     │   └── WorkerError               a training worker died
     ├── FailureBudgetError            exit code 3: more failures in a step than `rollout.max_failure_rate`
-    ├── HealthError                   exit code 3: an alarm of `trainer.health` that is to stop the run
+    ├── HealthError                   exit code 3: an alarm of `trainer.health` stopped the run
     └── CheckpointError               exit code 4: a checkpoint cannot be written or read
 
-Errors for the model (R10) are values, not exceptions: see `agentrl.types.ToolResponse`.
+Errors for the model are values, not exceptions: see `agentrl.types.ToolResponse`. The token rules: docs/token_rules.md.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from collections.abc import Iterable
 
 
 class AgentRLError(Exception):
-    """Root of the tree. `exit_code` is what the command line returns."""
+    """Root of the tree. `exit_code` is the exit code of the command."""
 
     exit_code = 1
 
 
 class UserInputError(AgentRLError):
-    """What the user gave cannot be used; raised before any work starts."""
+    """The user's input cannot be used; raised before any work starts."""
 
     exit_code = 2
 
@@ -59,7 +59,7 @@ class ConfigError(UserInputError):
 
 
 class DataError(UserInputError):
-    """A dataset cell that cannot be used: which file, row and column, what it holds, what was wanted."""
+    """A dataset cell that cannot be used: its file, row and column, what it holds and what was wanted."""
 
     def __init__(self, file: str, row: int | None, column: str | None, got: str, wanted: str) -> None:
         self.file, self.row, self.column, self.got, self.wanted = file, row, column, got, wanted
@@ -80,11 +80,11 @@ class TemplateError(UserInputError):
 
 
 class TokenStreamError(AgentRLError):
-    """A token rule (R1-R11) would be broken. Always a bug in agentrl or a plug-in."""
+    """A rule of the token stream would be broken. Always a bug in agentrl or a plug-in."""
 
 
 class DataProtoError(AgentRLError):
-    """Rows of a `DataProto` that do not belong together, or a column that is not there: a bug in the calling code."""
+    """Rows of a `DataProto` that do not belong together, or a missing column: a bug in the calling code."""
 
 
 class RewardError(AgentRLError):
@@ -92,7 +92,7 @@ class RewardError(AgentRLError):
 
 
 class InfrastructureError(AgentRLError):
-    """R9: something around the model failed; the trajectory is left out, never scored 0."""
+    """Something around the model failed; the trajectory is left out of training, never scored 0."""
 
     exit_code = 3
 
@@ -114,7 +114,7 @@ class EngineRequestError(EngineError):
 
 
 class WeightVersionError(EngineError):
-    """The engine serves another weight version than the run asked for."""
+    """The engine serves a weight version other than the one the run asked for."""
 
 
 class ToolServiceError(InfrastructureError):
@@ -136,13 +136,13 @@ class FailureBudgetError(AgentRLError):
 
 
 class HealthError(AgentRLError):
-    """An alarm is on, and the run is to stop then."""
+    """An alarm is on, and the configuration says that it stops the run."""
 
     exit_code = 3
 
 
 class CheckpointError(AgentRLError):
-    """A checkpoint cannot be written or read; the previous one is untouched."""
+    """A checkpoint cannot be written or read; the previous one is kept."""
 
     exit_code = 4
 

@@ -1,10 +1,12 @@
 """The token stream of one conversation: the only writer of response ids, mask, log-probs and weight versions.
 
-Rules R1, R2, R5, R7 and R8 hold by construction:
+These rules (docs/token_rules.md) hold by construction:
 
-* `append_completion` writes sampled tokens (mask 1); `append_observation` writes the rest (mask 0, log-prob 0.0).
+* `append_completion` writes sampled tokens (mask 1); `append_observation` writes the rest (mask 0, log-prob 0.0). All
+  four lists grow together.
 * An observation stays pending until a sampled token follows it, so a trajectory always ends at its last sampled
-  token (R5) however it is stopped.
+  token, however it is stopped.
+* Nothing follows a turn that a length limit cut, and an observation that does not fit is not appended.
 
 Example, with one id per character: a turn of 67 ids, an observation of 90, a turn of 8::
 
@@ -30,10 +32,10 @@ NO_VERSION = -1
 
 
 class ContextIds(list[int]):
-    """What a trajectory hands out for the next request: a copy that knows whose it is for as long as nobody changes it.
+    """The ids for the next request: a copy that knows which trajectory it came from until somebody changes it.
 
-    A trajectory only ever grows at its end, so of two unchanged contexts of one trajectory the shorter is the beginning
-    of the longer one. That proves R3 without a look at all the ids again.
+    A trajectory only grows at its end, so of two unchanged contexts of one trajectory the shorter is a prefix of the
+    longer. That proves, without comparing all ids again, that a request continues what was sampled before.
     """
 
     __slots__ = ("_owner",)
@@ -44,7 +46,7 @@ class ContextIds(list[int]):
 
     @property
     def owner(self) -> Trajectory | None:
-        """Whose context this is; None once it was changed."""
+        """The trajectory that this context came from; None once the list was changed."""
         return self._owner
 
 
@@ -76,9 +78,9 @@ class Trajectory:
 
     def __init__(self, prompt_ids: Sequence[int], response_length: int) -> None:
         if not prompt_ids:
-            raise TokenStreamError("a trajectory needs at least one prompt token")
+            raise TokenStreamError("the prompt is empty; a trajectory needs at least one prompt token")
         if response_length < 1:
-            raise TokenStreamError(f"response_length must be at least 1, got {response_length}")
+            raise TokenStreamError(f"response_length: got {response_length}, wanted at least 1")
         self._prompt_ids = list(prompt_ids)
         self._response_length = response_length
         self._ids: list[int] = []
@@ -95,12 +97,12 @@ class Trajectory:
 
     @property
     def response_ids(self) -> list[int]:
-        """Ids after the prompt, up to the last sampled one (R5)."""
+        """Ids after the prompt, up to the last sampled one."""
         return list(self._ids)
 
     @property
     def response_mask(self) -> list[int]:
-        """1 where the policy sampled the token, else 0 (R1)."""
+        """1 where the policy sampled the token, else 0."""
         return list(self._mask)
 
     @property
@@ -115,17 +117,17 @@ class Trajectory:
 
     @property
     def context_ids(self) -> ContextIds:
-        """Everything the next generation conditions on: prompt, response and the pending observation (R3)."""
+        """Everything that the next generation conditions on: prompt, response and pending observation."""
         return ContextIds(self._prompt_ids + self._ids + self._pending, self)
 
     @property
     def remaining(self) -> int:
-        """How many tokens still fit into the response."""
+        """The number of tokens that still fit into the response."""
         return self._response_length - len(self._ids) - len(self._pending)
 
     @property
     def was_cut(self) -> bool:
-        """True once a turn was ended by a length limit (R7)."""
+        """True once a length limit ended a turn."""
         return self._cut
 
     def append_completion(self, output: GenerationOutput) -> None:
@@ -133,7 +135,7 @@ class Trajectory:
 
         Raises:
             TokenStreamError: unequal lengths, or a turn after one that was cut.
-            EngineError: a log-prob that is not finite, or more tokens than were asked for (R9: never trained on).
+            EngineError: a log-prob is not finite, or the engine sampled more tokens than fit; never trained on.
         """
         count = len(output.token_ids)
         if not count == len(output.log_probs) == len(output.weight_versions):
@@ -142,14 +144,15 @@ class Trajectory:
                 f"{len(output.weight_versions)}"
             )
         if self._cut:
-            raise TokenStreamError("a turn that was cut by a length limit ends the trajectory (R7)")
+            raise TokenStreamError("a length limit cut the last turn, so no further turn may follow it")
         if count > self.remaining:
-            raise EngineError(f"the engine sampled {count} tokens where {self.remaining} were left")
+            raise EngineError(f"the engine sampled {count} tokens, but only {self.remaining} were left in the response")
         if not all(map(math.isfinite, output.log_probs)):
             raise EngineError("the engine reported a log-prob that is not finite")
         self._cut = output.finish_reason == "length"
         if not count:
             return
+        # Only now does the pending observation become part of the response: a sampled token follows it.
         gap = len(self._pending)
         self._write(self._pending, [0] * gap, [0.0] * gap, [NO_VERSION] * gap)
         self._pending = []
@@ -159,16 +162,16 @@ class Trajectory:
         """Queue tokens that the policy did not sample; they count once a sampled token follows.
 
         Returns:
-            False, and nothing changes, when the observation leaves no room for another sampled token (R8).
+            False, and nothing changes, if the observation leaves no room for another sampled token.
 
         Raises:
-            TokenStreamError: before the first turn, or after one that was cut by a length limit (R7).
+            TokenStreamError: before the first turn, or after a turn that a length limit cut.
         """
         if not self._ids:
             raise TokenStreamError("an observation needs a sampled turn before it")
         if self._cut:
-            raise TokenStreamError("a turn that was cut by a length limit is never followed by an observation (R7)")
-        if len(ids) >= self.remaining:
+            raise TokenStreamError("a length limit cut the last turn, so no observation may follow it")
+        if len(ids) >= self.remaining:  # 10 tokens left: an observation of 9 leaves room for one sampled token
             return False
         self._pending.extend(ids)
         return True

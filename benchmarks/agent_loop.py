@@ -1,15 +1,15 @@
-"""How fast agent loops run when the engine costs nothing: trajectories per second, CPU-ms per generation.
+"""How fast agent loops run when the engine takes no time: trajectories per second, CPU-ms per generation.
 
 Every trajectory makes some tool calls and answers: with three calls that is four generations and a response of about
 220 tokens. Three modes over the same script:
 
 * in_process: agentrl's loops, tools, rewards, padding; the engine is a function.
-* http: the same, against a server in another process that answers at once.
+* http: the same, against a server in another process that answers immediately.
 * usual: what most code does, over the same server: httpx and json, the whole conversation rendered and tokenized again
-  at every turn. The ratios are against it, with the same number of calls.
+  at every turn. The ratios compare with it, at the same number of calls.
 
-CPU-ms are those of this process. The tokenizer is a byte-level BPE of 8,000 ids trained on agentrl's sources, or any
-that `--tokenizer` names.
+CPU-ms are those of this process. The tokenizer is a byte-level BPE of 8,000 ids trained on agentrl's sources, or the
+one given with `--tokenizer`.
 
     python benchmarks/agent_loop.py [--calls 1 3 7] [--trajectories 512] [--in-flight 128] [--tokenizer DIR]
 """
@@ -57,7 +57,7 @@ VOCABULARY = 8000
 
 
 def script(calls: int) -> list[str]:
-    """What the model says: so many calls, then an answer."""
+    """The model's turns: the given number of calls, then an answer."""
     sums = itertools.islice(itertools.cycle((3, 30, 300)), calls)
     call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "%d+4"}}\n</tool_call>'
     return [*(call % first for first in sums), ANSWER]
@@ -92,7 +92,7 @@ def measure(calls: int, mode: str, trajectories: int, run: Callable[[], None]) -
 
 
 def load_tokenizer(folder: str | None) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder, or one trained on agentrl's sources; ChatML with tools where it has no template."""
+    """The tokenizer of a folder, or one trained on agentrl's sources; ChatML with tools if it has no template."""
     if folder is not None:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     else:
@@ -137,7 +137,7 @@ class InstantRouter:
 
 @contextmanager
 def instant_server(turns: Sequence[list[int]]) -> Iterator[str]:
-    """A process that answers `/generate` at once."""
+    """A process that answers `/generate` immediately."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -161,14 +161,14 @@ def instant_server(turns: Sequence[list[int]]) -> Iterator[str]:
 
 
 def rows(count: int) -> DataProto:
-    """So many rows with the same question, each a group of its own."""
+    """The given number of rows with the same question, each its own group."""
     prompt = [{"role": "user", "content": QUESTION}]
     samples = [Sample(i, prompt, "openai/gsm8k", reward_model={"ground_truth": "304"}) for i in range(count)]
     return DataProto({}, {"sample": samples, "uid": list(range(count))}, {})
 
 
 def agentrl_way(config: RunConfig, address: str, calls: int, count: int, router: InstantRouter | None) -> Case:
-    """Trajectories through the manager, as the trainer asks for them."""
+    """Trajectories through the manager, as the trainer requests them."""
     manager = AgentLoopManager(config, [address], backend="local")
     if router is not None:
         manager._pool._worker._router = router  # type: ignore[attr-defined]

@@ -1,12 +1,12 @@
 """The embedded engine against `transformers` `generate`: 64 conversations of three turns, ragged lengths, same model.
 
-The engine runs as users run it, a server process that 64 clients call over HTTP, each turn a request. The baseline gets
-every turn of all conversations as one left-padded batch and stops when the longest answer ends. Both sample at
-temperature 1 and count only the tokens that a conversation asked for. Each has the threads that it chooses: torch takes
-all cores, the engine fewer for small models. Runs alternate, and the ratio is that of the medians. CPU seconds (client,
-server and all threads) are printed beside it: on a machine that others use too, they say more than the clock.
+The engine runs as in production: a server process that 64 clients call over HTTP, one request per turn. The baseline
+gets every turn of all conversations as one left-padded batch and stops when the longest answer ends. Both sample at
+temperature 1 and count only the tokens that a conversation asked for. Each chooses its own threads: torch takes all
+cores, the engine fewer for small models. Runs alternate, and the ratio is that of the medians. CPU seconds (client,
+server and all threads) are also printed: on a shared machine they say more than the clock.
 
-    python benchmarks/engine.py                      a Qwen2 of 0.66 M parameters, made on the spot
+    python benchmarks/engine.py                      a new Qwen2 of 0.66 M parameters
     python benchmarks/engine.py --model DIR          any Llama, Qwen2 or Qwen3
 """
 
@@ -41,7 +41,7 @@ TINY = {
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn: tokens that come in (prompt or observation) and how many the model answers."""
+    """One turn: its input tokens (prompt or observation) and the number of tokens that the model answers."""
 
     observation: list[int]
     answer: int
@@ -223,7 +223,7 @@ def measure(
     conversations: list[Conversation],
     args: argparse.Namespace,
 ) -> tuple[list[Cost], list[Cost]]:
-    """Warm both sides up with a tenth of the work, then time them in turns."""
+    """Warm up both sides with a tenth of the work, then time them in turn."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,7 +1,7 @@
 """How fast the retrieval service is: index build, queries per second over HTTP, latency, memory; dense recall.
 
-The corpus is synthetic: English-like word lengths, term frequencies by Zipf's law, 60 to 140 words a document. Queries
-are six words of a document, all different, and the result cache is off. Server and client share the machine.
+The corpus is synthetic: English-like word lengths, term frequencies by Zipf's law, 60 to 140 words per document. Each
+query is six different words of a document, and the result cache is off. Server and client share the machine.
 `library_qps` is bm25s's own compiled search of the same queries in batches, in this process, without HTTP.
 
     python benchmarks/retrieval.py [--documents 100000] [--seconds 8]
@@ -75,7 +75,7 @@ def write_corpus(path: Path, words: Words, documents: list[npt.NDArray[np.int64]
 
 
 def build(corpus: Path, out: Path, *arguments: str) -> float:
-    """Seconds that `agentrl data index` takes, start of Python included."""
+    """Seconds that `agentrl data index` takes, including the start of Python."""
     started = time.perf_counter()
     subprocess.run([*RUN, "data", "index", str(corpus), "--out", str(out), "--quiet", *arguments], check=True)
     return time.perf_counter() - started
@@ -102,7 +102,7 @@ def server(index: Path) -> Iterator[tuple[str, psutil.Process]]:
 async def drive(
     url: str, bodies: list[bytes], clients: int, seconds: float
 ) -> tuple[int, float, npt.NDArray[np.float64]]:
-    """Requests answered, seconds taken, latencies in ms; every client sends the next when it has its answer."""
+    """Requests answered, seconds taken, latencies in ms; a client sends its next request after each answer."""
     waiting, latencies = iter(bodies), []
     connector = aiohttp.TCPConnector(limit=clients)
     async with aiohttp.ClientSession(connector=connector) as session:

@@ -1,8 +1,8 @@
 """How fast the sandbox service runs code: trivial Python runs per second, and large outputs.
 
-Clients of this process ask one service for `print(1)`, each for the next when it has its answer. The baseline is a bare
-loop of `subprocess.run([python, "-c", "print(1)"])` without isolation, as many at the same time as there are cores.
-Then one run prints 180 kB and one prints 50 MB, which must come back whole or cut, and not by a time-out.
+Clients in this process ask one service for `print(1)`, each sending its next request after the answer. The baseline is
+a bare loop of `subprocess.run([python, "-c", "print(1)"])` without isolation, one at a time per core. Then one run
+prints 180 kB and one prints 50 MB; their output must come back, complete or cut, without a time-out.
 
     python benchmarks/sandbox.py [--seconds 10] [--clients 16] [--python PROGRAM] [--isolation LEVEL]
         [--fresh-interpreters]

@@ -1,10 +1,10 @@
-"""Do the services hold? Both run under a mix of good and bad clients while their use of the machine is sampled.
+"""Do the services leak? Both run under a mix of good and bad clients while their use of the machine is sampled.
 
-Clients search, send what is refused and go away in the middle; the index is loaded again and again. Others run code
-that works, fails, floods, or never ends, judge programs, use sessions, and leave sessions open. Every few seconds the
-memory, open files and processes of each service, with all its children, and its temporary files are counted.
-Growth is told in two ways: the median of the last third of the samples against that of the first third, and the idle
-service after the load against the idle service before. The exit status is 1 on growth, or where an answer was wrong.
+Some clients search, send requests that are refused, and disconnect early; the index is reloaded repeatedly. Others run
+code that works, fails, floods or never ends, judge programs, use sessions, and leave sessions open. Every few seconds
+the memory, open files and processes of each service, with all its children, and its temporary files are counted.
+Growth is measured in two ways: the median of the last third of the samples against that of the first third, and the
+idle service after the load against the idle service before. The exit status is 1 on growth or after a wrong answer.
 
     python benchmarks/soak_services.py [--minutes 10] [--clients 6] [--every 3]
 """
@@ -34,15 +34,15 @@ import psutil
 MAIN = "from agentrl.cli import main; main()"
 OPTIONS = {"retrieval": [], "sandbox": ["--session-ttl-s", "5", "--sessions", "16"]}
 ALLOWED = {"memory MB": (1.10, 24.0), "open files": (1.0, 12.0), "processes": (1.0, 3.0), "temp files": (1.0, 6.0)}
-"""What the last value may be, from the first: a factor, and what may come on top (two interpreters that are exchanged
-for new ones just then are 2 processes and 10 open files)."""
+"""Limit of the last value: a factor of the first, plus a margin (two interpreters that are being replaced at that
+moment add 2 processes and 10 open files)."""
 WARM_UP_S, SETTLE_S, RELOAD_S = 15.0, 12.0, 7.0
 Use = dict[str, float]
 Client = Callable[["Service", aiohttp.ClientSession], Awaitable[str]]
 
 
 class Service:
-    """A running service with a temporary folder of its own."""
+    """A running service with its own temporary folder."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], url: str, temp: Path) -> None:
         self.name, self.process, self.url, self.temp = name, process, url, temp
@@ -50,7 +50,7 @@ class Service:
         self.outcomes: Counter[str] = Counter()
 
     def use(self) -> Use:
-        """What it takes of the machine now."""
+        """Its present use of the machine."""
         main = psutil.Process(self.process.pid)
         found = dict.fromkeys(ALLOWED, 0.0)
         for each in [main, *main.children(recursive=True)]:
@@ -88,7 +88,7 @@ def _urls(log: Any) -> list[str]:
 
 
 async def ask(service: Service, http: aiohttp.ClientSession, path: str, body: Any, patience_s: float = 60.0) -> Any:
-    """Status and answer; None where this client went away first."""
+    """Status and answer; None if this client disconnected first."""
     try:
         async with asyncio.timeout(patience_s), http.post(service.url + path, json=body) as answer:
             return answer.status, await answer.json()
@@ -164,7 +164,7 @@ CLIENTS: dict[str, list[Client]] = {
 
 
 async def load(services: list[Service], seconds: float, clients: int, every_s: float | None) -> None:
-    """Clients of every kind for so long; with `every_s`, samples are kept."""
+    """Run clients of every kind for the given time; with `every_s`, keep samples."""
     end = time.monotonic() + seconds
 
     async def client(service: Service, http: aiohttp.ClientSession) -> None:
@@ -189,12 +189,12 @@ async def load(services: list[Service], seconds: float, clients: int, every_s: f
 
 
 def grown(first: Use, last: Use) -> list[str]:
-    """What is more than it may be."""
+    """The figures that exceed their limits."""
     return [name for name, (factor, more) in ALLOWED.items() if last[name] > first[name] * factor + more]
 
 
 def report(service: Service, before: Use, after: Use) -> bool:
-    """Print the figures; whether all is well."""
+    """Print the figures; return whether all are within their limits."""
     third = max(1, len(service.samples) // 3)
     first, last = (
         {name: statistics.median(each[name] for each in part) for name in ALLOWED}

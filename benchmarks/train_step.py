@@ -2,9 +2,9 @@
 
 Both start from the same weights and take the same loss and optimizer (fused AdamW, clipped to norm 1). The baseline is
 a plain transformers model without FSDP that computes logits at the response window only, as careful padded trainers
-do. Prints the ratio of the best times (and of the best and worst pairing) and how far the weights of the two are apart
-after one update, with 8 rollouts per prompt as GRPO has them, and with prompts that are all different: there the demo's
-lengths leave little to save, since padding makes only a quarter more tokens.
+do. Prints the ratio of the best times (and of the best and worst pairing) and how far apart the weights of the two are
+after one update, with 8 rollouts per prompt as in GRPO, and with all prompts different: there the demo's lengths leave
+little to save, since padding adds only a quarter more tokens.
 
 With TRL (extra `dev`) and the demo's warm start (`agentrl demo --prepare`), a whole step follows: see `whole_step.py`.
 

@@ -63,8 +63,8 @@ def run_agentrl(demo: Path, steps: int) -> list[float]:
 def report_split(rows: list[dict[str, float]]) -> None:
     """Print where a step's time goes.
 
-    Orchestration is what is left of a step once the longest wait for the engine, the longest tool calls, the longest
-    scoring, the log-prob, update and sync stages are taken away: rendering, parsing, HTTP, Ray, padding, logging.
+    Orchestration is the rest of a step after subtracting the longest wait for the engine, the longest tool calls, the
+    longest scoring, and the log-prob, update and sync stages: rendering, parsing, HTTP, Ray, padding, logging.
     """
 
     def seconds(row: dict[str, float], name: str) -> float:

@@ -1,1 +1,1 @@
-"""Built-in interactions. Each is found by its entry-point name: `gsm8k`."""
+"""Built-in interactions, found by their entry-point names: `gsm8k`, `code_feedback`, `user_simulator`."""

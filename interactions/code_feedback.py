@@ -1,4 +1,4 @@
-"""A reviewer who runs the row's tests on the code and reports what fails."""
+"""A reviewer who runs the row's tests on the code and reports the failures."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NO_CODE = "I found no code in your answer. Write the whole program in one ``` b
 
 
 class CodeFeedbackInteraction(BaseInteraction):
-    """Runs the last code block of the last answer against the row's tests and goes on until all pass.
+    """Runs the last code block of the last answer against the row's tests and continues until all pass.
 
     Args:
-        config: the sandbox: `sandbox_url` (needed), `language` (python), `run_timeout_s` (10), `compile_timeout_s`
-            (10), `memory_limit_mb` (-1), `retries` (3), `backoff_s` (0.5), `headers`, `at_once` (8 tests). What is
-            said: `max_shown` failures (3), `max_chars` of each part (500), `hide_tests` (false; true: only how many
-            failed), `passed_text`, `no_code_text`. The score: `continuous` (true: the share of tests that passed;
+        config: the sandbox: `sandbox_url` (required), `language` (python), `run_timeout_s` (10), `compile_timeout_s`
+            (10), `memory_limit_mb` (-1), `retries` (3), `backoff_s` (0.5), `headers`, `at_once` (8 tests). The reply:
+            `max_shown` failures (3), `max_chars` of each part (500), `hide_tests` (false; true: only the number of
+            failures), `passed_text`, `no_code_text`. The score: `continuous` (true: the share of tests that passed;
             false: 1 if all did, else 0).
 
     A row gives `tests`: asserts, or `{input, output}` pairs.
@@ -46,7 +46,7 @@ class CodeFeedbackInteraction(BaseInteraction):
         self._score = 0.0
 
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
-        """Needs `tests`; other keys are the row's own."""
+        """Needs `tests`; other keys are ignored."""
         self._sandbox.service.scope = self.scope
         try:
             self._tests = read_tests(interaction_kwargs.get("tests"))
@@ -57,7 +57,7 @@ class CodeFeedbackInteraction(BaseInteraction):
         """Test the last assistant message.
 
         Raises:
-            ToolServiceError: the sandbox could not run the tests (R9).
+            ToolServiceError: the sandbox could not run the tests.
         """
         said = next((str(m["content"]) for m in reversed(messages) if m["role"] == "assistant"), "")
         code = last_code_block(said, self._sandbox.language)
@@ -76,7 +76,7 @@ class CodeFeedbackInteraction(BaseInteraction):
         return self._score
 
     async def finalize_interaction(self) -> None:
-        """Close connections of its own."""
+        """Close the interaction's own connections."""
         await self._sandbox.service.aclose()
 
     def _report(self, outcomes: Sequence[TestOutcome]) -> str:

@@ -15,7 +15,7 @@ _WRONG = "Your answer is wrong. Check your steps, then answer again."
 
 
 class Gsm8kInteraction(BaseInteraction):
-    """Scores each answer 1 or 0 and goes on until one is right; the run's turn limits end it otherwise.
+    """Scores each answer 1 or 0 and continues until one is right or a turn limit of the run ends it.
 
     Args:
         config: `right` and `wrong` replace the two replies.
@@ -30,11 +30,11 @@ class Gsm8kInteraction(BaseInteraction):
         self._score = 0.0
 
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
-        """Needs `ground_truth`; `query` is accepted and not used."""
+        """Needs `ground_truth`; `query` is accepted but not used."""
         truth = interaction_kwargs.get("ground_truth")
         self._truth = _read_number(str(truth))
         if truth is None or self._truth is None:
-            raise ValueError(f"`interaction_kwargs.ground_truth` must be a number, got {truth!r}")
+            raise ValueError(f"`interaction_kwargs.ground_truth`: got {truth!r}, wanted a number")
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:
         """Grade the last assistant message."""

@@ -32,11 +32,11 @@ class UserSimulatorInteraction(BaseInteraction):
         config: the model: `base_url` (an address that ends in `/v1`), `model`, `api_key_env` (name of the environment
             variable that holds the key), `temperature` (1.0), `max_tokens` (256), `timeout_s` (30), `retries` (3),
             `backoff_s` (0.5), `extra` (more fields of the request). The user: `system_prompt` (a template with the
-            row's fields, `{stop_marker}` and `{success_marker}`), `stop_marker` ("[END]"), `success_marker` (null;
-            where given, a reply that holds it ends the conversation with score 1, and a stop without it scores 0).
-            `script`: replies that are said in turn instead of asking a model; the conversation ends after the last.
+            row's fields, `{stop_marker}` and `{success_marker}`), `stop_marker` ("[END]"), `success_marker` (null; if
+            set, a reply that holds it ends the conversation with score 1, and a stop without it scores 0). `script`:
+            fixed replies, used in order instead of a model; the conversation ends after the last.
 
-    A row gives the fields of the template, for example `query` and `persona`; its own `script` replaces the config's.
+    A row provides the template's fields, for example `query` and `persona`; its own `script` replaces the config's.
     """
 
     def __init__(self, config: JsonDict) -> None:
@@ -65,7 +65,7 @@ class UserSimulatorInteraction(BaseInteraction):
         for name in self._fields:
             if name not in known:
                 raise ValueError(
-                    f"`interaction_kwargs` has no '{name}', which system_prompt names.{suggest(name, known)}"
+                    f"`interaction_kwargs` has no '{name}', which `config.system_prompt` uses.{suggest(name, known)}"
                 )
         self._system = self._template.format(**known)
         if self._service is not None:
@@ -75,7 +75,7 @@ class UserSimulatorInteraction(BaseInteraction):
         """The user's next message.
 
         Raises:
-            ToolServiceError: the endpoint gave no answer, after retries (R9).
+            ToolServiceError: the endpoint gave no answer, after retries.
         """
         said = self._next_line() if self._script is not None else await self._ask(messages)
         self._turn += 1
@@ -88,11 +88,11 @@ class UserSimulatorInteraction(BaseInteraction):
         return InteractionResponse(True, text, self._score if self._success is not None else None)
 
     async def calculate_score(self) -> float:
-        """1 once the user has said that it got what it wanted (`success_marker`)."""
+        """1 once the user has written `success_marker`, else 0."""
         return self._score
 
     async def finalize_interaction(self) -> None:
-        """Close connections of its own."""
+        """Close the interaction's own connections."""
         if self._service is not None:
             await self._service.aclose()
 
@@ -102,7 +102,7 @@ class UserSimulatorInteraction(BaseInteraction):
 
     async def _ask(self, messages: Sequence[Message]) -> str:
         if self._service is None:
-            raise ToolServiceError("user_simulator: the row has no `script`, and config.base_url is not given")
+            raise ToolServiceError("user_simulator: the row has no `script`, and `config.base_url` is not set")
         body = {
             "model": self.config.get("model", "default"),
             "messages": [{"role": "system", "content": self._system}, *swap_roles(messages)],
@@ -116,9 +116,9 @@ class UserSimulatorInteraction(BaseInteraction):
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
-    """The conversation as the simulated user sees it: the assistant talks to it, and it is the one who answers.
+    """The conversation as the simulated user sees it: the assistant's turns are `user`, its own are `assistant`.
 
-    System and tool messages, turns that called a tool and thinking are not for the user's eyes.
+    The user sees no system and tool messages, no turns that called a tool and no thinking.
     """
     seen: list[Message] = []
     for message, following in zip(messages, [*messages[1:], {"role": ""}], strict=True):
@@ -126,7 +126,7 @@ def swap_roles(messages: Sequence[Message]) -> list[Message]:
         if role is None or following["role"] == "tool":
             continue
         content = _THINKING.sub("", str(message["content"])).strip()
-        if seen and seen[-1]["role"] == role:  # what stood between was left out
+        if seen and seen[-1]["role"] == role:  # the messages between the two are hidden
             seen[-1] = {"role": role, "content": f"{seen[-1]['content']}\n\n{content}"}
         else:
             seen.append({"role": role, "content": content})
@@ -173,4 +173,4 @@ def _no_text(answer: Any) -> str | None:
         text = answer["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         text = None
-    return None if isinstance(text, str) and text.strip() else f"no text in the answer: {str(answer)[:200]}"
+    return None if isinstance(text, str) and text.strip() else f"the answer holds no text: {str(answer)[:200]}"

@@ -41,9 +41,9 @@ def test_nothing_follows_a_turn_that_was_cut() -> None:
     stream = trajectory()
     stream.append_completion(sampled([3], "length"))
     assert stream.was_cut
-    with pytest.raises(TokenStreamError, match="R7"):
+    with pytest.raises(TokenStreamError, match="a length limit cut the last turn"):
         stream.append_observation([4])
-    with pytest.raises(TokenStreamError, match="R7"):
+    with pytest.raises(TokenStreamError, match="a length limit cut the last turn"):
         stream.append_completion(sampled([4]))
 
 
@@ -51,7 +51,7 @@ def test_what_an_engine_may_not_answer() -> None:
     stream = trajectory(response_length=2)
     with pytest.raises(TokenStreamError, match="differ in length: 2, 1, 2"):
         stream.append_completion(GenerationOutput([3, 4], [-1.0], [0, 0], "stop"))
-    with pytest.raises(EngineError, match="sampled 3 tokens where 2 were left"):
+    with pytest.raises(EngineError, match="sampled 3 tokens, but only 2 were left"):
         stream.append_completion(sampled([3, 4, 5]))
     for bad in (float("nan"), float("-inf")):
         with pytest.raises(EngineError, match="not finite"):
@@ -62,7 +62,7 @@ def test_what_an_engine_may_not_answer() -> None:
 def test_what_cannot_be_built() -> None:
     with pytest.raises(TokenStreamError, match="at least one prompt token"):
         Trajectory([], 10)
-    with pytest.raises(TokenStreamError, match="at least 1, got 0"):
+    with pytest.raises(TokenStreamError, match="got 0, wanted at least 1"):
         Trajectory([1], 0)
     with pytest.raises(TokenStreamError, match="needs a sampled turn before it"):
         trajectory().append_observation([1])

@@ -1,1 +1,1 @@
-"""Built-in tools. Each is found by its entry-point name: `calculator`, `calc_gsm8k_reward`, `search`."""
+"""Built-in tools, found by their entry-point names: `calculator`, `calc_gsm8k_reward`, `search`, `python`, `mcp`."""

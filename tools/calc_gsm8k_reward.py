@@ -1,4 +1,4 @@
-"""A grader that the model may ask before it answers (GSM8K): it learns whether its number is right."""
+"""A grader for GSM8K that the model may call before its final answer: it says whether a number is right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"-?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
 class CalcGsm8kReward(BaseTool):
     """Grades an answer against the row's ground truth.
 
-    The best grade so far is the state of the trajectory: a call that does not improve on it costs `penalty`.
+    The tool keeps the trajectory's best grade: a call that does not improve on it costs `penalty`.
 
     Args:
         config: `penalty` (default 0.05).
@@ -47,10 +47,10 @@ class CalcGsm8kReward(BaseTool):
         truth = create_kwargs.get("ground_truth")
         self._truth = read_number(str(truth))
         if truth is None or self._truth is None:
-            raise ValueError(f"`create_kwargs.ground_truth` must be a number, got {truth!r}")
+            raise ValueError(f"`create_kwargs.ground_truth`: got {truth!r}, wanted a number")
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
-        """Grade one answer; the reward is 0, or minus the penalty where the grade is no better than before."""
+        """Grade one answer; the reward is 0, or minus the penalty if the grade is not better than before."""
         answer = read_number(str(arguments["answer"]))
         if answer is None:
             return ToolResponse(text="The answer must contain a number.", reward=-self._penalty, is_error=True)

@@ -16,7 +16,7 @@ from agentrl.types import JsonDict, ToolResponse
 
 _MAX_CHARS = 500
 _MAX_BITS = 4096
-"""Numerators and denominators beyond it are refused before they are computed, so no expression takes long."""
+"""Larger numerators and denominators are refused before they are computed, so no expression takes long."""
 _ALLOWED = re.compile(r"[0-9.eE+\-*/%()\s]*")
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -67,7 +67,7 @@ class Calculator(BaseTool):
         }
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
-        """Answer with the value, or say what is wrong with the expression."""
+        """Return the value, or what is wrong with the expression."""
         try:
             return ToolResponse(text=format_number(evaluate(arguments["expression"])))
         except (ValueError, ArithmeticError) as error:
@@ -110,7 +110,7 @@ def _value(node: ast.expr, source: str) -> Fraction:
     if isinstance(node, ast.Constant):
         written = ast.get_source_segment(source, node) or ""
         if not _NUMBER.fullmatch(written):
-            raise ValueError(f"'{written}' is not a number that fits")
+            raise ValueError(f"'{written}' is not a number that the calculator reads")
         return Fraction(written)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         value = _value(node.operand, source)
@@ -125,6 +125,8 @@ def _value(node: ast.expr, source: str) -> Fraction:
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    # The size of the result is known before it is computed: 3**5000 needs at most 2 bits * 5000 = 10,000 bits and is
+    # refused, as is (2**4000)**4000, which would otherwise take the worker's memory.
     if exponent.denominator == 1:
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if base not in (0, 1, -1) and bits * abs(exponent.numerator) > 2 * _MAX_BITS:
@@ -135,7 +137,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     except OverflowError:
         raise ValueError("the result is too large") from None
     if isinstance(result, complex) or not math.isfinite(result):
-        raise ValueError("a negative number has no such power")
+        raise ValueError("a negative number has no real power with this exponent")
     return Fraction(result)
 
 

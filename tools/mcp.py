@@ -30,11 +30,11 @@ _SHOWN = 500
 class Mcp(BaseTool):
     """One tool of an MCP server. All trajectories of a worker share the server's connection (or process).
 
-    A server that died, or answered nobody within a call's deadline, fails the call (R9) and is started again for the
-    next one.
+    A call fails if the server died or answered nobody within the call's deadline; the next call then starts the server
+    again.
 
     Args:
-        config: made by `discover`: `server` (an entry of `mcpServers`), `server_name`, `tool`, `start_timeout_s`.
+        config: from `discover`: `server` (an entry of `mcpServers`), `server_name`, `tool`, `start_timeout_s`.
         tool_schema: from the server.
     """
 
@@ -59,7 +59,7 @@ class Mcp(BaseTool):
             `config` and schema of each tool, in the servers' order.
 
         Raises:
-            PluginError: a server cannot be used; names it.
+            PluginError: a server cannot be used; the message names it.
         """
         for name, server in servers.items():
             _check_server(name, server)
@@ -72,10 +72,10 @@ class Mcp(BaseTool):
         return found
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
-        """Call the tool. What it reports as an error is the model's to read.
+        """Call the tool. An error that the tool reports goes to the model.
 
         Raises:
-            ToolServiceError: the server cannot be started, died, or failed (R9).
+            ToolServiceError: the server cannot be started, died, or failed.
         """
         from mcp import MCPError
 
@@ -92,13 +92,15 @@ class Mcp(BaseTool):
             link.broken = True
             raise ToolServiceError(f"MCP server '{self._server_name}': {self._tool} failed: {error}") from error
         except asyncio.CancelledError:
+            # The call's deadline passed. If the server answered other calls meanwhile, only this call is slow; if it
+            # answered none since this one began, the server hangs and is started again.
             link.broken = link.broken or link.last_answer < began
             raise
         link.last_answer = asyncio.get_running_loop().time()
         return ToolResponse(text=_text(result), is_error=bool(result.is_error))
 
     async def release(self, **kwargs: Any) -> None:
-        """Close a connection of its own; shared ones stay."""
+        """Close the tool's own connection; shared ones stay open."""
         if self._own_scope is not None:
             await self._own_scope.close()
             self._own_scope = None
@@ -125,7 +127,7 @@ async def _open(name: str, server: JsonDict, timeout_s: float, errors: TextIO | 
     """Start a server or connect to it.
 
     Raises:
-        ToolServiceError: it does not come up in time.
+        ToolServiceError: the server cannot be reached, or not in time.
     """
     from mcp import Client, MCPError
 
@@ -159,7 +161,7 @@ async def _transport(server: JsonDict, stack: AsyncExitStack, errors: TextIO | N
 
 
 async def _list_tools(name: str, server: JsonDict, timeout_s: float) -> list[Tool]:
-    """Every page of a server's tools."""
+    """The tools of a server, from all pages of its list."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         tools: list[Tool] = []
         try:
@@ -174,11 +176,11 @@ async def _list_tools(name: str, server: JsonDict, timeout_s: float) -> list[Too
         except (ToolServiceError, TimeoutError) as error:
             errors.seek(0)
             said = errors.read().strip()[-_SHOWN:]
-            raise PluginError(f"{error}{f'; it wrote: {said}' if said else ''}") from error
+            raise PluginError(f"{error}{f'; its error output ends with: {said}' if said else ''}") from error
 
 
 def _in_own_loop(function: Any, *arguments: Any) -> Any:
-    """Run a coroutine function to its end in a thread, so that it works with and without a running event loop."""
+    """Run a coroutine function in a thread of its own, so that it works with and without a running event loop."""
     outcome: dict[str, Any] = {}
 
     def run() -> None:
@@ -201,7 +203,9 @@ def _check_server(name: str, server: Any) -> None:
     default = "stdio" if "command" in server else "http"
     transport = server.get("type", server.get("transport", default))
     if transport not in _TRANSPORTS:
-        raise PluginError(f"MCP server '{name}': transport '{transport}'.{suggest(str(transport), _TRANSPORTS)}")
+        raise PluginError(
+            f"MCP server '{name}': unknown transport '{transport}'.{suggest(str(transport), _TRANSPORTS)}"
+        )
     known = (*_TRANSPORTS[transport], "type", "transport")
     for key in server:
         if key not in known:
@@ -214,7 +218,7 @@ def _schema(tool: Tool) -> JsonDict:
 
 
 def _text(result: CallToolResult) -> str:
-    """The text of an answer; what a text model cannot read is named."""
+    """The text of an answer; parts that a text model cannot read are named by their type, such as `[image]`."""
     parts = []
     for block in result.content:
         text = getattr(block, "text", None) or getattr(getattr(block, "resource", None), "text", None)

@@ -1,4 +1,4 @@
-"""Python: runs the model's code in a sandbox service, once per call or in a session that lasts the trajectory."""
+"""Python: runs the model's code in a sandbox service, each call alone or all in one session per trajectory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _FENCED = re.compile(r"\s*```[\w+-]*\r?\n(.*?)\r?\n?```\s*", re.DOTALL)
 
 
 class Python(BaseTool):
-    """Runs code. What it prints, its errors included, is the answer; a sandbox that fails is never one (R9).
+    """Runs code. The model reads its output and its errors; a failure of the sandbox is an error of the run instead.
 
     Args:
-        config: `sandbox_url` (needed), `language` (python), `run_timeout_s` (10), `compile_timeout_s` (10),
+        config: `sandbox_url` (required), `language` (python), `run_timeout_s` (10), `compile_timeout_s` (10),
             `memory_limit_mb` (-1: the service's default), `session` (false; true: variables live as long as the
             trajectory), `retries` (3), `backoff_s` (0.5, doubled at each retry), `headers`.
         tool_schema: None: the built-in one.
 
-    A row's `create_kwargs.files` are put beside the code (base64 by path), its `execute_kwargs.stdin` is what the code
-    reads; both need `session: false`.
+    A row's `create_kwargs.files` (base64 by path) are written into the code's folder, and its `execute_kwargs.stdin` is
+    the code's standard input; both need `session: false`.
     """
 
     config_aliases: ClassVar[Mapping[str, str]] = {
@@ -63,7 +63,7 @@ class Python(BaseTool):
         }
 
     async def create(self, **create_kwargs: Any) -> None:
-        """Keep the row's files. A session starts with the first call, so that trajectories without one need none."""
+        """Keep the row's files. A session starts at the first call: a trajectory without calls needs none."""
         self._sandbox.service.scope = self.scope
         self._files = dict(create_kwargs.get("files") or {})
 
@@ -71,7 +71,7 @@ class Python(BaseTool):
         """Run one piece of code.
 
         Raises:
-            ToolServiceError: the sandbox could not run it, after retries (R9).
+            ToolServiceError: the sandbox could not run it, after retries.
         """
         code = str(arguments["code"])
         fenced = _FENCED.fullmatch(code)
@@ -96,7 +96,7 @@ class Python(BaseTool):
             await self._sandbox.service.aclose()
 
     async def _run_in_session(self, code: str) -> RunResult:
-        """Calls of one turn share the session's variables, so they run in the order in which they were written."""
+        """Run code in the session. Calls of one turn share its variables, so they run one after another, in order."""
         async with self._one_at_a_time:
             if self._session is None:
                 self._session = await self._sandbox.open_session()
@@ -104,7 +104,7 @@ class Python(BaseTool):
 
 
 def describe(result: RunResult, run_timeout_s: float) -> str:
-    """What the model reads: the output, then the errors, then why it ended if not by itself."""
+    """The text for the model: the output, then the errors, then why the code was stopped or failed."""
     parts = [result.stdout.rstrip("\n"), result.stderr.rstrip("\n")]
     if result.timed_out:
         parts.append(f"Stopped: it ran longer than {run_timeout_s:g} s.")

@@ -1,4 +1,4 @@
-"""Search: a client of the retrieval protocol (`POST /retrieve`), with retries and documents shown as you like."""
+"""Search: a client of the retrieval protocol (`POST /retrieve`), with retries and a configurable document format."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _QUERY_FIELDS = ("query", "documents")
 _ORDERS = ("best_first", "best_last")
 _MAX_QUERIES = 16
 _MAX_QUERY_CHARS = 16_384
-"""What `agentrl serve retrieval` allows."""
+"""The limit of `agentrl serve retrieval`."""
 
 
 class Search(BaseTool):
     """Asks a retrieval service for documents.
 
     Args:
-        config: the service: `retrieval_service_url` (needed), `topk` (3; null: the service's own number),
+        config: the service: `retrieval_service_url` (required), `topk` (3; null: the service's default),
             `return_scores` (true), `request_timeout_s` (10), `retries` (3), `backoff_s` (0.5, doubled at each retry),
-            `headers`, `max_query_chars` (16384, as the service allows; a longer query is the model's mistake). What the
-            model reads: `document_template` (fields `{number} {title} {body} {contents} {score} {id} {query}`),
-            `query_template` (`{query} {documents}`), `order` (best_first or best_last),
-            `max_documents` of one query (null: all), `max_document_chars` (null: all), `empty_text`.
+            `headers`, `max_query_chars` (16384, the service's limit; a longer query is an error for the model). The
+            text for the model: `document_template` (fields `{number} {title} {body} {contents} {score} {id} {query}`),
+            `query_template` (`{query} {documents}`), `order` (best_first or best_last), `max_documents` of one query
+            (null: all), `max_document_chars` (null: all), `empty_text`.
         tool_schema: None: the built-in one.
     """
 
@@ -87,14 +87,14 @@ class Search(BaseTool):
         """Retrieve documents for all queries in one request.
 
         Raises:
-            ToolServiceError: the service failed after its retries, or answered something else (R9).
+            ToolServiceError: the service failed after all retries, or its answer does not fit the request.
         """
         queries = _queries(arguments)
         if not queries:
             return ToolResponse(text="search was not run: give `query_list`, a list of queries", is_error=True)
         longest = max(map(len, queries))
         if longest > self._max_query_chars:
-            allowed = f"a query has {longest} characters, and may have {self._max_query_chars}"
+            allowed = f"a query has {longest} characters; at most {self._max_query_chars} are allowed"
             return ToolResponse(text=f"search was not run: {allowed}", is_error=True)
         self._service.scope = self.scope
         body = {"queries": queries, "topk": self._topk, "return_scores": self._with_scores}
@@ -110,18 +110,18 @@ class Search(BaseTool):
         return ToolResponse(text=text, metrics={"documents": float(sum(map(len, results)))})
 
     async def release(self, **kwargs: Any) -> None:
-        """Close connections of its own."""
+        """Close the tool's own connections."""
         await self._service.aclose()
 
 
 class Documents:
-    """Turns the documents of one query into what the model reads.
+    """Turns the documents of one query into the text for the model.
 
     Args:
         config: see `Search`.
 
     Raises:
-        ValueError: a template with an unknown field, or an unknown order.
+        ValueError: a template has an unknown field, or the order is unknown.
     """
 
     def __init__(self, config: JsonDict) -> None:
@@ -180,4 +180,4 @@ def _check_template(key: str, template: str, known: Iterable[str]) -> None:
         raise ValueError(f"`config.{key}`: {error}; write {{{{ for a brace") from error
     for name in fields:
         if name not in known:
-            raise ValueError(f"`config.{key}`: there is no field {{{name}}}.{suggest(name, known)}")
+            raise ValueError(f"`config.{key}`: unknown field {{{name}}}.{suggest(name, known)}")

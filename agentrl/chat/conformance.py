@@ -19,13 +19,13 @@ _THOUGHT = "I add one."
 
 
 class TemplateVerdict(StrEnum):
-    """How good news a line is."""
+    """How a line of the table rates the template."""
 
     OK = "ok"
     NOTE = "note"
-    """The template works, and there is something to know."""
+    """The template works, with a limit that the user should know."""
     UNUSABLE = "unusable"
-    """A run as asked for cannot work with this template."""
+    """The run that was asked for cannot work with this template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ConformanceLine:
 
 @dataclass(frozen=True, slots=True)
 class Conformance:
-    """The table, and where the template rewrites what was said."""
+    """The table, and where the template rewrites earlier turns."""
 
     lines: tuple[ConformanceLine, ...]
     report: TemplateReport
@@ -55,7 +55,7 @@ def conformance(renderer: ChatRenderer, tools: Sequence[JsonDict] | None = None)
 
     Args:
         renderer: tokenizer and template.
-        tools: schemas that a run would offer, which must then work; None: a neutral tool, which need not.
+        tools: schemas that a run would offer, which then must work; None: a neutral tool, which may fail.
     """
     report = probe_template(renderer, tools or [ANY_TOOL])
     if report.refused:
@@ -84,9 +84,7 @@ def _prefix(report: TemplateReport) -> ConformanceLine:
 def _end_of_turn(renderer: ChatRenderer) -> ConformanceLine:
     ids, topic = renderer.turn_end_ids, "end of turn"
     if not ids:
-        return ConformanceLine(
-            topic, TemplateVerdict.OK, "none of its own: the marker of whoever speaks next ends a turn"
-        )
+        return ConformanceLine(topic, TemplateVerdict.OK, "none of its own: the marker of the next role ends a turn")
     text = f"{renderer.encoder.decode(ids)!r} ({', '.join(map(str, ids))})"
     others = sorted(renderer.stop_token_ids - {ids[-1]})
     if others:
@@ -94,11 +92,13 @@ def _end_of_turn(renderer: ChatRenderer) -> ConformanceLine:
         text += f"; other stop ids: {named}"
     if ids[-1] in renderer.stop_token_ids or _last_turn_stops(renderer):
         return ConformanceLine(topic, TemplateVerdict.OK, text)
-    return ConformanceLine(topic, TemplateVerdict.NOTE, text + "; it is no stop id: add it to `rollout.stop_token_ids`")
+    return ConformanceLine(
+        topic, TemplateVerdict.NOTE, text + "; it is not a stop id: add it to `rollout.stop_token_ids`"
+    )
 
 
 def _last_turn_stops(renderer: ChatRenderer) -> bool:
-    """Whether a conversation's last turn holds a stop id, as gpt-oss ends it otherwise than the earlier ones."""
+    """Whether a conversation's last turn holds a stop id. gpt-oss ends it differently from earlier turns."""
     prompt = renderer.render_prompt([_QUESTION])
     ids = renderer.render([_QUESTION, {"role": "assistant", "content": "Let me see."}])
     return bool(renderer.stop_token_ids & set(ids[len(prompt) :]))
@@ -118,7 +118,7 @@ def _tools(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> Iterator
     hidden = [name for tool in offered if (name := str(tool["function"]["name"])) not in text]
     if hidden:
         names = f" ({', '.join(hidden)})" if tools else ""
-        yield ConformanceLine("tools shown", fatal, f"no: the prompt leaves out the tools that a run offers{names}")
+        yield ConformanceLine("tools shown", fatal, f"no: the prompt omits the tools that a run offers{names}")
     else:
         yield ConformanceLine("tools shown", TemplateVerdict.OK, "yes")
     try:
@@ -136,7 +136,7 @@ def _tools(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> Iterator
 
 
 def _thinking(renderer: ChatRenderer) -> ConformanceLine:
-    """What becomes of the thinking of an earlier turn."""
+    """What happens to the thinking of an earlier turn."""
     topic = "thinking"
     turn: Message = {"role": "assistant", "content": f"<think>\n{_THOUGHT}\n</think>\n\nIt is 42."}
     if _THOUGHT not in _text(renderer, [_QUESTION, turn, _AGAIN]):

@@ -1,10 +1,9 @@
-"""Text to ids without injection: what looks like a special token inside a message stays ordinary text.
+"""Text to ids without injection: text inside a message that looks like a special token stays ordinary text.
 
 A chat template writes special tokens as text (`<|im_end|>`), and so may a user or a tool. `TextEncoder.protect` hides
-the look-alikes of messages behind markers before the template runs, and the beginnings of one at the end of a text,
-which the next text could complete; whatever special token the rendered text still
-shows is the template's own. `TextEncoder.encode` cuts the text there, puts the hidden text back and encodes it as
-plain text.
+the look-alikes in messages behind markers before the template runs. It also hides the beginning of one at the end of a
+text (`<|im_`), which the next text could complete. Every special token that the rendered text still shows is the
+template's own. `TextEncoder.encode` splits the text there, puts the hidden text back and encodes it as plain text.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 
 _CACHED_PIECE = 8192
 _CACHED_PIECES = 1024
-"""The ids of so many pieces, each up to so many characters, are kept: a template's scaffold repeats in every turn, a
-system message with its tools in every row, a prompt in every rollout of its group."""
+"""At most this many pieces of at most `_CACHED_PIECE` characters keep their ids: a template's scaffold repeats in every
+turn, a system message with its tools in every row, a prompt in every rollout of its group."""
 
 _TURN_TAGS = re.compile(r"(</?(?:think|tool_call)>)")
-"""Tags that a model writes inside its turn; some vocabularies hold them as special tokens."""
+"""Tags that a model writes inside its turn. In some vocabularies they are special tokens."""
 
 
 class TextEncoder:
@@ -44,8 +43,8 @@ class TextEncoder:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise TemplateError(
-                f"{type(tokenizer).__name__} of {tokenizer.name_or_path or 'this model'} is a slow tokenizer, "
-                "and agentrl needs a fast one (with a `tokenizer.json`)"
+                f"{type(tokenizer).__name__} of {tokenizer.name_or_path or 'this model'} is a slow tokenizer; "
+                "agentrl needs a fast one (with a `tokenizer.json`)"
             )
         self._backend = backend
         self._lock = Lock()
@@ -55,6 +54,8 @@ class TextEncoder:
         self.special_id_set = frozenset(self.special_ids.values())
         names = sorted(self.special_ids, key=len, reverse=True)
         self._special = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else re.compile("(?!)()")
+        # <|im_end|> -> "<", "<|", "<|i", ... A special token that begins with a letter or digit is left out: every text
+        # that ends in that character would have to be hidden.
         self._beginnings = {name[:size] for name in names if not name[0].isalnum() for size in range(1, len(name))}
         self._first_chars = {beginning[0] for beginning in self._beginnings}
         self._longest = max(map(len, names), default=0)
@@ -68,7 +69,7 @@ class TextEncoder:
         self._by_piece = plain_flags and self._pieces_are_exact()
 
     def protect_turn(self, text: str, vault: list[str]) -> str:
-        """`protect` for what an assistant said: thinking and call tags stay, since templates look for them there."""
+        """`protect` for an assistant's text: thinking and call tags stay, because templates look for them there."""
         pieces = _TURN_TAGS.split(text)
         return "".join(self.protect(piece, vault) if index % 2 == 0 else piece for index, piece in enumerate(pieces))
 
@@ -77,8 +78,9 @@ class TextEncoder:
 
         Args:
             value: strings, mappings, lists of them; anything else is passed through.
-            vault: receives what the markers stand for; `encode` needs it.
+            vault: receives the text that the markers stand for; `encode` needs it.
         """
+        # "say <|im_end|> now <|im_" -> "say Hidden3f..N0E now Hidden3f..N1E", vault ["<|im_end|>", "<|im_"].
         if isinstance(value, str):
             hidden = self._special.sub(lambda match: self._hide(match[0], vault), value)
             begun = self._begun(hidden)
@@ -90,9 +92,10 @@ class TextEncoder:
         return value
 
     def encode(self, text: str, vault: list[str]) -> list[int]:
-        """Ids of rendered text: its special tokens become their ids, what `vault` hides becomes plain text."""
+        """Ids of rendered text: its special tokens become their ids, the text hidden in `vault` becomes plain text."""
         if not vault and not self._by_piece:
             return self._encode_whole(text)
+        # `split` with a capturing group alternates: even places are text, odd ones special tokens.
         ids: list[int] = []
         run = ""
         for index, piece in enumerate(self._special.split(text)):
@@ -100,7 +103,7 @@ class TextEncoder:
                 ids += self._encode_whole(run) + self.encode_plain(self._restore(piece, vault))
                 run = ""
             elif not self._by_piece:
-                run += piece  # the tokenizer looks across special tokens: give it the longest run it may see whole
+                run += piece  # this tokenizer looks across special tokens: give it the longest run without hidden text
             elif index % 2:
                 ids.append(self.special_ids[piece])
             elif piece:
@@ -111,6 +114,7 @@ class TextEncoder:
         """Ids of text in which nothing is a special token."""
         if not self._special.search(text):
             return self._encode_whole(text)
+        # The setting belongs to the shared backend, so a second thread must not encode while it is changed.
         with self._lock:
             self._backend.encode_special_tokens = True
             try:
@@ -119,7 +123,7 @@ class TextEncoder:
                 self._backend.encode_special_tokens = False
 
     def first_special(self, text: str, among: frozenset[int] | None = None) -> tuple[str, int] | None:
-        """The first special token of rendered text, as text and id; None where it shows none of `among`."""
+        """The first special token in rendered text (one of `among`, if given), as text and id; None if not found."""
         for match in self._special.finditer(text):
             token = self.special_ids[match[0]]
             if among is None or token in among:
@@ -138,7 +142,7 @@ class TextEncoder:
         return list(self._backend.encode(text, add_special_tokens=False).ids) if text else []
 
     def _begun(self, text: str) -> int:
-        """Length of a special token's beginning at the end of a text: what the template puts next may complete it."""
+        """Length of a special token's beginning at the end of a text: the text that follows may complete it."""
         end = text[-self._longest :] if self._by_piece else ""
         if not any(char in end for char in self._first_chars):
             return 0

@@ -30,7 +30,7 @@ _PROBE_TEXTS = (
     "你好，世界 привет мир ☃ 👩‍🔬",
     "snake_case camelCase HTTPServer x**2/(y-1)!=0",
 )
-"""Texts that tokenizers with other rules for spaces, digits, contractions or letters cut otherwise."""
+"""Texts that tokenizers split differently when their rules for spaces, digits, contractions or letters differ."""
 
 
 def load_renderer(
@@ -46,7 +46,7 @@ def load_renderer(
 
     Args:
         model_path: Hugging Face folder of the model.
-        tokenizer_path: folder of the tokenizer, where it is not the model's.
+        tokenizer_path: folder of the tokenizer, if it is not the model's.
         chat_template: Jinja text, or the path of a `.jinja` file; None: the tokenizer's own.
         chat_template_kwargs: variables for the template.
         stop_token_ids: ids that end a turn besides those of the model's configuration.
@@ -60,7 +60,7 @@ def load_renderer(
         raise TemplateError("no model given: set `actor_rollout_ref.model.path` to a Hugging Face folder")
     looks_like_hub_name = source.count("/") <= 1 and source[0] not in "./~"
     if not Path(source).expanduser().is_dir() and not looks_like_hub_name:
-        raise TemplateError(f"cannot load a tokenizer from {source}: there is no such folder")
+        raise TemplateError(f"cannot load a tokenizer from {source}: no such folder")
     try:
         tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
@@ -79,12 +79,12 @@ def load_renderer(
 def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder, with the ids that its `tokenizer.json` gives.
 
-    transformers chooses a class by the model's type, and some classes bring rules of their own for cutting text into
-    pieces, whatever `tokenizer.json` says (a Qwen2 model with another tokenizer). The model was trained with the file.
+    transformers chooses a class by the model's type, and some classes split text by rules of their own, whatever
+    `tokenizer.json` says (a Qwen2 model with another tokenizer). The model was trained with the file.
 
     Raises:
-        OSError: no tokenizer is there.
-        ValueError: it cannot be read.
+        OSError: the folder holds no tokenizer.
+        ValueError: the tokenizer cannot be read.
     """
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -100,13 +100,13 @@ def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> PreTraine
     plain: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(source)
     if _first_other(plain, original) is not None:
         LOG.warning(
-            "the tokenizer of %s gives other ids than its tokenizer.json, for example for %r: were the model's own "
-            "settings changed?",
+            "the tokenizer of %s gives different ids from its tokenizer.json, for example for %r: were the model's "
+            "own settings changed?",
             *(source, text),
         )
         return tokenizer
     LOG.info(
-        "%s: the class %s would cut text (such as %r) otherwise than tokenizer.json does; agentrl goes by "
+        "%s: the class %s would split text (such as %r) differently from tokenizer.json; agentrl follows "
         "tokenizer.json, which the model was trained with",
         *(source, type(tokenizer).__name__, text),
     )
@@ -149,7 +149,7 @@ def _model_config(folder: Path) -> dict[str, Any]:
 
 
 def _check_vocabulary(tokenizer: Any, source: str, model_path: str) -> int | None:
-    """Number of ids that the model knows; every id of the tokenizer must be one of them."""
+    """The number of ids that the model knows; the tokenizer may make no others."""
     known = _model_config(Path(model_path)).get("vocab_size")
     if not isinstance(known, int):
         return None
@@ -158,7 +158,7 @@ def _check_vocabulary(tokenizer: Any, source: str, model_path: str) -> int | Non
     if ids[token] >= known:
         raise TemplateError(
             f"vocabulary mismatch: the tokenizer of {source} makes ids up to {ids[token]} ({token!r}), but the model "
-            f"in {model_path} knows {known} ids (`vocab_size`): use the tokenizer that belongs to the model"
+            f"in {model_path} knows {known} ids (`vocab_size`): use the model's own tokenizer"
         )
     return known
 

@@ -1,4 +1,4 @@
-"""R11: find out at the start whether a chat template rewrites earlier turns, and say what that means."""
+"""Finds out when a run starts whether a chat template rewrites earlier turns, and says what that means."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PLAIN = "Let me see: it is 41."
 _THOUGHT = f"{_THINK}I add one.\n</think>\n\nIt is 42."
 _QUESTION: Message = {"role": "user", "content": "What is 41 + 1?"}
 _AROUND = 12
-"""So many tokens before a difference are shown, and half as many after it."""
+"""Tokens shown before a difference; half as many are shown after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where the token stream and the canonical rendering of the same conversation part."""
+    """Where the token stream and the canonical rendering of the same conversation diverge."""
 
     after: str
     """Role of the message that follows the rewritten turn: `tool` or `user`."""
@@ -38,9 +38,9 @@ class Difference:
     canonical_text: str = ""
     """Text around it in the rendering."""
     calls: bool = False
-    """True when the turn holds tool calls, as a structure."""
+    """True when the turn holds structured tool calls."""
     in_prompt: bool = False
-    """True when the token stands before the turn: the template moves the tools, for example."""
+    """True when the token comes before the turn, for example because the template moves the tools."""
 
     @property
     def turn(self) -> str:
@@ -73,27 +73,27 @@ class TemplateReport:
 
     @property
     def message(self) -> str:
-        """What a user should know; empty when all is well."""
+        """What a user should know; empty when there is nothing to report."""
         lines = [*self.warnings, *self.refused]
         for diff in self.differences:
             lines.append(
                 f"The chat template of {self.template} does not preserve prefixes: when a {diff.after} message follows "
-                f"{diff.turn}, token {diff.position} is {diff.canonical_token!r} in its rendering, where the model had "
+                f"{diff.turn}, token {diff.position} is {diff.canonical_token!r} in its rendering, but the model had "
                 f"{diff.stream_token!r}. agentrl never rewrites what was sampled: each turn is generated after, and "
-                "trained on, exactly the tokens the model saw; a server that renders the conversation anew would show "
-                "it other tokens."
+                "trained on, exactly the tokens the model saw. A server that renders the whole conversation again "
+                "would show it different tokens."
             )
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class _Play:
-    """An assistant turn, and the ids that a model samples to write it."""
+    """An assistant turn, and the ids that a model would sample to write it."""
 
     turn: Message
     sampled: list[int]
     again: bool = True
-    """Whether it can be the next turn too, and be compared there."""
+    """Whether it can also be the next turn, and be compared there."""
 
 
 def probe_template(
@@ -116,7 +116,7 @@ def probe_template(
         except TemplateError as error:
             refused.append(str(error))
             continue
-        # What wants the calls of a turn as a structure has no canonical text to compare a plain turn with.
+        # A template that needs structured calls before a result cannot render a plain turn there: nothing to compare.
         plain = not renderer.tails.following(role, bool(tools)).form.has_calls
         calls = [play for play in [_natural_call(renderer, tools, name)] if play and role == "tool"]
         for play in [*(plays if plain else []), *calls]:
@@ -149,8 +149,8 @@ def _following(role: str, name: str) -> list[Message]:
 def _natural_answers(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -> list[_Play]:
     """Answers that a model would give after this generation prompt, each with the ids that it would sample.
 
-    The template shows them: what it writes between the generation prompt and the end of the turn (a channel, an empty
-    thought, the text). An answer that it opens otherwise than the generation prompt does is not one the model gives.
+    The ids are what the template writes between the generation prompt and the end of the turn (a channel, an empty
+    thought, the text). An answer that does not begin as the generation prompt does is not one that the model gives.
     A template that drops thoughts even from the last turn cannot show them; then the text is taken as it is. Where the
     template adds an empty thought, the model may also answer without one.
     """
@@ -175,7 +175,7 @@ def _natural_answers(renderer: ChatRenderer, tools: Sequence[JsonDict] | None) -
 
 
 def _natural_call(renderer: ChatRenderer, tools: Sequence[JsonDict] | None, name: str) -> _Play | None:
-    """A call as the template writes it; None where it does not write calls, or opens them as no model would."""
+    """A call as the template writes it; None if it writes no calls or begins them unlike the generation prompt."""
     try:
         follows = renderer.tails.following("tool", bool(tools))
         arguments: Any = {"x": "41 + 1"}
@@ -204,6 +204,7 @@ def _compare(
     tools: Sequence[JsonDict] | None,
 ) -> Difference | None:
     """First difference between stream and canonical rendering of question, turn, `following` and the turn again."""
+    # Two different end-of-turn ids at the same place are no difference: the sampled stop id stands for the template's.
     delta = renderer.delta(following, sampled_ids=play.sampled, tools=tools)
     stream = [*renderer.render_prompt([_QUESTION], tools), *play.sampled, *delta]
     canonical = _canonical(renderer, play, following, tools)
@@ -231,7 +232,7 @@ def _compare(
 def _canonical(
     renderer: ChatRenderer, play: _Play, following: Sequence[Message], tools: Sequence[JsonDict] | None
 ) -> list[int]:
-    """Canonical ids; none where the template refuses the conversation (a result after a turn without calls)."""
+    """Canonical ids; empty when the template refuses the conversation (a result after a turn without calls)."""
     conversation = [_QUESTION, play.turn, *following]
     try:
         if play.again:
@@ -242,7 +243,7 @@ def _canonical(
 
 
 def _warnings(renderer: ChatRenderer) -> list[str]:
-    """A model whose turns never end: no stop id follows the content of a last turn."""
+    """Warns of a model whose turns never end: no stop id follows the content of a last turn."""
     prompt = renderer.render_prompt([_QUESTION])
     ids = renderer.render([_QUESTION, {"role": "assistant", "content": _PLAIN}])
     end = renderer.turn_end_ids[-1:]
@@ -250,6 +251,6 @@ def _warnings(renderer: ChatRenderer) -> list[str]:
         return []
     return [
         f"The chat template of {renderer.name} ends a turn with {renderer.encoder.decode(end)!r} (id {end[0]}), "
-        f"which is not among the model's stop ids {sorted(renderer.stop_token_ids)}: generation will run on. Add it to "
-        "`actor_rollout_ref.rollout.stop_token_ids`."
+        f"which is not among the model's stop ids {sorted(renderer.stop_token_ids)}: generation will not stop there. "
+        "Add it to `actor_rollout_ref.rollout.stop_token_ids`."
     ]

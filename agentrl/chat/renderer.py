@@ -1,4 +1,4 @@
-"""Messages to token ids: whole prompts, and the ids between a sampled turn and the next one (rules R3, R4, R11)."""
+"""Messages to token ids: whole prompts, and the ids between a sampled turn and the next one (docs/token_rules.md)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 _KEPT_PROMPTS = 256
 _KEPT_TAILS = 1024
 _KEPT_TAIL = 4096
-"""Longer tool results, in tokens, hardly repeat and would fill the memory."""
+"""In tokens. Longer tool results rarely repeat and would fill the memory."""
 _TEMPLATE_FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""What Python raises inside a template that expects messages of another shape."""
+"""Errors that Python raises inside a template that expects messages of another shape."""
 
 
 class ChatRenderer:
@@ -113,10 +113,14 @@ class ChatRenderer:
     def delta(
         self, messages: Sequence[Message], *, sampled_ids: Sequence[int], tools: Sequence[JsonDict] | None = None
     ) -> list[int]:
-        """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4).
+        r"""Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt.
 
-        The rollouts of a group often read the same: the feedback of an interaction, the result of a call.
+        Example (ChatML): the turn ends in `<|im_end|>`, a tool answers `42`. The result is the ids of
+        `\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n`: the newline after `<|im_end|>` is the template's.
+        A turn that was stopped before `<|im_end|>` gets that id too.
         """
+        # The tail depends on the messages alone, and the rollouts of a group often read the same ones (the feedback of
+        # an interaction, the result of a call). Only how much of it was sampled depends on the turn.
         key = _key(messages, tools)
         kept = self._tails.get(key) if key else None
         if kept is None:
@@ -127,12 +131,12 @@ class ChatRenderer:
         return tail[self._already_sampled(tail, sampled_ids, end) :]
 
     def encode_text(self, text: str, *, starts: bool = False) -> list[int]:
-        """Ids of plain text, special look-alikes too; with `starts` behind the token that the tokenizer begins with."""
+        """Ids of plain text, look-alikes of special tokens included; `starts`: after the token that begins a text."""
         ids, bos = self.encoder.encode_plain(text), self.tokenizer.bos_token_id
         return [bos, *ids] if starts and bos is not None and self.tokenizer("").input_ids[:1] == [bos] else ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of sampled ids, without the stop id at its end; other special tokens are kept."""
+        """Text of sampled ids without the stop id at the end; other special tokens are kept."""
         kept = list(ids)
         if kept and kept[-1] in self._stop_ids:
             kept.pop()
@@ -141,13 +145,13 @@ class ChatRenderer:
     def _tail(
         self, messages: Sequence[Message], tools: Sequence[JsonDict] | None
     ) -> tuple[array[int], tuple[int, ...]]:
-        """Ids behind the content of a turn that `messages` answer, and those among them that end the turn."""
+        """Ids after the content of a turn that `messages` answer, and those among them that end the turn."""
         hidden_tools, vault = self._protect_tools(tools)
         text, follows = self.tails.render(self._protect(messages, vault), hidden_tools)
         return array("I", self.encoder.encode(text, vault)), follows.end_ids
 
     def _protect_tools(self, tools: Sequence[JsonDict] | None) -> tuple[list[JsonDict] | None, list[str]]:
-        """Schemas without look-alikes, and a vault that begins with those: they are the same in every turn of a run."""
+        """Schemas without look-alikes, and a vault that begins with those look-alikes; the same in every turn."""
         if not tools:
             return None, []
         key = orjson.dumps(tools)
@@ -189,12 +193,17 @@ class ChatRenderer:
             ) from error
 
     def _already_sampled(self, tail: list[int], sampled: Sequence[int], end: tuple[int, ...]) -> int:
-        """How many ids at the front of `tail` the sampled turn holds at its end (R4)."""
+        """How many ids at the front of `tail` the sampled turn already ends with."""
+        # With tail = [END, NL, START, ...]:
+        #   sampled [..., END]      -> 1: the template's END was sampled, append from NL on
+        #   sampled [..., END, NL]  -> 2 where the model also sampled the newline and no stop id ended the turn at END
+        #   sampled [..., OTHER]    -> 1 if OTHER is a stop id: the engine stopped there, so it takes END's place
+        #   sampled [..., x]        -> 0: the turn was cut, END is missing and comes with the tail
         if not sampled:
             return 0
         last = sampled[-1]
         if end and (last in self._stop_ids or last == end[-1]) and tuple(tail[: len(end)]) == end:
-            return len(end)  # any stop id stands for the template's own end of turn
+            return len(end)
         for length in range(min(len(tail), len(sampled)), 0, -1):
             if tail[length - 1] == last and tail[:length] == list(sampled[-length:]):
                 return length
@@ -202,7 +211,7 @@ class ChatRenderer:
 
 
 def _key(messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> bytes | None:
-    """Under which ids of these are kept; None where they hold what is not JSON, such as an image."""
+    """The cache key of messages and tools; None when they hold values that JSON cannot, such as images."""
     try:
         return blake2b(orjson.dumps([messages, tools]), digest_size=16).digest()
     except TypeError:

@@ -1,9 +1,9 @@
-"""What a chat template puts after the content of an assistant turn, found by rendering neutral conversations (R4).
+"""What a chat template puts after the content of an assistant turn, found by rendering neutral conversations.
 
 A template may write a turn that a tool message answers in its own way: gpt-oss ends it differently, Gemma lets the
 result continue it, others refuse a result without its call. `TurnTails` therefore finds out, for each role that may
-speak next, which form of assistant turn to stand in for the sampled one (`TurnForm`), and where in the rendering the
-end-of-turn scaffold begins (`Following`). Nothing here knows a model family.
+speak next, which form of assistant turn can stand in for the sampled one (`TurnForm`), and where in the rendering the
+end-of-turn scaffold begins (`Following`). Nothing here knows a model family. The rules: docs/token_rules.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentrl.errors import TemplateError
 from agentrl.types import JsonDict, Message
 
 NEUTRAL = f"NeutralTurnOfTheAssistant{secrets.token_hex(8)}"
-"""Stands in for the sampled turn: its text never enters a rendering (R4). No tool and no user can know it."""
+"""Stands in for the sampled turn, whose own text never enters a rendering. Random, so no tool or user can guess it."""
 SHOWN = "NeutralAnswerToTheAssistant"
 _ALSO_SHOWN = "NeutralSecondAnswer"
 USER: Message = {"role": "user", "content": "NeutralQuestionOfTheUser"}
@@ -47,9 +47,9 @@ class TurnForm:
 
     has_calls: bool = False
     as_text: bool = False
-    """Arguments of its calls are a string of JSON."""
+    """The arguments of its calls are a JSON string, not an object."""
     single: bool = False
-    """One call, however many results follow."""
+    """It has one call, however many results follow."""
 
     def turn(self, answers: Sequence[Message], *, empty: bool = False) -> Message:
         """An assistant turn that the leading tool messages of `answers` answer; `empty`: without arguments."""
@@ -80,16 +80,18 @@ class Following:
 
     form: TurnForm
     closer: str = ""
-    """What closes the neutral call's arguments."""
+    """The text that closes the neutral call's arguments."""
     cut: str = ""
-    """Where the end-of-turn scaffold begins after that; empty: at once."""
+    """The text with which the end-of-turn scaffold begins after that; empty: immediately."""
     end_ids: tuple[int, ...] = ()
-    """What ends the turn; empty where the message's own marker does (GLM)."""
+    """Ids that end the turn; empty where the next message's own marker ends it (GLM)."""
     tools_matter: bool = False
     """Whether what follows a turn depends on the offered tools."""
 
     def tail_of(self, rendered: str) -> str:
         """What follows the content of the neutral turn; what closes a call's own syntax is left out."""
+        # gpt-oss renders a call and its result as `..."NEUTRAL"}<|call|><|start|>functions.f ... 42<|end|>...`. With
+        # closer `"` and cut `<|call|>` the tail is `<|call|><|start|>functions.f ...`: the model has sampled the `"}`.
         tail = rendered.rpartition(NEUTRAL)[2].removeprefix(self.closer)
         return tail[max(tail.find(self.cut), 0) :]
 
@@ -114,14 +116,14 @@ class TurnTails:
         self._name = name
         self._found: dict[tuple[str, bool], Following] = {}
         self.separator = ""
-        """What stands between the end of a turn and whatever follows it."""
+        """The text between the end of a turn and whatever follows it."""
         self.turn_end_ids, self._turn_end = self._find_turn_end()
 
     def render(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> tuple[str, Following]:
-        """Text that follows the content of a turn which `messages` answer, up to the next generation prompt.
+        """Text between the content of a turn that `messages` answer and the next generation, prompt included.
 
         Raises:
-            TemplateError: the template cannot show them there.
+            TemplateError: the template cannot show the messages there.
         """
         if not messages:
             return self._plain_tail([], True), Following(_PLAIN, end_ids=tuple(self.turn_end_ids))
@@ -132,17 +134,19 @@ class TurnTails:
         except TemplateError:
             if messages[0]["role"] != "tool":
                 raise
+        # A template that refuses results often wants more than an environment gives: first a name and a call id for
+        # each (Mistral), then a turn with one call instead of one call per result (Llama 3 allows one call a turn).
         named = self._with_call_ids(follows, messages, offered)
         try:
             return self._render(follows, named, offered), follows
-        except TemplateError:  # several results, and it allows one call
+        except TemplateError:
             return self._render(replace(follows, form=replace(follows.form, single=True)), named, offered), follows
 
     def following(self, role: str, with_tools: bool = False) -> Following:
         """How messages of this role follow a turn.
 
         Raises:
-            TemplateError: they cannot; the model could never read them.
+            TemplateError: the template cannot show them, so the model could never read them.
         """
         key = (role, with_tools)
         if key not in self._found:
@@ -155,7 +159,7 @@ class TurnTails:
     def _with_call_ids(
         self, follows: Following, messages: Sequence[Message], tools: Sequence[JsonDict] | None
     ) -> list[Message]:
-        """The same messages; those that the template refuses alone get a name and a call id of its kind (Mistral)."""
+        """The same messages; each that the template refuses on its own gets a name and a call id (Mistral)."""
         named = []
         for index, message in enumerate(messages):
             extra = {"name": message.get("name") or "neutral_tool", "tool_call_id": _call_id(index)}
@@ -168,6 +172,8 @@ class TurnTails:
         return named
 
     def _find(self, role: str, tools: Sequence[JsonDict] | None) -> Following:
+        # Try the simplest stand-in first: a turn of plain text, then one with calls. `plain` and `calls` keep what each
+        # form renders to, if the template accepts the form and the answer (SHOWN) appears after the turn.
         answers = [_answer(role, SHOWN, 0)]
         plain = calls = None
         refusal, form = "it leaves the message out", _PLAIN
@@ -184,6 +190,8 @@ class TurnTails:
                 plain = tail
             elif calls is None:
                 calls, form = text, candidate
+        # Where both forms render to the same tail, the form does not matter and plain text is the safer one: it has no
+        # call syntax to cut away. They differ in gpt-oss, which ends a call with <|call|> and text with <|end|>.
         if calls is not None and (plain is None or not calls.endswith(plain)):
             return self._after_calls(form, answers, calls, tools)
         if plain is None:
@@ -218,7 +226,9 @@ class TurnTails:
         return Following(form, closer, cut, end, matter)
 
     def _closer(self, form: TurnForm, answers: list[Message], text: str, tools: Sequence[JsonDict] | None) -> str:
-        """What differs behind the arguments of a call when it has none."""
+        """The text that closes the arguments of a call: what a call without arguments does not have there."""
+        # gpt-oss: tail `"}<|call|>...`, and without arguments `...{}<|call|>...`. The longest common ending is
+        # `}<|call|>...`, so the closer is `"`: it belongs to the arguments and not to the scaffold.
         tail = text.rpartition(NEUTRAL)[2]
         try:
             bare = self._apply([USER, form.turn(answers, empty=True), *answers], tools, True)
@@ -232,10 +242,13 @@ class TurnTails:
     def _end(
         self, cut: str, token: int, before: str, form: TurnForm, role: str, tools: Sequence[JsonDict] | None
     ) -> tuple[int, ...]:
-        """The stop id that ends a turn before such a message; none where it is the message's own opening marker.
+        """The stop id that ends a turn before such a message; empty where that id is the message's own opening marker.
 
         A marker opens each of several messages, and may be the only special token before the content (Gemma, GLM).
         """
+        # A sampled stop id counts as the turn's end and is not repeated. A marker that opens a message must not count:
+        # GLM's <|observation|> between two results would then be taken for the end of the sampled turn. The test is
+        # whether the token appears again between two answers of this role.
         if token not in self._stop_ids or not self.turn_end_ids:
             return ()
         if self._encoder.first_special(before.partition(cut)[2]) is None:
@@ -262,11 +275,13 @@ class TurnTails:
     def _find_turn_end(self) -> tuple[list[int], str]:
         """Ids and text up to the token that ends every assistant turn; empty where the next role's marker does (GLM).
 
-        What follows a turn whoever speaks next, up to the generation prompt, is the end-of-turn scaffold. Its first
-        stop id ends the turn, or its first special token where no stop id is in it (gpt-oss). A template may write
-        nothing after the last turn; then a stop id that comes before a user's and a tool's message alike is the end. Or
-        it ends the last turn otherwise than those before; then the end is what comes before the next role's marker.
+        The ids that follow a turn whoever speaks next, up to the generation prompt, are the end-of-turn scaffold. Its
+        first stop id ends the turn, or its first special token if it holds no stop id (gpt-oss). A template may write
+        nothing after the last turn; then the end is a stop id that precedes both a user's and a tool's message. Or it
+        ends the last turn differently from earlier ones; then the end is what precedes the next role's marker.
         """
+        # ChatML: before a user message `<|im_end|>\n<|im_start|>user\n...`, after the last turn `<|im_end|>\n`. They
+        # share `<|im_end|>\n`; <|im_end|> is a stop id and ends the turn, and `\n` is the separator.
         user, last = self._plain_tail([USER], True), self._last_tail()
         scaffold, special = self._encoder.encode(user, []), self._encoder.special_id_set
         shared = _common(scaffold, self._encoder.encode(last, []))
@@ -287,7 +302,7 @@ class TurnTails:
         return [], ""
 
     def _before_tool(self) -> list[int]:
-        """What precedes a tool message that follows a plain turn; nothing where the template refuses one."""
+        """Ids before the content of a tool message that follows a plain turn; empty where the template refuses one."""
         answers = [_answer("tool", SHOWN, 0)]
         try:
             tail = self._plain_tail(answers, True)
@@ -296,10 +311,10 @@ class TurnTails:
         return self._encoder.encode(tail.partition(SHOWN)[0], []) if SHOWN in tail else []
 
     def _last_tail(self) -> str:
-        """What follows the last turn of a conversation, without a generation prompt."""
+        """The text after the last turn of a conversation, without a generation prompt."""
         try:
             tail = self._plain_tail([], True)
-        except TemplateError:  # it wants somebody else to speak last
+        except TemplateError:  # the template refuses a generation prompt after an assistant turn
             return self._plain_tail([], False)
         question = self._apply([USER], None, False)
         return tail.removesuffix(self._apply([USER], None, True).removeprefix(question))
@@ -317,10 +332,10 @@ def _answer(role: str, content: str, index: int) -> Message:
 
 
 def _call_id(index: int) -> str:
-    """Nine letters and digits: the form that the strictest templates want."""
+    """Nine letters and digits: the form that the strictest templates (Mistral) accept."""
     return f"call{index:05d}"
 
 
 def _common(left: Sequence[int], right: Sequence[int]) -> list[int]:
-    """The longest common beginning."""
+    """The longest common prefix."""
     return [a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))]

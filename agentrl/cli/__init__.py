@@ -1,6 +1,6 @@
 """The command line: `agentrl train | sft | data | serve | plugins | check | export | docs | demo`.
 
-Commands import what they run when they run, so `agentrl --help` answers at once.
+Each command imports its code only when it runs, so `agentrl --help` answers immediately.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentrl.cli import plugins as plugin_commands
 from agentrl.cli.errors import ErrorGroup, set_debug
 
 FORWARD: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""For commands whose own module reads the arguments."""
+"""For commands whose arguments are read by their own module."""
 
 app = typer.Typer(
     cls=ErrorGroup,
@@ -25,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
-serve = typer.Typer(help="Run one service alone.", no_args_is_help=True)
+serve = typer.Typer(help="Run one service.", no_args_is_help=True)
 docs = typer.Typer(help="Write generated documentation.", no_args_is_help=True)
 app.add_typer(data_commands.app, name="data")
 app.add_typer(plugin_commands.app, name="plugins")
@@ -65,7 +65,7 @@ def train(
     config: Config,
     overrides: Overrides = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved config and what will run where; start nothing.")
+        bool, typer.Option("--dry-run", help="Print the resolved config and what would run where; start nothing.")
     ] = False,
 ) -> None:
     """Train an agent by reinforcement learning."""
@@ -103,35 +103,39 @@ def check(
         list[str] | None, typer.Argument(metavar="[key=value]...", help="With --grader: overrides of the recipe.")
     ] = None,
     template: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Try out the chat template of a model folder, or a .jinja file.")
+        str | None, typer.Option(metavar="MODEL", help="Check the chat template of a model folder, or a .jinja file.")
     ] = None,
     tools: Annotated[str | None, typer.Option(help="With --template: tool YAML that the run offers.")] = None,
-    chat_template: Annotated[str | None, typer.Option(help="With --template: another .jinja file.")] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(help="With --template: .jinja file instead of the model's own template.")
+    ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="With --template FILE.jinja: folder of the tokenizer.")] = None,
     kwargs: Annotated[
         list[str] | None, typer.Option(help="With --template: key=value for the template; may be repeated.")
     ] = None,
     audit: Annotated[
-        Path | None, typer.Option(metavar="ROLLOUTS", help="Prove that the trained tokens of these dumps were sampled.")
+        Path | None,
+        typer.Option(metavar="ROLLOUTS", help="Check that every trained token of these dumps was sampled."),
     ] = None,
     step: Annotated[int | None, typer.Option(help="With --audit: only this step.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="With --audit: how many trajectories to print.")] = 3,
     grader: Annotated[
-        str | None, typer.Option(metavar="CONFIG", help="Score the right answers of a run's rows, and wrong ones.")
+        str | None,
+        typer.Option(metavar="CONFIG", help="Score right and wrong answers to a run's rows with its score function."),
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="With --grader: only the first so many.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="With --grader: at most this many rows.")] = None,
 ) -> None:
     """Check a chat template, the rollouts that a run dumped, or its score function."""
     from agentrl.cli.check import check_rollouts, check_template
 
     if [template, audit, grader].count(None) != 2:
-        raise typer.BadParameter("give one of --template MODEL, --audit ROLLOUTS, --grader CONFIG")
+        raise typer.BadParameter("give exactly one of --template MODEL, --audit ROLLOUTS, --grader CONFIG")
     if grader is not None:
         from agentrl.cli.check_grader import check_grader
 
         check_grader(grader, overrides or [], rows)
     elif overrides:
-        raise typer.BadParameter(f"{overrides[0]!r}: overrides are of --grader CONFIG")
+        raise typer.BadParameter(f"{overrides[0]!r}: overrides need --grader CONFIG")
     elif template is not None:
         check_template(template, tools=tools, chat_template=chat_template, tokenizer=tokenizer, kwargs=kwargs or [])
     elif audit is not None:
@@ -140,7 +144,7 @@ def check(
 
 @serve.command("engine", context_settings=FORWARD)
 def serve_engine(context: typer.Context) -> None:
-    """Run the embedded engine server: --model DIR --port P; --help shows every option."""
+    """Run the embedded engine server: --model DIR --port P; --help shows all options."""
     from agentrl.inference.embedded.__main__ import main as run
 
     raise typer.Exit(run(context.args))
@@ -148,20 +152,20 @@ def serve_engine(context: typer.Context) -> None:
 
 @serve.command("sandbox", context_settings=FORWARD)
 def serve_sandbox(context: typer.Context) -> None:
-    """Run the code sandbox: --host H --port P; --help shows every option."""
+    """Run the code sandbox: --host H --port P; --help shows all options."""
     importlib.import_module("agentrl.services.sandbox.cli").main(context.args)
 
 
 @serve.command("retrieval", context_settings=FORWARD)
 def serve_retrieval(context: typer.Context) -> None:
-    """Run a search server: --index DIR, or a built-in sample; --help shows every option."""
-    # By name: services stand alone, and the core reaches them over HTTP only.
+    """Run a search server: --index DIR, or a built-in sample; --help shows all options."""
+    # Imported by name: services are separate programs, and the core reaches them over HTTP only.
     raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").serve(context.args))
 
 
 @docs.command("config")
 def docs_config(
-    out: Annotated[Path | None, typer.Option(help="File to write; else it goes to the terminal.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: print to the terminal.")] = None,
 ) -> None:
     """Write the reference page of every configuration key."""
     from agentrl.cli.output import write_text
@@ -175,7 +179,7 @@ def docs_config(
 
 @app.command(context_settings=FORWARD)
 def demo(context: typer.Context) -> None:
-    """Watch a tiny model learn to use a calculator, in minutes on a CPU; --help shows its options."""
+    """Watch a tiny model learn to use a calculator, in minutes on a CPU; --help shows all options."""
     from agentrl.cli.demo.command import main as run
 
     run(context.args)

@@ -1,4 +1,4 @@
-"""`agentrl check`: what a chat template can do, and proof that a run's dumped tokens were sampled."""
+"""`agentrl check`: what a chat template supports, and proof that the trained tokens of a run's dumps were sampled."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def check_template(
         model: a model or tokenizer folder, or a `.jinja` file with `tokenizer`.
         tools: tool YAML that a run would offer.
         chat_template: `.jinja` file instead of the model's own.
-        tokenizer: folder of the tokenizer, where `model` has none.
+        tokenizer: folder of the tokenizer, if `model` has none.
         kwargs: `key=value` variables of the template.
 
     Raises:
-        UserInputError: something of it cannot be used at all.
-        typer.Exit: code 1 when a run cannot work with the template.
+        UserInputError: an argument cannot be used.
+        typer.Exit: code 1 if a run cannot work with the template.
     """
     from agentrl.chat.conformance import conformance
     from agentrl.chat.loading import load_renderer
 
     if model.endswith(".jinja"):
         if tokenizer is None:
-            raise UserInputError(f"{model} is a template alone: name a tokenizer folder with --tokenizer")
+            raise UserInputError(f"{model} is only a template: give a tokenizer folder with --tokenizer")
         model, chat_template = tokenizer, model
     renderer = load_renderer(model, tokenizer, chat_template, _variables(kwargs))
     result = conformance(renderer, _schemas(tools))
@@ -73,8 +73,8 @@ def check_rollouts(place: Path, step: int | None, limit: int) -> None:
         limit: how many trajectories to print; all are checked.
 
     Raises:
-        UserInputError: there is no dump there.
-        typer.Exit: code 1 when a trajectory breaks a rule.
+        UserInputError: no dump is found.
+        typer.Exit: code 1 if a trajectory breaks a rule.
     """
     from agentrl.observability.audit import audit, find_dumps
 
@@ -99,7 +99,7 @@ def check_rollouts(place: Path, step: int | None, limit: int) -> None:
 
 
 def _show_trajectory(console: Console, result: Any) -> None:
-    """One trajectory: trained tokens green, sampled ones that are not trained yellow, the rest dim."""
+    """Print one trajectory: trained tokens green, sampled but untrained ones yellow, the rest dim."""
     styles = {"trained": "green", "sampled": "yellow", "observed": "dim"}
     record = result.record
     console.rule(f"{result.file.name}:{result.line}  score {record.get('score')}  {record.get('stop_reason', '')}")
@@ -107,7 +107,7 @@ def _show_trajectory(console: Console, result: Any) -> None:
     if isinstance(record.get("input"), str):
         text.append(record["input"], "dim")
     for kind, count, piece in result.segments:
-        if not console.is_terminal:  # no colour there
+        if not console.is_terminal:  # without colours, mark each segment in the text
             text.append(f"⟦{kind} {count}⟧")
         text.append(piece, styles[kind])
     console.print(text, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`agentrl check --grader`: the run's score function on right answers, before anything is trained on what it says."""
+"""`agentrl check --grader`: tries the run's score function on right and wrong answers before anything is trained."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
     Args:
         config: recipe of a run, or its first override.
         overrides: `key=value` each.
-        rows: only the first so many of the training files and of the validation files; None: all.
+        rows: at most this many rows of the training files and of the validation files; None: all.
 
     Raises:
-        UserInputError: the recipe, a row or the score function cannot be used, or the run calls none.
-        typer.Exit: code 1 when a right answer is not worth more than a wrong one.
+        UserInputError: the recipe, a row or the score function cannot be used, or the run calls no score function.
+        typer.Exit: code 1 if a right answer does not score more than a wrong one.
     """
     resolved = load_config(*split_arguments(config, overrides))
     if resolved.reward_model.combine.outcome == 0:
@@ -59,7 +59,7 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
     if len(problems) > _SHOWN_PROBLEMS:
         console.print(f"and {len(problems) - _SHOWN_PROBLEMS} more", highlight=False)
     if not checked:
-        raise UserInputError("no row carries a right answer to check with: give it as `extra_info.answer`")
+        raise UserInputError("no row holds a right answer to check with: give it as `extra_info.answer`")
     if problems:
         console.print("unusable", style="bold red")
         raise typer.Exit(1)
@@ -84,7 +84,7 @@ def _problem(row: GradedRow) -> str:
 
 
 def _judge(rows: Sequence[GradedRow]) -> list[str]:
-    """What is wrong with the rows of a source together."""
+    """Problems of all rows of one source together."""
     known = [(row.gold, row.other) for row in rows if row.gold is not None and row.other is not None]
     if known and fmean(other for _, other in known) >= fmean(gold for gold, _ in known):
         return ["the answers of other rows score as high as the right ones"]

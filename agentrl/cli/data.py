@@ -1,4 +1,4 @@
-"""`agentrl data`: make datasets, and look at them."""
+"""`agentrl data`: make and inspect datasets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Make datasets, and look at them.", no_args_is_help=True)
+app = typer.Typer(help="Make and inspect datasets.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")]
 
 
 class Gsm8kVariant(StrEnum):
-    """How GSM8K is asked."""
+    """The form in which GSM8K is asked."""
 
     plain = "plain"
     tool = "tool"
@@ -28,9 +28,9 @@ def gsm8k(
     source: Annotated[
         str, typer.Option(help="Folder with train.jsonl and test.jsonl, a training jsonl file, or `hub`.")
     ] = "hub",
-    test_source: Annotated[str | None, typer.Option(help="Test jsonl file, where --source has none.")] = None,
+    test_source: Annotated[str | None, typer.Option(help="Test jsonl file, if --source has none.")] = None,
     variant: Annotated[
-        Gsm8kVariant, typer.Option(help="Answer at once, with tools, or to a checking user.")
+        Gsm8kVariant, typer.Option(help="Answer directly, with tools, or to a user who checks the answer.")
     ] = Gsm8kVariant.tool,
 ) -> None:
     """Make rows from GSM8K."""
@@ -62,7 +62,7 @@ def show(
     tokenizer: Annotated[Path | None, typer.Option(help="Count tokens with this tokenizer folder.")] = None,
     prompt_key: Annotated[str, typer.Option(help="Column of the prompt.")] = "prompt",
 ) -> None:
-    """Check every row, print some, and the percentiles of the prompt lengths."""
+    """Check every row; print some of them and the percentiles of the prompt lengths."""
     from agentrl.cli.show import show_rows as run
 
     run(file, rows, tokenizer, prompt_key)
@@ -72,8 +72,8 @@ def show(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def index(context: typer.Context) -> None:
-    """Build a search index: CORPUS --out INDEX --kind bm25|dense|hybrid; --help shows every option."""
-    # By name: services stand alone, and the core reaches them over HTTP only.
+    """Build a search index: CORPUS --out INDEX --kind bm25|dense|hybrid; --help shows all options."""
+    # Imported by name: services are separate programs, and the core reaches them over HTTP only.
     raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").index(context.args))
 
 

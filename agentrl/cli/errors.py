@@ -1,4 +1,4 @@
-"""Errors at the command line: one readable message and the exit code of `agentrl.errors`; Ctrl-C is 130."""
+"""Errors at the command line: one readable message and the exit code of `agentrl.errors`; 130 after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _settings = {"debug": False}
 
 
 def set_debug(debug: bool) -> None:
-    """Whether the traceback of an `AgentRLError` is shown too."""
+    """Choose whether the traceback of an `AgentRLError` is also shown."""
     _settings["debug"] = debug
 
 
 class ErrorGroup(TyperGroup):
-    """The root command: agentrl's own errors, and a full disk, become messages; any other exception is a bug."""
+    """The root command: agentrl's own errors and a full disk become messages; any other exception is a bug."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a subcommand."""
@@ -37,7 +37,7 @@ class ErrorGroup(TyperGroup):
                 raise
             _tell(f"cannot write {error.filename or 'a file'}: {error.strerror}")
             raise typer.Exit(CheckpointError.exit_code) from error
-        except (KeyboardInterrupt, typer.Abort) as error:  # a command inside a command turns the first into the second
+        except (KeyboardInterrupt, typer.Abort) as error:  # a nested command turns the first into the second
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from error
 

@@ -1,4 +1,4 @@
-"""`agentrl export`: the trained policy of a checkpoint as a Hugging Face folder of its own."""
+"""`agentrl export`: copies the trained policy of a checkpoint to a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MODEL = Path("actor") / "huggingface"
 
 
 def export_policy(checkpoint: Path, out: Path) -> None:
-    """Copy a checkpoint's model folder; it appears under its name only when it is whole.
+    """Copy a checkpoint's model folder; the copy appears under its name only when it is complete.
 
     Args:
-        checkpoint: a `global_step_N` folder, or a run folder: then its newest checkpoint.
-        out: folder to make.
+        checkpoint: a `global_step_N` folder, or a run folder for its newest checkpoint.
+        out: folder to create.
 
     Raises:
-        CheckpointError: no whole checkpoint, or the copy cannot be written.
+        CheckpointError: no complete checkpoint is found, or the copy cannot be written.
         UserInputError: `out` exists.
     """
     from agentrl.trainer.checkpoint import LATEST, CheckpointManager, check_complete
@@ -31,7 +31,7 @@ def export_policy(checkpoint: Path, out: Path) -> None:
     if not (source / "config.json").is_file() or not list(source.glob("*.safetensors")):
         raise CheckpointError(f"{source} holds no model: wanted config.json and safetensors")
     if out.exists():
-        raise UserInputError(f"{out} exists already: choose another folder, or remove it")
+        raise UserInputError(f"{out} already exists: choose another folder, or remove it")
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         shutil.copytree(source, part)

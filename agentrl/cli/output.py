@@ -1,4 +1,4 @@
-"""What the commands write besides their results: log lines on stderr, and whole files."""
+"""Log lines on stderr, and files that are written in one step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def set_up_logging(debug: bool) -> None:
     from rich.console import Console
     from rich.logging import RichHandler
 
-    # Bars of model files that load in a moment would break a live table; Ray's workers inherit the setting.
+    # Progress bars of model files would break a live table; Ray's workers inherit the setting.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     handler = RichHandler(console=Console(stderr=True), show_path=debug, log_time_format="%H:%M:%S", markup=False)
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -29,7 +29,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one step.
 
     Raises:
-        UserInputError: the disk refuses.
+        UserInputError: the file cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

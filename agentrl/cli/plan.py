@@ -1,4 +1,4 @@
-"""What a run will start where, from its configuration alone: the second half of `agentrl train --dry-run`."""
+"""What a run will start and where, from its configuration alone: the second half of `agentrl train --dry-run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PlanLine = tuple[str, str]
 
 
 def plan(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
-    """Topic and sentence per part of the run.
+    """A topic and a sentence for each part of the run.
 
     Args:
         config: the run.
@@ -66,7 +66,7 @@ def _engines(config: RunConfig) -> list[PlanLine]:
     rollout = config.actor_rollout_ref.rollout
     server = rollout.server
     if server.addresses:
-        return [("engines", f"{', '.join(server.addresses)} (run already)")]
+        return [("engines", f"{', '.join(server.addresses)} (already running)")]
     ports = "free ports" if server.port is None else f"ports from {server.port}"
     return [
         ("engines", f"{_count(server.launch, resolve_engine(config) + ' server')} started on {server.host}, {ports}")

@@ -1,4 +1,4 @@
-"""`agentrl plugins`: what can be named in a run, where it comes from, and whether it keeps its contract."""
+"""`agentrl plugins`: lists the plug-ins that a run can name and their origins, and checks one against its contract."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(
-    help="List every plug-in that has a name, with its origin and why one cannot be loaded; `check` tests one."
-)
+app = typer.Typer(help="List all named plug-ins, their origins, and why one cannot be loaded; `check` tests one.")
 CHECKER = "agentrl.testing.plugin_check"
-"""Imported by name: the test kit knows the core, and the core runs without it."""
+"""Imported by name: the test kit imports the core, and the core runs without it."""
 
 Imports = Annotated[
     list[str] | None,
-    typer.Option("--import", help="Module or Python file to import first, for what it registers; may be repeated."),
+    typer.Option("--import", help="Module or Python file that registers plug-ins, imported first; may be repeated."),
 ]
 
 
@@ -35,25 +33,26 @@ def plugins(context: typer.Context, imports: Imports = None) -> None:
 def check(
     name: Annotated[str, typer.Argument(help="Name, dotted path or file.py:Name; with --file a name in that file.")],
     kind: Annotated[
-        str | None, typer.Option(help="agent_loops, tools, interactions, rewards or tool_parsers; else it is seen.")
+        str | None,
+        typer.Option(help="agent_loops, tools, interactions, rewards or tool_parsers; default: recognised."),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Tool, interaction or agent-loop YAML that configures it.")] = None,
     example: Annotated[
         str,
         typer.Option(
-            help='What to try it with, as JSON: {"arguments": {...}, "create_kwargs": {...}} for a tool, '
+            help='Input to try it with, as JSON: {"arguments": {...}, "create_kwargs": {...}} for a tool, '
             '{"interaction_kwargs": {...}, "messages": [...]} for an interaction, {"solution_str": ..., '
             '"ground_truth": ...} for a score function.'
         ),
     ] = "{}",
 ) -> None:
-    """Run the contract tests on one plug-in; exit code 1 when a clause is broken."""
+    """Run the contract tests on one plug-in; exit code 1 if a clause is broken."""
     from rich.console import Console
     from rich.table import Table
 
     kit = importlib.import_module(CHECKER)
     found, verdicts = kit.check_plugin(name, kind, file, _read(example))
-    table = Table("", f"contract of {found}", "what breaks it", title=name, title_justify="left")
+    table = Table("", f"contract of {found}", "problem", title=name, title_justify="left")
     for verdict in verdicts:
         mark = "[green]pass[/]" if verdict.problem is None else "[red]FAIL[/]"
         table.add_row(mark, verdict.demand, _plain(verdict.problem or ""))

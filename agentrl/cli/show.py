@@ -1,4 +1,4 @@
-"""`agentrl data show`: rows, what they ask for, and how long their prompts are."""
+"""`agentrl data show`: rows, their agents and tools, and the lengths of their prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PERCENTILES = (0, 10, 50, 90, 95, 99, 100)
 
 
 def show_rows(file: str, rows: int, tokenizer: Path | None, prompt_key: str) -> None:
-    """Print a dataset. Every row is read, so a bad one is found.
+    """Print a dataset. Every row is read and checked.
 
     Args:
         file: parquet file or glob.
@@ -30,7 +30,7 @@ def show_rows(file: str, rows: int, tokenizer: Path | None, prompt_key: str) -> 
         prompt_key: column of the prompt.
 
     Raises:
-        DataError: a file or row that cannot be used.
+        DataError: a file or row cannot be used.
         TemplateError: the folder has no usable tokenizer.
     """
     dataset = RLHFDataset(file, DataConfig(prompt_key=prompt_key))
@@ -45,7 +45,7 @@ def show_rows(file: str, rows: int, tokenizer: Path | None, prompt_key: str) -> 
 
 
 def _routes(samples: Sequence[Sample]) -> Table:
-    """How many rows there are of each kind."""
+    """The number of rows of each kind."""
     table = Table("data_source", "agent", "tools with kwargs", "interaction", "rows")
     kinds = Counter(
         (

@@ -9,7 +9,7 @@ def train_command(config: str, overrides: list[str]) -> None:
     """Run a training run to its end."""
     from agentrl.config import load_config
 
-    # Before the trainer is imported: a typo is answered in a second, not after torch and Ray.
+    # Before the trainer is imported: a typo is reported within a second, not after the import of torch and Ray.
     resolved = load_config(*split_arguments(config, overrides))
     from agentrl.cli.demo.warm_start import prepare_if_missing
     from agentrl.trainer.run import train
@@ -19,7 +19,7 @@ def train_command(config: str, overrides: list[str]) -> None:
 
 
 def dry_run(config: str, overrides: list[str]) -> None:
-    """Print the resolved configuration, and as YAML comments what will run where: the output is a recipe again."""
+    """Print the resolved configuration, then what would run where as YAML comments: the output is itself a recipe."""
     from agentrl.config import dump_config, load_config
 
     resolved = load_config(*split_arguments(config, overrides))
@@ -47,7 +47,7 @@ def sft_command(config: str, overrides: list[str]) -> None:
 
 
 def split_arguments(config: str, overrides: list[str]) -> tuple[str | None, list[str]]:
-    """A command of verl has overrides only: then the first argument is one of them, and defaults are the recipe."""
+    """Recipe and overrides. A verl command has only overrides: its first argument is one, and the recipe is None."""
     if "=" in config:
         return None, [config, *overrides]
     return config, overrides

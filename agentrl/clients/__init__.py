@@ -1,4 +1,4 @@
-"""How plug-ins reach services: JSON over HTTP, the sandbox protocol, and what a worker's plug-ins share."""
+"""How plug-ins reach services: JSON over HTTP, the sandbox protocol, and resources shared within a worker."""
 
 from agentrl.clients.code_tests import CodeTest, FunctionCall, last_code_block, read_tests
 from agentrl.clients.http import ServiceClient

@@ -1,4 +1,4 @@
-"""Test cases of a coding task, as rows of the field's datasets write them, and the code that an answer holds."""
+"""Test cases of a coding task in the formats of the field's datasets, and the code in an answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAGS = {
     "nodejs": ("javascript", "js", "nodejs", "node"),
     "bash": ("bash", "sh", "shell"),
 }
-"""How blocks of a language are marked, where not by its name."""
+"""How blocks of a language are marked, if not by its name."""
 _WANTED = "a list of asserts or of {input, output}, or {inputs, outputs, fn_name?}, or one of these as JSON text"
 
 
@@ -30,7 +30,7 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class CodeTest:
-    """One test: what the program reads and must print; code that follows it and must not fail; or a call."""
+    """One test: input and expected output; or code that is run after the program and must not fail; or a call."""
 
     stdin: str = ""
     stdout: str | None = None
@@ -44,10 +44,10 @@ def read_tests(value: Any) -> list[CodeTest]:
     Args:
         value: asserts (`["assert f(1) == 2"]`), `[{input, output}]`, `[{assert}]`, `{inputs, outputs}`, the same with
             `fn_name` (an input is a list of arguments, or text with one JSON value per line), `{assert_case}`, or any
-            of them as JSON text.
+            of these as JSON text.
 
     Raises:
-        ValueError: it is something else, or empty.
+        ValueError: the value is empty or has another form.
     """
     if isinstance(value, str):
         value = _parse(value)
@@ -61,11 +61,11 @@ def read_tests(value: Any) -> list[CodeTest]:
 
 
 def last_code_block(text: str, language: str | None = None) -> str | None:
-    """The last fenced block of a text; None where there is none. A block that was cut off counts.
+    """The last fenced block of a text; None if it has none. A block that was cut off counts.
 
     Args:
         text: what the model wrote.
-        language: blocks that are marked as this language come first: after the program there may be its output.
+        language: prefer blocks marked as this language: a block with the program's output may follow the program.
     """
     blocks = _FENCED.findall(text)
     tags = _TAGS.get(language or "", (language,))
@@ -78,7 +78,7 @@ def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        # broken JSON must not become code that every program fails
+        # Broken JSON must not become a test: as code it would fail for every program.
         if text.lstrip()[:1] in ("{", "[") or not re.search(r"\bassert\b", text):
             raise ValueError(f"got {text!r:.200}, wanted {_WANTED} ({error})") from None
         return [text]
@@ -95,13 +95,13 @@ def _pairs(value: dict[str, Any]) -> list[tuple[Any, Any]]:
     if not isinstance(inputs, list | tuple) or not isinstance(outputs, list | tuple):
         raise ValueError(f"got {value!r:.200}, wanted {_WANTED}")
     if len(inputs) != len(outputs):
-        raise ValueError(f"got {len(inputs)} inputs and {len(outputs)} outputs, wanted as many of each")
+        raise ValueError(f"got {len(inputs)} inputs and {len(outputs)} outputs, wanted the same number of each")
     return list(zip(inputs, outputs, strict=True))
 
 
 def _calls(name: str, value: dict[str, Any]) -> list[CodeTest]:
     if not name.isidentifier():
-        raise ValueError(f"got the fn_name {name!r:.100}, wanted the name of a function")
+        raise ValueError(f"fn_name: got {name!r:.100}, wanted the name of a function")
     calls = [FunctionCall(name, _arguments(given), _returned(wanted)) for given, wanted in _pairs(value)]
     if not calls:
         raise ValueError(f"got {value!r:.200}, wanted {_WANTED}")
@@ -141,12 +141,12 @@ def _text(value: Any) -> str:
 
 
 def same_output(given: str, wanted: str) -> bool:
-    """Whether two outputs differ only in spaces at the ends of lines and in empty lines at the end."""
+    """Whether two outputs are equal, apart from spaces at the ends of lines and empty lines at the end."""
     return _lines(given) == _lines(wanted)
 
 
 def same_value(given: Any, wanted: Any) -> bool:
-    """Whether what a call returned, as JSON, is what was wanted; datasets may wrap that in a list of one."""
+    """Whether a call returned, as JSON, the wanted value; datasets may wrap that value in a list of one."""
     if _equal(given, wanted):
         return True
     return isinstance(wanted, list | tuple) and len(wanted) == 1 and _equal(given, wanted[0])

@@ -1,4 +1,4 @@
-"""JSON over HTTP to a service behind a plug-in: deadlines, retries with backoff; what still fails is R9."""
+"""JSON over HTTP to a service behind a plug-in, with deadlines and retries; then it is a `ToolServiceError`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Failures after which the service has certainly not begun."""
 _NOT_THERE = (404, 405, 410)
 Refuse = Callable[[Any], str | None]
-"""Looks at a decoded answer and says why it must be asked for again; None: it is good."""
+"""Returns why a decoded answer must not be used and the request is retried; None: the answer is good."""
 
 
 class ServiceClient:
     """Calls one service.
 
-    Busy answers (429), failures of the service (5xx), lost connections and missed deadlines are tried again after a
-    pause that doubles and is spread at random; `Retry-After` is honoured up to `max_backoff_s`.
+    Busy answers (429), failures of the service (5xx), lost connections and missed deadlines are retried after a pause
+    that doubles each time and varies at random; `Retry-After` is honoured up to `max_backoff_s`.
 
     Args:
         url: base address.
@@ -54,10 +54,10 @@ class ServiceClient:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ValueError(f"must be an http(s) address, got {url!r}")
+            raise ValueError(f"must be an http(s) address, got {url!r}")  # the caller puts the setting's name in front
         self.url = url.rstrip("/")
         self.scope: WorkerScope | None = None
-        """Where connections are kept; None: in a scope of this client's own, which `aclose` closes."""
+        """Where connections are kept; None: in the client's own scope, which `aclose` closes."""
         self._timeout_s = timeout_s
         self._retries = retries
         self._backoff_s = backoff_s
@@ -81,10 +81,10 @@ class ServiceClient:
             path: below the base address.
             body: JSON.
             timeout_s: replaces the client's deadline.
-            repeatable: False when a second run of the same request would do harm: it is tried again only where the
-                service has certainly not begun.
-            refuse: says why a decoded answer must be asked for again.
-            may_lack: None is the answer of a service that has no such path.
+            repeatable: False if running the same request twice would do harm: it is retried only when the service has
+                certainly not begun.
+            refuse: says why a decoded answer must not be used.
+            may_lack: return None if the service has no such path.
 
         Raises:
             ToolServiceError: no good answer after all attempts.
@@ -93,7 +93,7 @@ class ServiceClient:
         return await self._call(request, repeatable)
 
     async def delete(self, path: str) -> None:
-        """`DELETE`; what is gone already is fine.
+        """`DELETE`; a resource that is already gone is fine.
 
         Raises:
             ToolServiceError: no good answer after all attempts.
@@ -116,6 +116,7 @@ class ServiceClient:
             if not (answer.not_begun or (answer.passing and repeatable)):
                 break
             if attempt <= self._retries:
+                # 0.5 s, 1 s, 2 s, ..., each varied by half: trajectories that failed together do not retry together.
                 pause_s = self._backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
                 await asyncio.sleep(min(max(answer.wait_s, pause_s), self._max_backoff_s))
         raise ToolServiceError(f"{request.url} failed after {attempt} attempt{'s' * (attempt > 1)}: {failure}")
@@ -158,7 +159,7 @@ class ServiceClient:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is asked, however often."""
+    """One request, the same at every attempt."""
 
     method: str
     url: str
@@ -169,22 +170,22 @@ class _Request:
 
 
 class _Failure:
-    """One attempt that gave no answer."""
+    """One attempt that gave no usable answer."""
 
     def __init__(self, text: str, *, passing: bool = False, not_begun: bool = False, wait_s: float = 0.0) -> None:
         self.text = text
         self.passing = passing
-        """It may go well next time."""
+        """A retry may succeed."""
         self.not_begun = not_begun
-        """The service did nothing."""
+        """The service has not started on the request."""
         self.wait_s = wait_s
 
 
 @asynccontextmanager
 async def _connections(secure: bool) -> AsyncIterator[httpx.AsyncClient]:
-    """A pool without a bound of its own: what bounds it are the trajectories in flight and the tool's limits."""
+    """A pool without its own limit: the trajectories in flight and the tool's limits bound it."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-    # no certificates to load for a plain http service
+    # Loading certificates takes time, and a plain http service needs none.
     async with httpx.AsyncClient(timeout=None, limits=limits, verify=secure) as client:
         yield client
 

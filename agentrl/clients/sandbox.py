@@ -14,15 +14,15 @@ from agentrl.errors import ToolServiceError
 
 _SHOWN = 200
 _OVERHEAD_S = 10.0
-"""Added to a run's own time limits to make the deadline of its request: the service queues and starts things."""
+"""Added to a run's own time limits for the deadline of its request: the service may queue it and must start it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one piece of code did. A sandbox that could not run it is no result but a `ToolServiceError`."""
+    """What one piece of code did. If the sandbox could not run it, that is a `ToolServiceError` and not a result."""
 
     ok: bool
-    """It ended by itself with return code 0."""
+    """The code ended by itself with return code 0."""
     stdout: str = ""
     stderr: str = ""
     return_code: int | None = None
@@ -35,12 +35,12 @@ class SandboxClient:
     """Runs code in a sandbox service.
 
     Args:
-        service: where it is; its address may end in `/run_code`.
+        service: the connection; its address may end in `/run_code`.
         language: of the code.
         run_timeout_s: the code's own time limit.
         compile_timeout_s: the compiler's time limit.
         memory_limit_mb: -1: the service's default.
-        slots: taken by each request for `run` and `judge`; None: no bound.
+        slots: taken by each request for `run` and `judge`; None: no limit.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SandboxClient:
         """The client that a plug-in's `config` describes: `sandbox_url`, and the arguments of both classes by name.
 
         Raises:
-            ValueError: the address is missing or none.
+            ValueError: the address is missing or not valid.
         """
         try:
             service = ServiceClient(
@@ -91,11 +91,11 @@ class SandboxClient:
 
         Args:
             code: source text.
-            stdin: what it reads.
-            files: base64 contents by path, put beside it.
+            stdin: its standard input.
+            files: base64 contents by path, written into its folder.
 
         Raises:
-            ToolServiceError: the sandbox could not run it, after retries (R9).
+            ToolServiceError: the sandbox could not run it, after retries.
         """
         body = {
             "code": code,
@@ -119,14 +119,14 @@ class SandboxClient:
         Args:
             code: source text.
             tests: `{input, output}` or `{input, assert}` each.
-            stop_early: once one has failed the others are not run, and are no `ok`.
+            stop_early: after the first failed test the others are not run; their `ok` is false.
 
         Returns:
-            One result per test, in order. `ok` is the program's end alone: outputs are not compared here. None: the
-            service has no `/judge`, which SandboxFusion does not know.
+            One result per test, in order. `ok` says only how the program ended: outputs are not compared here. None:
+            the service has no `/judge` (SandboxFusion has none).
 
         Raises:
-            ToolServiceError: the sandbox could not run one of them, after retries (R9).
+            ToolServiceError: the sandbox could not run one of them, after retries.
         """
         body = {
             "code": code,
@@ -137,7 +137,7 @@ class SandboxClient:
             "memory_limit_MB": self._memory_limit_mb,
             "stop_early": stop_early,
         }
-        # a service runs two tests at the same time at least
+        # A service runs at least two tests at the same time.
         deadline_s = self._deadline_s + self.run_timeout_s * math.ceil(len(tests) / 2)
         async with self._slots or nullcontext():
             answer = await self.service.post("/judge", body, timeout_s=deadline_s, refuse=_sandbox_error, may_lack=True)
@@ -147,7 +147,7 @@ class SandboxClient:
         """Start a session and return its id.
 
         Raises:
-            ToolServiceError: there is none to be had.
+            ToolServiceError: the service started no session.
         """
         body = {"language": self.language, "memory_limit_MB": self._memory_limit_mb}
         answer = await self.service.post("/sessions", body)
@@ -157,10 +157,10 @@ class SandboxClient:
         return str(session)
 
     async def run_in_session(self, session: str, code: str) -> RunResult:
-        """Run code that sees what earlier runs of the session left. It is never sent twice.
+        """Run code that sees the variables of the session's earlier runs. It is never sent twice.
 
         Raises:
-            ToolServiceError: the sandbox could not run it, or the session is gone (R9).
+            ToolServiceError: the sandbox could not run it, or the session is gone.
         """
         body = {"code": code, "run_timeout": self.run_timeout_s}
         path = f"/sessions/{session}/run"
@@ -171,7 +171,7 @@ class SandboxClient:
         return _read(answer, self.service.url)
 
     async def close_session(self, session: str) -> None:
-        """End a session; one that is gone is fine.
+        """End a session; one that is already gone is fine.
 
         Raises:
             ToolServiceError: the service does not answer.
@@ -180,19 +180,19 @@ class SandboxClient:
 
 
 def _sandbox_error(answer: Any) -> str | None:
-    """Why this answer says nothing about the code: the sandbox failed, or it is no answer of a sandbox."""
+    """Why this answer says nothing about the code: the sandbox failed, or the answer is not a sandbox's; else None."""
     status = answer.get("status") if isinstance(answer, dict) else None
     if status in ("Success", "Failed"):
         return None
     if status == "SandboxError":
         return f"SandboxError: {answer.get('message') or 'no message'}"
-    return f"no `status` of Success, Failed or SandboxError: {answer!r:.{_SHOWN}}"
+    return f"wanted a `status` of Success, Failed or SandboxError, got {answer!r:.{_SHOWN}}"
 
 
 def _read(answer: dict[str, Any], url: str) -> RunResult:
     compiled, ran = answer.get("compile_result") or {}, answer.get("run_result") or {}
     if not isinstance(compiled, dict) or not isinstance(ran, dict):
-        raise ToolServiceError(f"{url} answered results that are no objects: {answer!r:.{_SHOWN}}")
+        raise ToolServiceError(f"{url} answered with results that are not objects: {answer!r:.{_SHOWN}}")
     failed = answer["status"] != "Success"
     compile_failed = failed and bool(compiled) and not ran
     last = compiled if compile_failed else ran

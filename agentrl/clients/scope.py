@@ -1,4 +1,4 @@
-"""What all trajectories of one worker share: opened at first use, closed when the worker ends."""
+"""Resources that all trajectories of one worker share: opened at first use, closed when the worker ends."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class WorkerScope:
-    """Open things by key: connection pools, server processes.
+    """Open resources by key: connection pools, server processes.
 
-    Each lives in a task of its own, which enters and leaves its context manager, as anyio's cancel scopes ask for.
-    One that ended by itself is opened again at the next `get`.
+    Each lives in its own task, which both enters and leaves the context manager, as anyio's cancel scopes require. A
+    resource that ended by itself is opened again at the next `get`.
     """
 
     def __init__(self) -> None:
         self._held: dict[Hashable, _Held] = {}
 
     async def get(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """The thing behind a key; `make` opens it where nobody has yet.
+        """The resource of a key; `make` opens it if it is not open.
 
         Raises:
-            Exception: what opening it raised; the next `get` tries again.
+            Exception: the error that opening it raised; the next `get` tries again.
         """
         held = self._held.get(key)
         if held is None or held.task.done():
             held = self._held[key] = _Held(key, make)
         await asyncio.wait({held.ready, held.task}, return_when=asyncio.FIRST_COMPLETED)
         if not held.ready.done():
-            held.task.result()  # raises what opening it raised
+            held.task.result()  # raises the error of opening it
         return cast(T, held.ready.result())
 
     def peek(self, key: Hashable) -> Any:
-        """The thing behind a key if it is open, else None."""
+        """The resource of a key if it is open, else None."""
         held = self._held.get(key)
         return held.ready.result() if held is not None and not held.task.done() and held.ready.done() else None
 
     async def drop(self, key: Hashable) -> None:
-        """Close the thing behind a key, if it is open."""
+        """Close the resource of a key, if it is open."""
         held = self._held.pop(key, None)
         if held is not None:
             await held.close()
@@ -56,7 +56,7 @@ class WorkerScope:
 
 
 class _Held:
-    """One open thing and the task that keeps it open."""
+    """One open resource and the task that keeps it open."""
 
     def __init__(self, key: Hashable, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
         self.ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -66,7 +66,7 @@ class _Held:
         self.task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Ask the task to end; cancel it when it takes too long."""
+        """Ask the task to end; cancel it if it takes too long."""
         self._stop.set()
         _, late = await asyncio.wait({self.task}, timeout=CLOSE_TIMEOUT_S)
         if late:

@@ -1,4 +1,4 @@
-"""Runs tests of a program in a sandbox: one request for each, or several in one where the service has `/judge`."""
+"""Runs tests of a program in a sandbox: one request per test, or several tests per request if it has `/judge`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import bisect, collections, functools, heapq, itertools, math, random, re, strin
 from collections import *
 from typing import *
 """
-"""What a program that is called finds imported: sites that ask for a function import these themselves."""
+"""Imports for a program whose function is called: the sites that ask for a function provide them."""
 _SAY = """
 __import__("sys").__stdout__.write("\\n{mark}\\n")
 """
@@ -38,7 +38,7 @@ _{mark}()
 class TestOutcome:
     """How one test went."""
 
-    __test__ = False  # pytest: this is no test class
+    __test__ = False  # tells pytest that this is not a test class
 
     test: CodeTest
     passed: bool
@@ -48,10 +48,10 @@ class TestOutcome:
 async def run_tests(
     sandbox: SandboxClient, code: str, tests: Sequence[CodeTest], at_once: int = 8
 ) -> list[TestOutcome]:
-    """Run every test in a request of its own, some at once; one outcome per test, in order.
+    """Run every test in its own request, at most `at_once` at the same time; one outcome per test, in order.
 
     Raises:
-        ToolServiceError: the sandbox could not run one of them (R9).
+        ToolServiceError: the sandbox could not run one of them.
         ValueError: a test calls a function, and the language is not Python.
     """
     slots, trial = asyncio.Semaphore(at_once), _Trial(code, sandbox.language)
@@ -63,7 +63,7 @@ async def run_tests(
     tasks = [asyncio.create_task(run(test)) for test in tests]
     try:
         return list(await asyncio.gather(*tasks))
-    finally:  # one that failed must not leave the others to a client that its owner closes
+    finally:  # if one failed, the others must not go on with a client that its owner is about to close
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -72,17 +72,17 @@ async def run_tests(
 async def judge_tests(
     sandbox: SandboxClient, code: str, tests: Sequence[CodeTest], *, stop_early: bool = False, at_once: int = 8
 ) -> list[TestOutcome]:
-    """Run the tests in one request (`POST /judge`), or as `run_tests` does where the service has no such route.
+    """Run the tests in one request (`POST /judge`), or as `run_tests` does if the service has no such route.
 
     Args:
         sandbox: the service.
         code: the program.
-        tests: a few tests; a call makes them all of one request, so its time is theirs together.
-        stop_early: once one has failed the others need not run, and count as failed.
+        tests: a few tests; all are sent in one request, so its deadline covers them together.
+        stop_early: after the first failed test the others need not run, and count as failed.
         at_once: see `run_tests`.
 
     Raises:
-        ToolServiceError: the sandbox could not run one of them (R9).
+        ToolServiceError: the sandbox could not run one of them.
         ValueError: a test calls a function, and the language is not Python.
     """
     trial = _Trial(code, sandbox.language)
@@ -96,8 +96,9 @@ async def judge_tests(
 class _Trial:
     """One program under test.
 
-    What follows a Python program says a word at its end that the program cannot know before it runs: a program that
-    ends the interpreter early with return code 0 passes nothing. What a call must return stays out of the sandbox.
+    The code after a Python program prints a random word at its end, which the program cannot know beforehand: a program
+    that ends the interpreter early with return code 0 passes nothing. The wanted result of a call is never sent to the
+    sandbox.
     """
 
     def __init__(self, code: str, language: str) -> None:
@@ -105,17 +106,17 @@ class _Trial:
         self._mark = f"ended_{secrets.token_hex(8)}"
 
     def start(self, tests: Sequence[CodeTest]) -> str:
-        """The program, without what follows it."""
+        """The program, without the code after it."""
         called = any(test.call is not None for test in tests)
         return _PRELUDE + self._code if called and "from __future__" not in self._code else self._code
 
     def program(self, test: CodeTest) -> str:
-        """The program and what follows it."""
+        """The program and the code after it."""
         after = self._after(test)
         return self._code if after is None else f"{self.start([test])}\n\n{after}\n"
 
     def question(self, test: CodeTest) -> dict[str, Any]:
-        """The test as `/judge` takes it."""
+        """The test in the form that `/judge` takes."""
         after = self._after(test)
         if after is None and test.stdout is not None:
             return {"input": test.stdin, "output": test.stdout}
@@ -135,7 +136,7 @@ class _Trial:
     def _after(self, test: CodeTest) -> str | None:
         if test.call is not None:
             if self._language != "python":
-                raise ValueError(f"got fn_name {test.call.name!r} for {self._language}, wanted a Python program")
+                raise ValueError(f"fn_name: got {test.call.name!r} for {self._language}, only Python can be called")
             arguments = json.dumps(test.call.arguments)
             return _CALL.format(mark=self._mark, name=test.call.name, arguments=arguments)
         if test.check is not None and self._language == "python":

@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 class RLHFDataset:
     """Rows of one or more parquet files.
 
-    The files stay in Arrow's columns; a row becomes Python, and is checked, when it is asked for.
+    The files stay in Arrow's columns; a row is converted to Python, and checked, on access.
 
     Args:
         files: a path, a glob, or a list of them.
         config: `data.*`: `prompt_key` is read here.
-        max_samples: use only the first so many rows; -1: all.
+        max_samples: use at most the first `max_samples` rows; -1: all.
 
     Raises:
-        DataError: a file that is missing, is no parquet, has no rows or lacks a column.
+        DataError: a file is missing, is not parquet, has no rows or lacks a column.
     """
 
     def __init__(self, files: str | Sequence[str], config: DataConfig, max_samples: int = -1) -> None:
@@ -66,18 +66,18 @@ class RLHFDataset:
         return groups
 
     def filter_overlong(self, count_tokens: Callable[[Sample], int], max_len: int, drop: bool) -> int:
-        """Check every row, and leave out (or refuse) those whose prompt is too long.
+        """Check every row, and drop (or refuse) those whose prompt is too long.
 
         Args:
             count_tokens: tokens of a sample's rendered prompt, tool schemas included.
             max_len: most tokens.
-            drop: leave long rows out; false: the first one is an error.
+            drop: drop long rows; false: the first one is an error.
 
         Returns:
-            How many rows were left out.
+            The number of dropped rows.
 
         Raises:
-            DataError: a row that cannot be used, a long one where `drop` is false, or nothing left.
+            DataError: a row cannot be used, a row is too long and `drop` is false, or no row is left.
         """
         kept = []
         for position, row in enumerate(self._rows):
@@ -93,12 +93,13 @@ class RLHFDataset:
             wanted = "a larger data.max_prompt_length"
             raise DataError(", ".join(self.files), None, None, f"only prompts over {max_len} tokens", wanted)
         if left_out:
-            logger.warning("left out %d of %d rows: prompts over %d tokens", left_out, len(self._rows), max_len)
+            logger.warning("dropped %d of %d rows: prompts over %d tokens", left_out, len(self._rows), max_len)
         self._rows = kept
         return left_out
 
     def _locate(self, row: int) -> tuple[int, int]:
-        """Number of the file that holds a row, and its number in there."""
+        """Number of the file that holds a row, and the row's number in that file."""
+        # Files of 3 and 5 rows: `_starts` is [0, 3, 8], and row 4 is row 1 of file 1.
         file = bisect.bisect_right(self._starts, row) - 1
         return file, row - self._starts[file]
 
@@ -128,11 +129,11 @@ def _read_table(file: str, prompt_key: str) -> pa.Table:
         names = source.schema_arrow.names
         for column in (prompt_key, "data_source"):
             if column not in names:
-                raise DataError(file, None, column, f"no such column (there are {', '.join(names)})", "this column")
+                raise DataError(file, None, column, f"only the columns {', '.join(names)}", "this column")
         used = [prompt_key, "data_source", *(name for name in OPTIONAL_COLUMNS if name in names)]
         unused = [name for name in names if name not in used]
         if unused:
-            logger.warning("%s: nothing reads the columns %s", file, ", ".join(unused))
+            logger.warning("%s: agentrl does not read the columns %s", file, ", ".join(unused))
         return source.read(columns=used)
     except FileNotFoundError as error:
         raise DataError(file, None, None, "no such file", "a parquet file") from error

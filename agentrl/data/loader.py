@@ -1,7 +1,7 @@
 """`StatefulLoader`: batches in a seeded order, with a cursor that resumes exactly.
 
-The order of an epoch is a pure function of seed and epoch, so the cursor is a handful of numbers and there is no
-worker process whose prefetched rows could be lost.
+The order of an epoch is a pure function of seed and epoch, so the cursor is a few numbers, and no worker process holds
+prefetched rows that a crash would lose.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from agentrl.types import Sample
 
 
 class StatefulLoader:
-    """Endless batches; a last batch that would not be full is dropped at the end of each epoch.
+    """Batches without end; rows that do not fill a last batch are dropped at the end of each epoch.
 
     Args:
         dataset: the rows.
         batch_size: rows per batch.
-        shuffle: another seeded order each epoch; false: the order of the files. With weights, rows are always drawn.
+        shuffle: a new seeded order in each epoch; false: the order of the files. With weights, rows are always drawn.
         seed: seed of the order.
-        weights: one weight per file of the dataset: each row comes from a file drawn by weight. An epoch is still as
-            many rows as the dataset has; small files repeat, each of their passes in its own order.
+        weights: one weight per file of the dataset: each row comes from a file drawn by weight. An epoch still has as
+            many rows as the dataset; small files repeat, in a new order each time.
 
     Raises:
         ConfigError: fewer rows than a batch, or weights that do not fit the files.
@@ -40,7 +40,7 @@ class StatefulLoader:
         self._files = dataset.file_positions()
         self._weights = None if weights is None else _checked_weights(weights, self._files)
         self.epoch = 0
-        """Number of the epoch that the next batch is from."""
+        """Number of the current epoch."""
         self._position = 0
         self._drawn = [0] * len(self._files)
         self._order = self._order_of(0, self._drawn)
@@ -62,6 +62,7 @@ class StatefulLoader:
 
     def next_batch(self) -> list[Sample]:
         """The next batch; after the last one of an epoch, the first of the next."""
+        # 10 rows in batches of 4: positions 0 and 4, then 8 + 4 > 10 begins the next epoch and two rows are dropped.
         if self._position + self._batch_size > len(self._order):
             self._next_epoch()
         picked = self._order[self._position : self._position + self._batch_size]
@@ -73,22 +74,24 @@ class StatefulLoader:
         return {**self._identity(), "epoch": self.epoch, "position": self._position, "drawn": list(self._drawn)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken.
+        """Continue where `state` was taken.
 
         Raises:
-            ConfigError: the state is of other rows, or of another order.
+            ConfigError: the state belongs to other rows or to another order.
         """
+        # {"epoch": 2, "position": 48} is enough: the order of epoch 2 is computed again from the seed, and the next
+        # batch begins at its 49th row. Weighted files also need `drawn`: the rows that each gave in epochs 0 and 1.
         for key, value in self._identity().items():
             if state.get(key) != value:
                 raise ConfigError(
                     f"data.{key}: the checkpoint was made with {state.get(key)!r}, this run has {value!r}; "
-                    "it cannot go on in the same order of rows"
+                    "it cannot continue in the same order of rows"
                 )
         self.epoch, self._position, self._drawn = state["epoch"], state["position"], list(state["drawn"])
         self._order = self._order_of(self.epoch, self._drawn)
 
     def _identity(self) -> dict[str, Any]:
-        """What the order of rows depends on. The batch size is not part of it: the cursor counts rows."""
+        """Everything that the order of rows depends on. The batch size is not included: the cursor counts rows."""
         return {"seed": self._seed, "shuffle": self._shuffle, "rows": len(self._dataset), "weights": self._weights}
 
     def _next_epoch(self) -> None:
@@ -116,7 +119,9 @@ class StatefulLoader:
         return self._random(epoch).choice(len(weights), size=len(self._dataset), p=weights / weights.sum())
 
     def _draws_from(self, file: int, positions: list[int], start: int, count: int) -> list[int]:
-        """Draws `start` to `start + count` of a file, which is gone through in one shuffled pass after another."""
+        """Draws `start` to `start + count` of a file, which is read in one shuffled pass after another."""
+        # A file of 3 rows, start 4, count 4: draws 4 and 5 are the last two of pass 1, draws 6 and 7 the first two of
+        # pass 2, which has an order of its own.
         draws: list[int] = []
         number = start
         while len(draws) < count:
@@ -128,7 +133,7 @@ class StatefulLoader:
         return draws
 
     def _random(self, *key: int) -> np.random.RandomState:
-        # RandomState's streams are frozen across NumPy versions; those of a Generator are not.
+        # NumPy guarantees that a RandomState's stream never changes between versions; a Generator's may.
         return np.random.RandomState([self._seed % 2**32, *key])
 
 
@@ -141,10 +146,13 @@ def batches(dataset: RLHFDataset, batch_size: int | None) -> Iterator[list[Sampl
 
 def _checked_weights(weights: Sequence[float], files: Sequence[Sequence[int]]) -> list[float]:
     if len(weights) != len(files):
-        raise ConfigError(f"data.dataset_weights: got {len(weights)} weights for {len(files)} files")
+        raise ConfigError(f"data.dataset_weights: got {len(weights)} weights for {len(files)} files, wanted one each")
     for weight, positions in zip(weights, files, strict=True):
         if not weight >= 0 or (weight > 0 and not positions):
-            raise ConfigError(f"data.dataset_weights: got {weight} for a file with {len(positions)} rows")
+            raise ConfigError(
+                f"data.dataset_weights: got {weight} for a file with {len(positions)} rows, wanted at least 0, and 0 "
+                "for a file without rows"
+            )
     if not sum(weights) > 0:
         raise ConfigError("data.dataset_weights: at least one weight must be above 0")
     return [float(weight) for weight in weights]

@@ -1,4 +1,4 @@
-"""One parquet row to a checked `Sample`. Every refusal names file, row, column, what was there and what was wanted."""
+"""One parquet row to a checked `Sample`. Every error names file, row, column, what was found and what was wanted."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class RowReader:
         """Check a row.
 
         Args:
-            row: plain Python values, as pyarrow gives them.
+            row: plain Python values, as pyarrow returns them.
             number: number of the row in its file.
             index: `Sample.index`: number of the row in the dataset.
 
         Raises:
-            DataError: a cell that cannot be used.
+            DataError: a cell cannot be used.
         """
         cells = _Cells(self.file, number, {key: without_nones(value) for key, value in row.items()})
         extra_info = cells.mapping("extra_info")
@@ -64,7 +64,7 @@ class RowReader:
 
 
 def without_nones(value: Any) -> Any:
-    """Leave out struct fields that are None: parquet gives every row the fields of all rows (None: not given)."""
+    """Drop struct fields that are None: parquet gives every row the fields of all rows (None: not given)."""
     if isinstance(value, dict):
         return {key: without_nones(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
@@ -163,7 +163,7 @@ class _Cells:
         return value
 
     def _here_or_in_extra_info(self, column: str, extra_info: JsonDict) -> JsonDict:
-        """A struct that users put at the top level or into `extra_info`; in both places it must be the same."""
+        """A struct at the top level or in `extra_info`; if it is in both, the two must be equal."""
         here, inside = self.mapping(column), extra_info.get(column, {})
         if not isinstance(inside, dict):
             raise self.error(f"extra_info.{column}", inside, "a struct")

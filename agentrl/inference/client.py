@@ -1,12 +1,12 @@
 """The async client of one engine: token ids in, token ids and log-probs out, over SGLang's native HTTP API.
 
-What is tried again, and why that is safe:
+What is retried, and why that is safe:
 
 * Control calls (health, model info, weights, pause, resume, abort, flush) are idempotent: connection failures, 429 and
-  5xx are tried again `retries` times.
-* A generation has no effect on the server but its own answer, so a lost one may be drawn anew, under a new request id.
-  It is tried again after a connection failure, 429 or 5xx. When the connection broke after the request was sent, the
-  earlier request is aborted first, so that it does not go on decoding for nobody.
+  5xx are retried `retries` times.
+* A generation has no effect on the server except its own answer, so a lost one may be sampled again, under a new
+  request id. It is retried after a connection failure, 429 or 5xx. If the connection broke after the request was sent,
+  the earlier request is aborted first, so that it does not keep decoding with nobody waiting.
 * A generation has no deadline here. Its caller has one (`Router.generate`) and cancels it, which aborts the request.
 """
 
@@ -33,21 +33,21 @@ logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 30.0
 HEALTH_TIMEOUT_S = 25.0
-"""SGLang answers its health check with a generated token, and gives itself 20 s for it."""
+"""SGLang generates a token for its health check, and allows itself 20 s for that."""
 KEEPALIVE_S = 3.0
-"""Shorter than the 5 s after which uvicorn closes an idle connection, so that a closing one is never picked up."""
+"""Shorter than the 5 s after which uvicorn closes an idle connection, so that a closing one is never reused."""
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 2.0
 
 
 class EngineClient:
-    """Talks to one engine. Make, use and close it in one event loop.
+    """Talks to one engine. Create, use and close it in one event loop.
 
     Args:
         address: `http://host:port`.
-        vocab_size: ids from here on are refused before they are sent: one such id kills a server.
-        request_timeout_s: deadline of one weight update, tries included.
-        retries: how often a failed call is tried again.
+        vocab_size: ids of this value or more are refused before they are sent: one such id kills a server.
+        request_timeout_s: deadline of one weight update, retries included.
+        retries: how often a failed call is retried.
     """
 
     def __init__(self, address: str, *, vocab_size: int, request_timeout_s: float = 600.0, retries: int = 3) -> None:
@@ -102,7 +102,7 @@ class EngineClient:
         except EngineRequestError:  # servers from before the name was shortened
             info = await self._call("GET", "/get_model_info", timeout_s=CONTROL_TIMEOUT_S)
         if not isinstance(info, dict):
-            raise EngineError(f"{self.address}/model_info is no object: {str(info)[:200]}")
+            raise EngineError(f"{self.address}/model_info answered {str(info)[:200]}, wanted a JSON object")
         return info
 
     async def weight_version(self) -> int:
@@ -149,7 +149,7 @@ class EngineClient:
         self._check_success(await self._call("POST", "/update_weights_from_tensor", payload, self.request_timeout_s))
 
     async def close(self) -> None:
-        """Close all connections, after giving aborts under way a moment."""
+        """Close all connections, after giving aborts in progress up to 1 s."""
         if self._background:
             await asyncio.wait(self._background, timeout=1.0)
         for task in self._background:
@@ -166,6 +166,7 @@ class EngineClient:
             except EngineUnavailable as error:
                 if attempt == self.retries:
                     raise
+                # The connection broke after the request was sent: the server may still be decoding it.
                 if isinstance(error.__cause__, aiohttp.ClientError) and not _never_connected(error.__cause__):
                     self._abort_later(payload["rid"])
                 await self._back_off(attempt, error)
@@ -179,7 +180,7 @@ class EngineClient:
         timeout_s: float = CONTROL_TIMEOUT_S,
         retries: int | None = None,
     ) -> Any:
-        """One idempotent call, tried again on connection failures and 5xx."""
+        """One idempotent call, retried on connection failures, 429 and 5xx."""
         tries = (self.retries if retries is None else retries) + 1
         try:
             async with asyncio.timeout(timeout_s):
@@ -214,7 +215,7 @@ class EngineClient:
         raise EngineRequestError(message)
 
     def _decode(self, path: str, body: bytes) -> Any:
-        """JSON where the body is some; plain answers (`/health`) as they are."""
+        """The body as JSON if it is JSON; plain answers (`/health`) as they are."""
         if body[:1] not in (b"{", b"["):
             return body
         try:
@@ -233,7 +234,7 @@ class EngineClient:
 
     def _check_success(self, body: Any) -> None:
         if not isinstance(body, dict) or not body.get("success"):
-            raise EngineRequestError(f"{self.address} did not take the weights: {str(body)[:500]}")
+            raise EngineRequestError(f"{self.address} refused the weights: {str(body)[:500]}")
 
     async def _back_off(self, attempt: int, error: EngineUnavailable) -> None:
         delay = min(FIRST_BACKOFF_S * 2**attempt, MAX_BACKOFF_S)
@@ -241,7 +242,7 @@ class EngineClient:
         await asyncio.sleep(delay)
 
     def _abort_later(self, rid: str) -> None:
-        """Tell the engine to stop decoding for nobody; whether that works changes nothing here."""
+        """Tell the engine to stop decoding for nobody, in the background; a failure is only logged."""
 
         async def abort() -> None:
             try:

@@ -1,8 +1,8 @@
-"""Runs a command and makes sure that nothing of it outlives whoever asked for it.
+"""Runs a command and makes sure that neither it nor its children outlive the process that asked for it.
 
 ``python -m agentrl.inference.guard COMMAND...`` ends the command and all its descendants when the guard is told to
-stop (SIGTERM) or when its standard input closes, which happens whenever the parent ends, killed or not. Its exit
-code is the command's. It imports nothing heavy: one guard per engine costs about 10 MB.
+stop (SIGTERM) or when its standard input closes, which happens when the parent ends, however it ends. Its exit code is
+the command's. It imports nothing heavy: each guard costs about 10 MB.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 GRACE_S = 5.0
-"""How long a command may take to end by itself before it is killed."""
+"""How long a command may take to end after SIGTERM before it is killed."""
 _POLL_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
@@ -34,7 +34,7 @@ def main(command: list[str]) -> int:
 
 
 class _Told:
-    """Remembers that a signal asked for the end."""
+    """Remembers that a signal asked the guard to stop."""
 
     def __init__(self) -> None:
         self.to_stop = False
@@ -46,13 +46,14 @@ class _Told:
 
 
 def _die_with_guard() -> None:
-    """In the command's process: be killed should the guard itself be killed (Linux)."""
+    """Runs in the command's process: the kernel kills it if the guard is killed (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the command politely, then kill whatever is left of its group and of its descendants."""
+    """Ask the command to end, then kill what remains of its group and of its descendants."""
+    # Listed first: once the command has ended, its children belong to init and cannot be found any more.
     descendants = _descendants(child)
     if child.poll() is None:
         child.terminate()
@@ -67,7 +68,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _descendants(child: subprocess.Popen[bytes]) -> list[int]:
-    """Processes below the command, those that left its group included."""
+    """The command's descendants, including those that left its group."""
     import psutil
 
     try:

@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _FOREIGN_TIMEOUT_S = 30.0
-"""How long servers given by address may take: they are said to run already."""
+"""How long servers given by address may take to answer: they should be running already."""
 _LOG_TAIL_LINES = 20
 
 
 _PORT_TRIES = 5
-"""How often free ports are looked for: another process may take one before the server listens on it."""
+"""How often free ports are chosen: another process may take one before the server listens on it."""
 
 
 class _PortLostError(EngineUnavailable):
@@ -51,24 +51,24 @@ class _Server:
         return f"http://{self.host}:{self.port}"
 
     def exit_code(self) -> int | None:
-        """None: it runs, or was never started."""
+        """The exit code; None while the server runs, or if it was never started."""
         return None if self.process is None else self.process.poll()
 
     def end(self) -> str:
-        """How it ended."""
+        """A sentence that says how the server ended, with the end of its log."""
         code, tail = self.exit_code(), self.log_tail()
         return f"the engine at {self.address} ended with exit code {code}. The end of {self.log}:\n{tail}"
 
     def log_tail(self) -> str:
-        """The last lines that the server wrote."""
+        """The last lines of the server's log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if self.log.exists() else []
         return "\n".join(lines[-_LOG_TAIL_LINES:]) or "(it wrote nothing)"
 
 
 class EngineServers:
-    """The inference servers of a run; a context manager. Make it with `start`.
+    """The inference servers of a run; a context manager. Create it with `start`.
 
-    Servers given by address are used as they are: never started, checked for life, or stopped.
+    Servers given by address are used as they are: this class neither starts, watches nor stops them.
     """
 
     def __init__(self, config: RunConfig, servers: list[_Server], addresses: list[str]) -> None:
@@ -83,11 +83,11 @@ class EngineServers:
         Args:
             config: the run.
             log_dir: where the servers' output goes; None: `logs/` in the run folder.
-            wait: until all are healthy; False: the caller does something else first, then calls `wait`.
+            wait: return when all are healthy; False: the caller does something else first, then calls `wait`.
 
         Raises:
             ConfigError: the engine is not installed.
-            EngineUnavailable, EngineTimeout: as `wait`; or a port that was asked for is taken.
+            EngineUnavailable, EngineTimeout: as `wait`; or a requested port is taken.
         """
         server = config.actor_rollout_ref.rollout.server
         if server.addresses is not None:
@@ -103,7 +103,7 @@ class EngineServers:
         return self.wait() if wait else self
 
     def wait(self) -> Self:
-        """Wait until all servers are healthy; on failure stop those that were started.
+        """Wait until all servers are healthy; if one fails, stop those that were started.
 
         Raises:
             EngineUnavailable: a server died early (with the end of its log), or another process has its port.
@@ -137,23 +137,23 @@ class EngineServers:
         """Check that every server that this run started is alive.
 
         Raises:
-            EngineUnavailable: one has ended; with the end of its log.
+            EngineUnavailable: a server has ended; the message holds the end of its log.
         """
         for server in self._servers:
             if server.exit_code() is not None:
                 raise (_PortLostError if "already in use" in server.log_tail() else EngineUnavailable)(server.end())
 
     def restart_dead(self) -> list[str]:
-        """Start servers anew that have ended, with the weights of the model folder.
+        """Restart servers that have ended, with the weights of the model folder.
 
-        The router admits them once they are given the run's weights.
+        The router admits them once they have loaded the run's weights.
 
         Returns:
             Addresses of the restarted servers.
         """
         dead = [server for server in self._servers if server.exit_code() is not None]
         for server in dead:
-            logger.warning("%s\nIt is started again.", server.end())
+            logger.warning("%s\nRestarting it.", server.end())
             _close(server.process)
             self._spawn(server)
         addresses = [server.address for server in dead]
@@ -161,7 +161,7 @@ class EngineServers:
         return addresses
 
     def stop(self) -> None:
-        """Stop every server that this run started. Leaves no process; may be called twice."""
+        """Stop every server that this run started. Leaves no process behind; may be called twice."""
         processes = [server.process for server in self._servers if server.process is not None]
         for process in processes:
             process.terminate()
@@ -200,10 +200,10 @@ class EngineServers:
         return self
 
     def _is_ours(self, address: str) -> bool:
-        """Whether the one who answers is the server that was started: another process may have taken its port.
+        """Whether the process that answers is the server that was started: another may have taken its port.
 
         Raises:
-            EngineUnavailable: it is another one.
+            EngineUnavailable: another process answers.
         """
         for server in self._servers:
             if (
@@ -229,7 +229,7 @@ def _healthy(client: httpx.Client, address: str) -> bool:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Whether a process or one below it listens on a port."""
+    """Whether a process or one of its descendants listens on a port."""
     try:
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         connections = [connection for process in family for connection in process.net_connections("tcp")]
@@ -239,7 +239,7 @@ def _listens(pid: int, port: int) -> bool:
 
 
 def _close(process: subprocess.Popen[bytes] | None) -> None:
-    """Wait for a guard that was told to stop; kill it should it not end (its command then dies with it)."""
+    """Wait for a guard that was told to stop; kill it if it does not end (its command then dies with it)."""
     if process is None:
         return
     if process.stdin is not None:
@@ -257,11 +257,12 @@ def _default_log_dir(config: RunConfig) -> Path:
 
 
 def _ports(host: str, first: int | None, count: int) -> list[int]:
-    """Ports of the servers: those asked for, which must be free, or any free ones.
+    """Ports of the servers: `first` and those after it, which must be free, or any free ones.
 
     Raises:
         EngineUnavailable: a port is taken.
     """
+    # All sockets stay open until every port is known: otherwise the system could hand out the same free port twice.
     sockets = [socket.socket() for _ in range(count)]
     try:
         for offset, listener in enumerate(sockets):
@@ -271,7 +272,7 @@ def _ports(host: str, first: int | None, count: int) -> list[int]:
     except OSError as error:
         raise EngineUnavailable(
             f"port {(first or 0) + offset} on {host} cannot be used for an engine ({error.strerror}): "
-            "set actor_rollout_ref.rollout.server.port to a free one, or to null"
+            "set actor_rollout_ref.rollout.server.port to a free port, or to null for any free one"
         ) from error
     finally:
         for listener in sockets:

@@ -1,7 +1,7 @@
-"""SGLang's `/generate` answers as `GenerationOutput`, and weight versions between their text and their number.
+"""SGLang's `/generate` answers as `GenerationOutput`, and weight versions as numbers.
 
-Everything that real servers are known to leave out is allowed for: no per-token version spans, no `cached_tokens` on
-aborted requests, a null `finish_reason`. What training needs and is not there is an error, never a guess.
+Fields that real servers are known to omit may be missing: per-token version spans, `cached_tokens` of aborted requests,
+`finish_reason` (null). A missing field that training needs is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from agentrl.types import GenerationOutput, JsonDict
 
 
 def parse_weight_version(value: Any) -> int:
-    """Number of a weight version as it stands on the wire; a server's own start weights (`"default"`) are 0.
+    """The number of a weight version as the server writes it; a server's initial weights (`"default"`) are 0.
 
     Raises:
-        WeightVersionError: the server was given a version by somebody else, in words.
+        WeightVersionError: the version is not a number, so somebody else set it.
     """
     if value is None or value == "default":
         return 0
@@ -25,8 +25,7 @@ def parse_weight_version(value: Any) -> int:
         return int(value)
     except (TypeError, ValueError):
         raise WeightVersionError(
-            f"the engine serves weight version {value!r}; agentrl counts versions in whole numbers, so these weights "
-            "are not its own"
+            f"the engine serves weight version {value!r}, wanted a whole number: agentrl did not set these weights"
         ) from None
 
 
@@ -34,10 +33,10 @@ def check_request(prompt_ids: Sequence[int], sampling_params: JsonDict, vocab_si
     """Refuse a request that could kill a server: no ids, or ids outside the vocabulary.
 
     Raises:
-        EngineRequestError: names the first bad id and where it stands.
+        EngineRequestError: names the first bad id and its position.
     """
     if not prompt_ids:
-        raise EngineRequestError("a generation needs at least one prompt token")
+        raise EngineRequestError("the prompt is empty; a generation needs at least one token")
     for what, ids in (("prompt", prompt_ids), ("stop_token_ids", sampling_params.get("stop_token_ids") or ())):
         if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
             place = next(i for i, token in enumerate(ids) if not 0 <= token < vocab_size)
@@ -51,7 +50,7 @@ def parse_generation(body: Any, max_new_tokens: int) -> GenerationOutput:
 
     Args:
         body: the decoded JSON; a list of one answer counts as that answer.
-        max_new_tokens: what the request asked for; tells a cut from an abort where `finish_reason` is null.
+        max_new_tokens: as in the request; if `finish_reason` is null, it tells a cut from an abort.
 
     Raises:
         EngineError: the answer lacks tokens or log-probs, or contradicts itself.
@@ -66,7 +65,7 @@ def parse_generation(body: Any, max_new_tokens: int) -> GenerationOutput:
     stated = body.get("output_ids")
     if stated is not None and list(stated) != token_ids:
         raise EngineError(
-            f"the engine's answer has {len(stated)} output_ids but log-probs of {len(token_ids)} other tokens"
+            f"the engine's answer has {len(stated)} output_ids, but its {len(token_ids)} log-probs belong to other ids"
         )
     if any(pair[0] is None for pair in pairs):
         raise EngineError("the engine's answer has a token without a log-prob")
@@ -84,7 +83,7 @@ def parse_generation(body: Any, max_new_tokens: int) -> GenerationOutput:
 
 
 def _finish_reason(reason: Any, count: int, max_new_tokens: int) -> tuple[str, int | str | None]:
-    """`(type, matched)`; a null reason is a cut where the budget was used up, else an abort."""
+    """`(type, matched)`; a null reason is a cut if the budget was used up, else an abort."""
     if isinstance(reason, dict):
         return str(reason.get("type", "abort")), reason.get("matched")
     if isinstance(reason, str):
@@ -93,7 +92,8 @@ def _finish_reason(reason: Any, count: int, max_new_tokens: int) -> tuple[str, i
 
 
 def _versions(meta: JsonDict, count: int) -> list[int]:
-    """One weight version per token: from the spans where the server gives them, else the one version of the answer."""
+    """One weight version per token: from the spans if the server gives them, else the one version of the answer."""
+    # [{"version": "3", "end": 2}, {"version": "4", "end": 5}] -> [3, 3, 4, 4, 4]: the weights changed during the turn.
     spans = meta.get("weight_versions")
     if not spans:
         return [parse_weight_version(meta.get("weight_version"))] * count
@@ -106,7 +106,7 @@ def _versions(meta: JsonDict, count: int) -> list[int]:
 
 
 def error_text(body: bytes) -> str:
-    """What a server's error answer says, whichever of the usual shapes it has."""
+    """The message in a server's error answer, in any of the usual shapes."""
     import orjson
 
     try:

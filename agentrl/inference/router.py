@@ -1,11 +1,11 @@
-"""Spreads trajectories over engines, and keeps out engines that fail or serve other weights than the run's.
+"""Spreads trajectories over engines, and keeps out engines that fail or serve weights other than the run's.
 
 A trajectory sticks to one engine, where its earlier turns are in the prefix cache. A new one goes to the engine with
-the fewest trajectories. When a call fails, the engine's health decides: an engine that is well keeps its place and the
-one trajectory fails (a request that breaks engines must not walk through all of them); one that is not is taken out and
-its trajectories move on (their tokens are exact wherever they go, only the cache is cold). A turn whose deadline passed
-or whose caller gave up is a reason to look at the engine's health too. An engine is admitted again once it is healthy
-and serves the weight version that the run expects.
+the fewest trajectories. When a call fails, the engine's health decides. A healthy engine stays in and only the one
+trajectory fails (a request that breaks engines must not walk through all of them). An unhealthy engine is taken out and
+its trajectories move to others (their tokens stay exact, only the cache is cold). A turn whose deadline passed or whose
+caller gave up also triggers a health check. An engine is admitted again once it is healthy and serves the weight
+version that the run expects.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class _Server:
     reason_out: str | None = None
     """Why the server is out; None while it is in."""
     checkup: asyncio.Task[bool] | None = None
-    """The health check under way, shared by all trajectories whose calls failed."""
+    """The health check in progress, shared by all trajectories whose calls failed."""
 
 
 class Router:
-    """Talks to all engines of a run. Make, use and close it in one event loop.
+    """Talks to all engines of a run. Create, use and close it in one event loop.
 
     Args:
         addresses: `http://host:port` of each engine.
-        vocab_size: ids from here on are never sent.
+        vocab_size: ids of this value or more are never sent.
         request_timeout_s: deadline of one weight update, and of a generation that brings none of its own.
-        retries: how often a call to one engine is tried again before the engine is taken out.
+        retries: how often a call to one engine is retried before the engine is taken out.
         weight_version: the version that engines must serve; None: any, until `expect_version` or `update_weights`.
         recovery_wait_s: how long a generation waits for an engine to come back when all are out.
     """
@@ -91,7 +91,7 @@ class Router:
         rid: str | None = None,
         timeout_s: float | None = None,
     ) -> GenerationOutput:
-        """Sample one turn on the trajectory's engine, or on another one when that engine fails.
+        """Sample one turn on the trajectory's engine, or on another one if that engine fails.
 
         Args:
             trajectory_id: sticks to its engine, where its earlier turns are cached.
@@ -119,7 +119,9 @@ class Router:
     async def _generate(
         self, trajectory_id: str, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None
     ) -> GenerationOutput:
-        for _ in range(len(self._servers) + 1):  # an engine that is well and yet useless must not be asked for ever
+        # With 3 engines at most 4 tries: each engine once, and one more for an engine that came back meanwhile. An
+        # engine that passes its health check but keeps serving other weights would otherwise be tried without end.
+        for _ in range(len(self._servers) + 1):
             server = self._home.get(trajectory_id)
             if server is None or server.reason_out is not None:
                 server = await self._assign(trajectory_id)
@@ -129,6 +131,8 @@ class Router:
             except WeightVersionError as error:
                 self._take_out(server, str(error))
             except EngineUnavailable as error:
+                # Healthy engine, failed request: the request itself may be the cause. On the next engine it could
+                # crash that one too, so this trajectory fails and the others keep their engines.
                 if await self._is_well(server):
                     raise
                 self._take_out(server, str(error))
@@ -140,7 +144,7 @@ class Router:
         raise EngineUnavailable("no engine could serve this turn: " + self._reasons())
 
     def release(self, trajectory_id: str) -> None:
-        """Forget a trajectory that ended. Unknown ones are fine."""
+        """Forget a trajectory that ended. Unknown ids are ignored."""
         server = self._home.pop(trajectory_id, None)
         if server is not None:
             server.trajectories.discard(trajectory_id)
@@ -152,11 +156,11 @@ class Router:
     async def update_weights(self, path: str, version: int) -> None:
         """Load the weights in `path` on every engine, then verify that each reports `version`.
 
-        An engine that cannot be reached is taken out while others go on with the new weights.
+        An engine that cannot be reached is taken out; the others continue with the new weights.
 
         Raises:
             EngineRequestError: an engine refused the weights.
-            WeightVersionError: an engine reports another version than it was given.
+            WeightVersionError: an engine reports a version other than the one it was given.
             EngineUnavailable: no engine took the weights.
         """
 
@@ -193,13 +197,13 @@ class Router:
             served = await server.client.weight_version()
             if wanted is not None and served != wanted:
                 raise WeightVersionError(
-                    f"{server.client.address} serves weight version {served}, the run is at {wanted}"
+                    f"{server.client.address} serves weight version {served}; the run is at {wanted}"
                 )
 
     async def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on; those that stay keep their trajectories and connections.
 
-        One that is out and named again gets a new start: its caller says that it is well.
+        An engine that was out and is named again starts afresh: the caller vouches for its health.
         """
         before = {server.client.address: server for server in self._servers}
         well = {address: server for address, server in before.items() if server.reason_out is None}
@@ -246,7 +250,8 @@ class Router:
         return server
 
     async def _wait_for_one(self) -> None:
-        """Look once at all engines, which may have been restarted, then wait for one as long as is allowed."""
+        """Check all engines once, since some may have been restarted, then wait at most `recovery_wait_s` for one."""
+        # Many trajectories arrive here together when the last engine fails: they share one round of checks.
         if self._look is None or self._look.done():
             self._look = self._spawn(self._probe_all())
         await asyncio.shield(self._look)
@@ -263,7 +268,7 @@ class Router:
             return
         wrong = [version for version in output.weight_versions if version != self._expected]
         if wrong:
-            raise WeightVersionError(f"tokens of weight version {wrong[0]}, the run is at {self._expected}")
+            raise WeightVersionError(f"sampled by weight version {wrong[0]}; the run is at {self._expected}")
 
     def _all_out(self) -> bool:
         return all(server.reason_out is not None for server in self._servers)

@@ -13,7 +13,7 @@ EngineName = Literal["sglang", "embedded"]
 
 
 def sglang_installed() -> bool:
-    """Whether the sglang package is there."""
+    """Whether the sglang package is installed."""
     return importlib.util.find_spec("sglang") is not None
 
 
@@ -25,10 +25,10 @@ def cuda_available() -> bool:
 
 
 def resolve_engine(config: RunConfig) -> EngineName:
-    """The engine of `rollout.name`; auto: sglang where CUDA and sglang are present, else embedded.
+    """The engine of `rollout.name`; auto: sglang if CUDA and sglang are present, else embedded.
 
     Raises:
-        ConfigError: sglang is to be started but is not installed.
+        ConfigError: the run would start sglang, which is not installed.
     """
     rollout = config.actor_rollout_ref.rollout
     if rollout.name == "auto":
@@ -36,7 +36,7 @@ def resolve_engine(config: RunConfig) -> EngineName:
     if rollout.name == "sglang" and rollout.server.addresses is None and not sglang_installed():
         raise ConfigError(
             "actor_rollout_ref.rollout.name: got sglang, which is not installed (pip install 'agentrl[sglang]'); "
-            "use embedded, or name running servers in actor_rollout_ref.rollout.server.addresses"
+            "install it, use embedded, or name running servers in actor_rollout_ref.rollout.server.addresses"
         )
     return rollout.name
 
@@ -103,7 +103,7 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
 
 
 def context_length(config: RunConfig) -> int:
-    """Tokens that a trajectory may have: prompt and response."""
+    """Most tokens of a trajectory: prompt and response."""
     rollout = config.actor_rollout_ref.rollout
     prompt = rollout.prompt_length or config.data.max_prompt_length
     return prompt + (rollout.response_length or config.data.max_response_length)

@@ -1,1 +1,1 @@
-"""What a run tells its user: trackers (console, jsonl, tensorboard) and the token-level rollout log."""
+"""What a run reports to its user: trackers (console, jsonl, tensorboard) and the token-level rollout log."""

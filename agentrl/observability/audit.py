@@ -1,4 +1,7 @@
-"""Proof, from a rollout dump alone, that every trained token was sampled (R1, R2, R5), and by which weight version."""
+"""Proof, from a rollout dump alone, that every trained token was sampled, and by which weight version.
+
+The rules that it checks: docs/token_rules.md.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Audit:
-    """What one dumped trajectory proves."""
+    """The result for one dumped trajectory."""
 
     file: Path
     line: int
@@ -51,21 +54,21 @@ class Audit:
 
 
 def find_dumps(place: Path, step: int | None = None) -> list[Path]:
-    """The dump files of a folder in the order of their steps, or the one file that was named.
+    """The dump files of a folder in the order of their steps, or the given file.
 
     Raises:
-        UserInputError: there is none, or none of that step.
+        UserInputError: no dump is found, or none of that step.
     """
     if place.is_file():
         return [place]
     if not place.is_dir():
-        raise UserInputError(f"{place} does not exist: give a dump, or the folder of `trainer.rollout_data_dir`")
+        raise UserInputError(f"{place} does not exist: give a dump file, or the folder of `trainer.rollout_data_dir`")
     found = sorted((int(file.stem), file) for file in place.glob("*.jsonl") if file.stem.isdecimal())
     if not found:
-        raise UserInputError(f"{place} holds no rollout dump (STEP.jsonl): set `trainer.rollout_data_dir` for a run")
+        raise UserInputError(f"{place} holds no rollout dump (STEP.jsonl): `trainer.rollout_data_dir` writes them")
     files = [file for number, file in found if step is None or number == step]
     if not files:
-        raise UserInputError(f"{place} holds no dump of step {step}: it has {', '.join(str(n) for n, _ in found)}")
+        raise UserInputError(f"{place} holds no dump of step {step}, only of {', '.join(str(n) for n, _ in found)}")
     return files
 
 
@@ -73,7 +76,7 @@ def audit(files: Sequence[Path]) -> Iterator[Audit]:
     """Check every trajectory of the dumps.
 
     Raises:
-        UserInputError: a file that is no rollout dump.
+        UserInputError: a file is not a rollout dump.
     """
     for file in files:
         for number, line in enumerate(file.read_bytes().splitlines(), 1):
@@ -87,7 +90,7 @@ def _parse(file: Path, number: int, line: bytes) -> Record:
         raise UserInputError(f"{file}:{number} is not JSON: {error}") from error
     missing = [name for name in FIELDS if not isinstance(record, dict) or not isinstance(record.get(name), list)]
     if missing:
-        raise UserInputError(f"{file}:{number} has no {', '.join(missing)}: it is no rollout dump of agentrl")
+        raise UserInputError(f"{file}:{number} has no {', '.join(missing)}: the file is not a rollout dump of agentrl")
     return dict(record)
 
 
@@ -96,7 +99,7 @@ def _audit_record(file: Path, line: int, record: Record) -> Audit:
     columns = [record[name] for name in FIELDS[1:]]
     if len(set(map(len, columns))) != 1:
         lengths = ", ".join(f"{name} {len(record[name])}" for name in FIELDS[1:])
-        result.violations.append(Violation(file, line, None, f"unequal lengths: {lengths} (R2)"))
+        result.violations.append(Violation(file, line, None, f"lengths differ: {lengths}"))
         return result
     _, mask, loss_mask, _, versions = columns
     newest = -1
@@ -109,7 +112,7 @@ def _audit_record(file: Path, line: int, record: Record) -> Audit:
             result.trained_by[version] += 1
     if versions and versions[-1] < 0:
         last = max((token for token, version in enumerate(versions) if version >= 0), default=-1)
-        dangling = f"{len(versions) - 1 - last} tokens follow the last sampled one (R5)"
+        dangling = f"{len(versions) - 1 - last} tokens follow the last sampled token, which must end the response"
         result.violations.append(Violation(file, line, last + 1, dangling))
     kinds = [
         TRAINED if trained else SAMPLED if mark else OBSERVED for mark, trained in zip(mask, loss_mask, strict=True)
@@ -121,26 +124,26 @@ def _audit_record(file: Path, line: int, record: Record) -> Audit:
 def _token_problem(mark: Any, trained: Any, log_prob: Any, version: int, newest: int) -> str | None:
     """What is wrong with one token, or None."""
     if mark not in (0, 1):
-        return f"the mask holds {mark!r}, wanted 0 or 1 (R1)"
+        return f"the mask holds {mark!r}, wanted 0 or 1"
     if not isinstance(log_prob, int | float) or not math.isfinite(log_prob):
         return f"its log-prob is {log_prob!r}, wanted a finite number"
     if mark == 1 and version < 0:
-        return "its mask is 1, but no weight version sampled it (R1)"
+        return "its mask is 1, but no weight version sampled it"
     if mark == 0 and version >= 0:
-        return f"weight version {version} sampled it, but its mask is 0 (R1)"
+        return f"weight version {version} sampled it, but its mask is 0"
     if trained not in (0, mark):
         return f"its loss mask is {trained!r}, wanted 0 or its mask, {mark}: only sampled tokens are trained on"
     if version < 0 and log_prob != 0:
-        return f"it was not sampled, but has the log-prob {log_prob:g} (R1)"
+        return f"it was not sampled, but has the log-prob {log_prob:g}, wanted 0"
     if log_prob > 1e-3:
-        return f"its log-prob {log_prob:g} is above 0"
+        return f"its log-prob is {log_prob:g}, wanted at most 0"
     if 0 <= version < newest:
         return f"weight version {version} sampled it after version {newest}: an engine served old weights"
     return None
 
 
 def _segments(kinds: Sequence[str], record: Record) -> list[tuple[str, int, str]]:
-    """Runs of tokens of one kind, with the text that the dump keeps for each, or else their ids."""
+    """Runs of tokens of one kind, with the text that the dump holds for each, else their ids."""
     runs = [(kind, len(list(group))) for kind, group in groupby(kinds)]
     kept = record.get("segments") or []
     if [count for count, _ in kept] == [count for _, count in runs]:

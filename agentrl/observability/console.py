@@ -1,4 +1,4 @@
-"""The console tracker: a live table with progress on a terminal, one plain line a step elsewhere."""
+"""The console tracker: a live table with progress on a terminal, else one plain line per step."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class ConsoleTracker(Tracker):
         self._live: Live | None = None
 
     def on_start(self, run: RunInfo) -> None:
-        """Print where the run writes, start the live table on a terminal."""
+        """Print where the run writes; start the live table on a terminal."""
         self._total = run.total_steps
         self._began = time.monotonic()
-        resumed = "" if run.resumed_from is None else f", goes on after step {run.resumed_from}"
+        resumed = "" if run.resumed_from is None else f", resumed after step {run.resumed_from}"
         head = f"{run.project}/{run.experiment}: {run.total_steps} steps in {run.folder}{resumed}"
         self._console.print(head, soft_wrap=True, highlight=False, markup=False)
         if not self._console.is_terminal:

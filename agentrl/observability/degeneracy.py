@@ -1,4 +1,4 @@
-"""How degenerate sampled text is, from its token ids alone: it shows before the score falls."""
+"""How degenerate sampled text is, from its token ids alone: this shows before the score falls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.data_proto import DataProto
 Ids = npt.NDArray[np.int64]
 NGRAM = 4
 RUN = 16
-"""A token that is sampled so often in a row (`!!!!`) is no text any more."""
+"""From this many repetitions in a row of one token (`!!!!`), the output is no longer text."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -43,6 +43,8 @@ def repetition(ids: Ids) -> float:
     count = len(ids) - NGRAM + 1
     if count < 2:
         return 0.0
+    # ids [1, 2, 3, 4, 1, 2, 3, 4]: 5 4-grams, of which 1234 occurs twice -> 4 distinct -> 1 - 4/5 = 0.2. Each 4-gram is
+    # one 64-bit polynomial hash, computed for all places at once.
     hashes = np.zeros(count, np.uint64)
     for offset in range(NGRAM):
         hashes = hashes * _FACTOR + ids[offset : offset + count].astype(np.uint64)
@@ -53,12 +55,13 @@ def longest_run(ids: Ids) -> int:
     """Length of the longest run of one id."""
     if not len(ids):
         return 0
+    # ids [7, 7, 7, 5]: runs end at 2 and 3, and the distances from the end before (-1, 2) are the lengths 3 and 1.
     ends = np.flatnonzero(np.diff(ids, append=ids[-1] + 1))
     return int(np.diff(ends, prepend=-1).max())
 
 
 def same_text(texts: Sequence[Ids], prompts: Sequence[Hashable]) -> float:
-    """Share of the texts that stand under more than one prompt."""
+    """Share of the texts that were sampled for more than one prompt."""
     keys = [ids.tobytes() for ids in texts]
     seen = defaultdict(set)
     for key, prompt in zip(keys, prompts, strict=True):

@@ -1,4 +1,4 @@
-"""Alarms on a run that goes wrong while its reward still looks fine."""
+"""Alarms for a run that goes wrong while its reward still looks fine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One number of a step, and how far it may move from where it began."""
+    """One metric of a step, and how far it may move from its baseline."""
 
     name: str
     metric: str
@@ -33,6 +33,8 @@ class Alarm:
 
     def rings(self, value: float, baseline: float) -> bool:
         """Whether a value is too far from the baseline."""
+        # entropy falls_to 0.3: rings at 0.2 with baseline 1.0. A metric that began at 0 has no meaningful multiple, so
+        # `rises_to` never rings then (`> 0`).
         return (
             (self.falls_to is not None and value < self.falls_to * baseline)
             or (self.rises_to is not None and value > self.rises_to * baseline > 0)
@@ -45,7 +47,7 @@ class HealthMonitor:
 
     Args:
         alarms: what to watch.
-        window: see above.
+        window: steps of each median.
         stops: an alarm ends the run.
     """
 
@@ -56,10 +58,10 @@ class HealthMonitor:
         self._ringing: dict[str, str] = {}
 
     def observe(self, metrics: Mapping[str, float], step: int) -> dict[str, float]:
-        """Look at a step; an alarm is logged when it begins and when it ends.
+        """Check one step; an alarm is logged when it begins and when it ends.
 
         Returns:
-            `health/alarms`, how many are on, and `health/alarm/NAME` for each of those.
+            `health/alarms`, the number of alarms that are on, and `health/alarm/NAME` for each of them.
         """
         for alarm in self._alarms:
             value = metrics.get(alarm.metric, math.nan)
@@ -68,21 +70,21 @@ class HealthMonitor:
         return {"health/alarms": float(len(self._ringing)), **{f"health/alarm/{name}": 1.0 for name in self._ringing}}
 
     def check(self) -> None:
-        """Stop the run where it is to stop.
+        """Stop the run if an alarm is on and the configuration says so.
 
         Raises:
             HealthError: an alarm is on, and `trainer.health.action` is `stop`.
         """
         if self._stops and self._ringing:
-            raise HealthError("trainer.health.action is stop, and: " + "; ".join(self._ringing.values()))
+            raise HealthError("stopped by trainer.health.action: stop. " + "; ".join(self._ringing.values()))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run goes on with."""
+        """The state for a resumed run."""
         recent = {name: list(values) for name, values in self._recent.items()}
         return {"recent": recent, "baselines": dict(self._baselines), "ringing": dict(self._ringing)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Continue from `state_dict`."""
         self._recent = {name: deque(values, self._window) for name, values in state["recent"].items()}
         self._baselines, self._ringing = dict(state["baselines"]), dict(state["ringing"])
 

@@ -18,14 +18,15 @@ LOG = logging.getLogger(__name__)
 _ID_FILE = "mlflow_run_id"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. /:]", re.ASCII)
 _AT_ONCE = 1000
-"""Most metrics that a server takes in one call."""
+"""Most metrics that a server accepts in one call."""
 
 
 class MlflowTracker(Tracker):
-    """Logs to the experiment `trainer.project_name`; a resumed run goes on in the same MLflow run.
+    """Logs to the experiment `trainer.project_name`; a resumed run continues the same MLflow run.
 
-    MLflow's own variables apply: `MLFLOW_TRACKING_URI` (else a database in this folder), `MLFLOW_TRACKING_TOKEN`. What
-    a server does not take during training is lost with a warning; the run goes on.
+    MLflow's own variables apply: `MLFLOW_TRACKING_URI` (default: a database in the current folder) and
+    `MLFLOW_TRACKING_TOKEN`. If the server refuses data during training, the data is lost, a warning is logged and
+    training continues.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class MlflowTracker(Tracker):
         """Open the run.
 
         Raises:
-            ConfigError: MLflow cannot open it; says why.
+            ConfigError: MLflow cannot open a run; the message says why.
         """
         import mlflow
 
@@ -51,7 +52,7 @@ class MlflowTracker(Tracker):
         self._client = client
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Send all of a step at once. MLflow allows few signs in names: `@` becomes `_at_`, others `_`."""
+        """Send all metrics of a step at once. MLflow allows few special characters in names: `@` becomes `_at_`."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -66,7 +67,7 @@ class MlflowTracker(Tracker):
         self._send("log_text", json.dumps(rows, ensure_ascii=False, indent=1), f"validation/{step}.json")
 
     def close(self) -> None:
-        """Mark the run as finished, or as failed where an error ends it."""
+        """Mark the run as finished, or as failed if an error ended it."""
         if self._client is not None:
             self._send("set_terminated", "FAILED" if sys.exc_info()[0] else "FINISHED")
 
@@ -76,7 +77,7 @@ class MlflowTracker(Tracker):
         try:
             getattr(self._client, method)(self._id, *arguments, **named)
         except MlflowException as error:
-            LOG.warning("mlflow did not take %s: %s", method, error)
+            LOG.warning("mlflow refused %s: %s", method, error)
 
 
 def _create(client: Any, run: RunInfo) -> str:

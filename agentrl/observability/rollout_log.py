@@ -1,4 +1,4 @@
-"""The rollout log: one jsonl file a step, with text for people and exact tokens for machines."""
+"""The rollout log: one jsonl file per step, with text for people and exact tokens for machines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = 
     """Yield one record per trajectory.
 
     Args:
-        batch: what `AgentLoopManager.generate_sequences` returned.
+        batch: result of `AgentLoopManager.generate_sequences`.
         step: the training step.
-        decode: ids to text, special tokens kept, but for a stop id at the end.
+        decode: ids to text with special tokens, except a stop id at the end.
         exact: ids to text without any loss, for `segments`; None: `decode`.
 
     Yields:
-        `input`, `output`, `gts`, `score`, `step` (as verl dumps them), then the token-level fields.
+        `input`, `output`, `gts`, `score`, `step` (as in verl's dumps), then the token-level fields.
     """
     prompt_width = batch.batch["prompts"].shape[1]
     attention = batch.batch["attention_mask"].bool()
@@ -75,7 +75,7 @@ def write_rollouts(
     *,
     exact: Decode | None = None,
 ) -> Path:
-    """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears whole or not at all.
+    """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears only when it is complete.
 
     `decode` and `exact` are as in `rows`.
     """

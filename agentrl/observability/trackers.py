@@ -1,4 +1,4 @@
-"""The trackers of a run: those that `trainer.logger` names, and several as one."""
+"""The trackers of a run: those that `trainer.logger` names, and a combination of several."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["JsonlTracker", "RunInfo", "TensorboardTracker", "Tracker", "Trackers
 
 
 class JsonlTracker(Tracker):
-    """One JSON object a step in `{run folder}/metrics.jsonl`; a resumed run goes on after its checkpoint's step."""
+    """One JSON object per step in `{run folder}/metrics.jsonl`; a resumed run continues after its checkpoint's step."""
 
     def on_start(self, run: RunInfo) -> None:
-        """Open the file; steps after the checkpoint will be made again, so their lines go."""
+        """Open the file and drop lines after the checkpoint's step: those steps will run again."""
         self._path = run.folder / METRICS_FILE
         kept = [] if run.resumed_from is None else _lines_up_to(self._path, run.resumed_from)
         self._path.write_text("".join(kept), encoding="utf-8")
@@ -136,7 +136,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:
-    """Lines of whole records up to `step`; a record that a killed run left half-written is dropped."""
+    """Lines of complete records up to `step`; a record that a killed run left half-written is dropped."""
     kept: list[str] = []
     if not path.is_file():
         return kept

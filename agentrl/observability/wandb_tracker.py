@@ -12,11 +12,11 @@ from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversati
 
 _ID_FILE = "wandb_run_id"
 _STEP = "training/step"
-"""The x axis. wandb's own step only grows, and a resumed run makes some steps again."""
+"""The x axis. wandb's own step can only grow, but a resumed run repeats some steps."""
 
 
 class WandbTracker(Tracker):
-    """Logs to the project `trainer.project_name`; a resumed run goes on in the same wandb run.
+    """Logs to the project `trainer.project_name`; a resumed run continues the same wandb run.
 
     wandb's own variables apply: `WANDB_MODE=offline`, `WANDB_ENTITY`, `WANDB_BASE_URL`, `WANDB_API_KEY`.
     """
@@ -28,7 +28,7 @@ class WandbTracker(Tracker):
         """Open the run.
 
         Raises:
-            ConfigError: wandb cannot open it; says why.
+            ConfigError: wandb cannot open a run; the message says why.
         """
         import wandb
 
@@ -43,14 +43,14 @@ class WandbTracker(Tracker):
             )
         except wandb.Error as error:
             raise ConfigError(
-                f"trainer.logger: wandb cannot open a run: {error}. Without a connection: WANDB_MODE=offline"
+                f"trainer.logger: wandb cannot open a run: {error}. Without a connection, set WANDB_MODE=offline"
             ) from error
         run.note(_ID_FILE, self._run.id)
         self._run.define_metric(_STEP)
         self._run.define_metric("*", step_metric=_STEP)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Send all of a step at once."""
+        """Send all metrics of a step at once."""
         self._run.log({**metrics, _STEP: step})
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
@@ -62,6 +62,6 @@ class WandbTracker(Tracker):
         self._run.log({"val/generations": table, _STEP: step})
 
     def close(self) -> None:
-        """Send what is left; a run that ends by an error is marked so."""
+        """Send the rest; a run that an error ended is marked as failed."""
         if self._run is not None:
             self._run.finish(exit_code=int(sys.exc_info()[0] is not None))

@@ -24,12 +24,13 @@ Waiting = tuple[RewardInput, "asyncio.Future[RewardResult]"]
 class BatchRewardManager(RewardManager):
     """Calls `score_fn(data_sources=, solution_strs=, ground_truths=, extra_infos=)` with lists of equal length.
 
-    Scores are computed while other trajectories still run, so a call gets those that ended meanwhile, not the whole
-    step. One call runs at a time in a worker. A call that raises is split in halves, so that one bad trajectory fails
-    alone.
+    Scores are computed while other trajectories still run, so a call gets those that have just ended, not the whole
+    step. A worker makes one call at a time. A batch whose call raises is split in halves, so that one bad trajectory
+    fails alone.
 
     Args:
-        score_fn: sync (runs in a thread) or async; gives one number, or mapping with `score`, per trajectory, in order.
+        score_fn: sync (runs in a thread) or async; returns one number, or mapping with `score`, per trajectory, in
+            order.
         timeout_s: deadline of one call.
     """
 
@@ -45,7 +46,7 @@ class BatchRewardManager(RewardManager):
         """Score one trajectory with others.
 
         Raises:
-            RewardError: the function raised for this trajectory, took too long, or gave no finite number for it.
+            RewardError: the function raised for this trajectory, took too long, or returned no finite number for it.
             InfrastructureError: a service behind the function failed for this trajectory.
         """
         loop = asyncio.get_running_loop()
@@ -74,12 +75,13 @@ class BatchRewardManager(RewardManager):
                 if not future.done():
                     future.set_exception(_as_error(outcome, self._timeout_s))
         else:
+            # One of 8 raises: 4 + 4, then 2 + 2, then 1 + 1. Seven get their scores, for at most 6 further calls.
             middle = len(batch) // 2
             await self._settle(batch[:middle])
             await self._settle(batch[middle:])
 
     async def _call(self, items: Sequence[RewardInput]) -> Sequence[Any] | Exception:
-        """The function's values, or what it raised."""
+        """The function's values, or the error that it raised."""
         task = asyncio.ensure_future(self._invoke(items))
         try:
             await asyncio.wait({task}, timeout=self._timeout_s)
@@ -92,7 +94,8 @@ class BatchRewardManager(RewardManager):
             return error if isinstance(error, Exception) else RewardError(f"{type(error).__name__}: {error}")
         values = task.result()
         if isinstance(values, str | dict) or not hasattr(values, "__len__") or len(values) != len(items):
-            return RewardError(f"the batch score function gave {values!r:.200}, wanted {len(items)} values in a list")
+            wanted = f"a list of {len(items)} values"
+            return RewardError(f"the batch score function returned {values!r:.200}, wanted {wanted}")
         return list(values)
 
     async def _invoke(self, items: Sequence[RewardInput]) -> Any:
@@ -121,5 +124,5 @@ def _as_error(error: Exception, timeout_s: float) -> Exception:
     if isinstance(error, RewardError | UserInputError | InfrastructureError):
         return error
     if isinstance(error, TimeoutError):
-        return RewardError(f"the score function took over {timeout_s:g} s")
+        return RewardError(f"the score function took over {timeout_s:g} s (reward_model.timeout_s)")
     return RewardError(f"the score function raised {type(error).__name__}: {error}")

@@ -4,14 +4,14 @@
 
     reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
 
-With `level: turn` each turn score and tool reward sits on the last sampled token of its own turn, and the outcome on
-the trajectory's last one (R6); with `level: trajectory` all of it sits there.
+With `level: turn` each turn score and tool reward is placed on the last sampled token of its own turn, and the outcome
+on the trajectory's last one; with `level: trajectory` the whole reward is placed there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 from agentrl.config.root import CombineConfig
 from agentrl.errors import RewardError
 from agentrl.interfaces import RewardResult
+from agentrl.types import TrajectoryFacts
 
 Placed = list[tuple[int, float]]
-"""Rewards and the response tokens that they sit on."""
+"""Response tokens and the rewards placed on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,47 +30,45 @@ class Combined:
     """A trajectory's whole reward."""
 
     score: float
-    """All of it."""
+    """The whole sum."""
     extra: dict[str, Any]
-    """What the score function reported, and the parts where they are weighted."""
+    """What the score function reported, and the parts if they are weighted."""
     placed: Placed
-    """What of it does not sit on the trajectory's last sampled token."""
+    """The part of it that is not on the trajectory's last sampled token."""
 
 
 def combine(
     result: RewardResult,
-    fields: Mapping[str, Any],
+    facts: TrajectoryFacts,
     response_mask: Sequence[int],
     weights: CombineConfig,
 ) -> Combined:
-    """Weigh and place the rewards of one trajectory.
+    """Weight and place the rewards of one trajectory.
 
     Args:
-        result: what the score function gave.
-        fields: `turn_scores` and `tool_rewards`, and of which turn each is (`turn_score_turns`, `tool_reward_turns`,
-            counted from 0).
+        result: result of the score function.
+        facts: its turn scores and tool rewards, and the turn of each.
         response_mask: 1 for each response token that the policy sampled, else 0.
         weights: `reward_model.combine`.
 
     Raises:
-        RewardError: the sum is no finite number, or the loop does not say to which turns its rewards belong.
+        RewardError: the sum is not finite, or the loop does not say to which turns its rewards belong.
     """
     if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
         return Combined(result.score, result.extra, [])
-    turn_scores = [float(score) for score in fields.get("turn_scores", ())]
-    tool_rewards = [float(reward) for reward in fields.get("tool_rewards", ())]
+    turn_scores, tool_rewards = facts.turn_scores, facts.tool_rewards
     parts = {"outcome_score": result.score, "turn_score": sum(turn_scores), "tool_reward": sum(tool_rewards)}
     weighed = zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True)
     score = sum(weight * part for weight, part in weighed if weight)
     if not math.isfinite(score):
         raise RewardError(
-            f"the reward is no finite number: {', '.join(f'{name} {part}' for name, part in parts.items())}"
+            f"the reward is {score}, wanted a finite number: {', '.join(f'{name} {p}' for name, p in parts.items())}"
         )
     placed: Placed = []
     if weights.level == "turn":
         ends = turn_ends(response_mask)
-        placed += _place(turn_scores, fields.get("turn_score_turns"), weights.turn, ends, "turn_scores")
-        placed += _place(tool_rewards, fields.get("tool_reward_turns"), weights.tool, ends, "tool_rewards")
+        placed += _place(turn_scores, facts.turn_score_turns, weights.turn, ends, "turn_scores")
+        placed += _place(tool_rewards, facts.tool_reward_turns, weights.tool, ends, "tool_rewards")
     return Combined(score, {**result.extra, **parts}, placed)
 
 
@@ -87,7 +86,8 @@ def _place(
         turns = range(len(ends))
     if turns is None or len(turns) != len(values) or not all(0 <= turn < len(ends) for turn in turns):
         raise RewardError(
-            f"reward_model.combine.level is turn, but the agent loop does not say to which of {len(ends)} turns its "
-            f"{len(values)} {name} belong ({name[:-1]}_turns: {turns}): use level trajectory, or report them"
+            f"reward_model.combine.level is turn, but the agent loop does not say to which of its {len(ends)} turns "
+            f"the {len(values)} {name} belong ({name[:-1]}_turns: got {turns}): report the turns, or use level "
+            "trajectory"
         )
     return [(ends[turn], weight * value) for turn, value in zip(turns, values, strict=True)]

@@ -1,4 +1,4 @@
-"""Which score function a row gets when the run names none: chosen by its `data_source`."""
+"""The score function of a row when the run names none: chosen by the row's `data_source`."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def find_score(data_source: str, code_score: CodeScore | None = None) -> ScoreFu
 
     Args:
         data_source: of a row.
-        code_score: over the run's sandbox service, if it names one.
+        code_score: uses the run's sandbox service; None if the run names none.
 
     Raises:
-        PluginError: there is none, and which sources are known; or it needs a sandbox.
+        PluginError: no function is known (the message lists the known sources), or it needs a sandbox.
     """
     if data_source in CODE_SOURCES:
         if code_score is None:
             raise PluginError(
-                f"data_source '{data_source}' is scored by running code in a sandbox service, and the run names none: "
-                "start one (`agentrl serve sandbox`) and give its address in reward_model.sandbox_fusion.url, or "
-                "your own score function in custom_reward_function.path"
+                f"data_source '{data_source}' is scored by running code in a sandbox service, but the run names none: "
+                "start one (`agentrl serve sandbox`) and set reward_model.sandbox_fusion.url to its address, or "
+                "custom_reward_function.path to your own score function"
             )
         return code_score
     for pattern, function in SCORES.items():
@@ -52,12 +52,12 @@ def find_score(data_source: str, code_score: CodeScore | None = None) -> ScoreFu
     known = [*SCORES, *CODE_SOURCES]
     raise PluginError(
         f"no score function for data_source '{data_source}'.{suggest(data_source, known)} "
-        f"Known: {', '.join(known)}. For your own: custom_reward_function.path."
+        f"Known: {', '.join(known)}. To use your own function, set custom_reward_function.path."
     )
 
 
 def truth_of(data_source: str, ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Any:
-    """What a row's solutions are compared with: the ground truth; of coding tasks else `extra_info.test_cases`."""
+    """What solutions are compared with: the ground truth; a coding task without one has `extra_info.test_cases`."""
     if data_source in CODE_SOURCES and not ground_truth:
         return (extra_info or {}).get("test_cases", ground_truth)
     return ground_truth
@@ -81,13 +81,13 @@ def default_compute_score(
         data_source: the row's `data_source`.
         solution_str: what the assistant wrote.
         ground_truth: the row's `reward_model.ground_truth`.
-        extra_info: the row's `extra_info` and what the rollout added; coding tasks may have their tests in it, under
+        extra_info: the row's `extra_info` and what the rollout added; coding tasks may hold their tests in it, under
             `test_cases`.
-        sandbox_fusion_url: for coding tasks: the sandbox service. Where no event loop runs, this call waits for the
-            tests; else it gives an awaitable.
+        sandbox_fusion_url: for coding tasks: the sandbox service. Without a running event loop this call waits for the
+            tests; with one it returns an awaitable.
         concurrent_semaphore: for coding tasks: held while this call waits.
         memory_limit_mb: for coding tasks: memory of each test; None: 1024.
-        code_score: for coding tasks: as the run's own calls have it; gives an awaitable.
+        code_score: for coding tasks: the run's own scorer; the call then returns an awaitable.
         **kwargs: options of the score function, for example `method="flexible"`.
 
     Raises:
@@ -100,14 +100,14 @@ def default_compute_score(
         return _settle(score(solution_str, ground_truth, **kwargs), concurrent_semaphore or nullcontext())
     function = find_score(data_source, code_score)
     if ground_truth is None:
-        raise RewardError(f"a row of {data_source} has no ground truth (`reward_model.ground_truth`)")
+        raise RewardError(f"a row of data_source {data_source} has no `reward_model.ground_truth`")
     if function in TAKES_EXTRA_INFO:
         kwargs["extra_info"] = extra_info
     return function(solution_str, ground_truth, **kwargs)
 
 
 def _settle(work: Coroutine[Any, Any, Any], permit: AbstractContextManager[Any]) -> Any:
-    """Wait for the work where nothing else could; in an event loop the caller does."""
+    """Wait for the work if no event loop runs; else return it for the caller to await."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Does the score function know a right answer? It is asked about those that the rows carry, before training."""
+"""Does the score function accept a right answer? Before training, it scores the answers that the rows hold."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from agentrl.rewards.dispatcher import CODE_SOURCES
 from agentrl.types import Sample
 
 FORMS = ("#### {}", "\\boxed{{{}}}", "<answer>{}</answer>", "{}")
-"""How answers are written for the scores of GSM8K, MATH and question answering with search, and plainly."""
+"""How answers are written for GSM8K, for MATH, for question answering with search, and plainly."""
 _AT_ONCE = 64
 _LOOKED_AT = 100
-"""So many rows are looked at for one with another answer."""
+"""At most this many rows are searched for one with another answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradedRow:
-    """What the score function says about one row."""
+    """How the score function grades one row."""
 
     sample: Sample
     answer: str | None = None
-    """The right answer, in the form that scored best; None: the row carries none."""
+    """The right answer, in the form that scored best; None: the row holds none."""
     gold: float | None = None
     """Its score."""
     other: float | None = None
-    """Score of another row's answer in the same form; None: no other row of the source has another answer."""
+    """Score of another row's answer in the same form; None: no row with a different answer was found."""
     empty: float | None = None
     """Score of an empty answer."""
     problem: str | None = None
@@ -38,9 +38,9 @@ class GradedRow:
 
 
 def gold_answers(sample: Sample) -> list[str]:
-    """A right answer as it may be written: `extra_info.answer`, and the ground truth in each of `FORMS`.
+    """The right answer as it may be written: `extra_info.answer`, and the ground truth in each of `FORMS`.
 
-    Empty where the row carries none, as a coding task whose ground truth is its tests.
+    Empty if the row holds no answer, like a coding task whose ground truth is its tests.
     """
     answer = sample.extra_info.get("answer")
     given = [answer] if isinstance(answer, str) and answer.strip() else []
@@ -49,7 +49,7 @@ def gold_answers(sample: Sample) -> list[str]:
 
 
 def _text(truth: Any) -> str | None:
-    """The ground truth as one answer: the first of several; of a GSM8K solution what its marker says."""
+    """The ground truth as one answer: the first of several; of a GSM8K solution, the part after its marker."""
     if isinstance(truth, dict):
         truth = truth.get("target")
     if isinstance(truth, list | tuple):
@@ -71,7 +71,7 @@ async def grade_golds(
         One entry per row, sorted by data source.
 
     Raises:
-        UserInputError: there is no score function for a row.
+        UserInputError: a row has no score function.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -99,10 +99,10 @@ async def _grade(sample: Sample, others: Iterable[Sample], manager: RewardManage
     answer = answers[-place]
     empty = await _score(manager, sample, "")
     if not isinstance(empty, float):
-        problem = f"for an empty answer: {empty}; such trajectories would be left out, not scored"
+        problem = f"an empty answer fails: {empty}; such trajectories would be left out, not scored"
         return GradedRow(sample, answer, gold, problem=problem)
     if gold <= empty:
-        return GradedRow(sample, answer, gold, None, empty, f"scores {gold:g}, and an empty answer {empty:g}")
+        return GradedRow(sample, answer, gold, None, empty, f"scores {gold:g}, an empty answer {empty:g}")
     wrong = _other_answer(answers, -place, others)
     other = None if wrong is None else await _score(manager, sample, wrong)
     return GradedRow(sample, answer, gold, other if isinstance(other, float) else None, empty)

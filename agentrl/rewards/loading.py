@@ -24,22 +24,22 @@ MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
 
 
 def load_code_score(config: RunConfig, workers: int = 1) -> CodeScore | None:
-    """What scores coding tasks, if the run names a sandbox service.
+    """The scorer of coding tasks; None if the run names no sandbox service.
 
     Args:
         config: the run.
         workers: agent-loop workers, which share `max_concurrent`.
 
     Raises:
-        ConfigError: the address is none, or a worker would have no request.
+        ConfigError: the address is not valid, or `max_concurrent` is less than one request per worker.
     """
     section = config.reward_model.sandbox_fusion
     if section.url is None:
         return None
     if section.max_concurrent < workers:
         raise ConfigError(
-            f"reward_model.sandbox_fusion.max_concurrent: got {section.max_concurrent} for {workers} agent-loop "
-            "workers, wanted at least one request for each"
+            f"reward_model.sandbox_fusion.max_concurrent: got {section.max_concurrent}, wanted at least {workers}: one "
+            "request for each agent-loop worker"
         )
     try:
         return CodeScore(
@@ -53,7 +53,7 @@ def load_code_score(config: RunConfig, workers: int = 1) -> CodeScore | None:
 
 
 def load_score_function(config: RunConfig, workers: int = 1) -> ScoreFunction:
-    """The user's score function, else `default_compute_score`; with `reward_kwargs` bound to either.
+    """The user's score function, else `default_compute_score`, in either case with `reward_kwargs` bound.
 
     Args:
         config: the run.
@@ -92,7 +92,7 @@ def load_reward_manager(config: RunConfig, workers: int = 1) -> RewardManager:
     if name == "batch" and config.custom_reward_function.path is None:
         raise PluginError(
             "reward_model.reward_manager: batch calls a score function with lists (data_sources, solution_strs, "
-            "ground_truths, extra_infos), which the built-in ones do not take: give custom_reward_function.path"
+            "ground_truths, extra_infos), which the built-in functions do not take: set custom_reward_function.path"
         )
     manager = MANAGERS.get(name)
     if manager is None:

@@ -21,7 +21,7 @@ class NaiveRewardManager(RewardManager):
     """Calls `score_fn(data_source=, solution_str=, ground_truth=, extra_info=)` for each trajectory.
 
     Args:
-        score_fn: sync (runs in a thread) or async; gives a number, or a mapping with `score`.
+        score_fn: sync (runs in a thread) or async; returns a number, or a mapping with `score`.
         timeout_s: deadline of one call.
     """
 
@@ -37,7 +37,7 @@ class NaiveRewardManager(RewardManager):
         """Score one trajectory.
 
         Raises:
-            RewardError: the function raised, took too long, or gave no finite number.
+            RewardError: the function raised, took too long, or returned no finite number.
             InfrastructureError: a service behind the function failed.
         """
         task = asyncio.ensure_future(self._call(item))
@@ -46,7 +46,7 @@ class NaiveRewardManager(RewardManager):
         finally:
             task.cancel()
         if not task.done():
-            raise RewardError(f"the score function took over {self._timeout_s:g} s")
+            raise RewardError(f"the score function took over {self._timeout_s:g} s (reward_model.timeout_s)")
         error = task.exception()
         if isinstance(error, RewardError | UserInputError | InfrastructureError):
             raise error
@@ -69,14 +69,14 @@ class NaiveRewardManager(RewardManager):
 
 
 def to_result(outcome: Any) -> RewardResult:
-    """Check what a score function gave: a number, or a mapping with `score` and, if it likes, `service_used`.
+    """Check what a score function returned: a number, or a mapping with `score` and optionally `service_used`.
 
     Raises:
-        RewardError: no finite number, or a mapping without one under `score`.
+        RewardError: the score is missing or not a finite number.
     """
     if isinstance(outcome, Mapping):
         if "score" not in outcome:
-            raise RewardError(f"the score function gave a mapping without 'score': {sorted(map(str, outcome))}")
+            raise RewardError(f"the score function returned a mapping without 'score': {sorted(map(str, outcome))}")
         extra = {str(key): value for key, value in outcome.items() if key not in ("score", "service_used")}
         return RewardResult(_finite(outcome["score"]), extra, bool(outcome.get("service_used", True)))
     return RewardResult(_finite(outcome))
@@ -87,7 +87,7 @@ def _finite(value: Any) -> float:
     if callable(item) and getattr(value, "shape", None) == ():
         value = item()
     if not isinstance(value, numbers.Real):
-        raise RewardError(f"the score function gave {value!r} ({type(value).__name__}), wanted a number")
+        raise RewardError(f"the score function returned {value!r} ({type(value).__name__}), wanted a number")
     if not math.isfinite(value):
-        raise RewardError(f"the score function gave {value!r}, wanted a finite number")
+        raise RewardError(f"the score function returned {value!r}, wanted a finite number")
     return float(value)

@@ -94,6 +94,9 @@ class ServiceGate:
             cause: what happened.
         """
         state = self._services.setdefault(service, _Service(service, self._backoff_s))
+        # A call that began at 10 s and hangs until 70 s says nothing when another one was answered at 65 s: the service
+        # is up, and that call is lost. Three calls that hang from 10 s on, with no answer to anybody since, are an
+        # outage where `failures` is 3.
         if started < state.alive_at:
             return
         now = time.monotonic()
@@ -103,6 +106,8 @@ class ServiceGate:
             if self._limit and state.failures >= self._limit:
                 logger.warning("%s is down: %d failures in a row, the last: %s", service, state.failures, cause)
                 state.down_since, state.try_at = now, now + state.backoff_s
+        # While it is down, only the trajectory that tries it counts, not those that were under way when it went down
+        # and fail one after the other: with a backoff of 1 s they would have doubled it to 30 s in no time.
         elif state.tried_by is not None and started >= state.tried_since:
             state.backoff_s = min(2 * state.backoff_s, MAX_BACKOFF_S)
             state.tried_by, state.try_at = None, now + state.backoff_s
@@ -125,6 +130,7 @@ class ServiceGate:
             ends = (state.down_since or now) + longest
             if now >= ends:
                 raise ServiceDownError(f"not started, {state.name} is down: {state.cause}")
+            # Nobody tries: wake up when the next try is due. Somebody does: `_notify` wakes us with its outcome.
             due = min(ends, state.try_at) if state.tried_by is None else ends
             try:
                 async with asyncio.timeout(due - now):
@@ -165,6 +171,9 @@ class ServiceGate:
         return None
 
     def _notify(self) -> None:
-        """Wake all that wait."""
+        """Wake all that wait.
+
+        Each waits for the event that it saw: a set one is left to them, and whoever waits from now on gets a new one.
+        """
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,7 +1,7 @@
 """One controller, many workers: the trainer calls a method of a `WorkerGroup` and every rank runs it.
 
-* `worker.py`: `Worker`, the base class of what runs on one rank.
-* `decorator.py`: `@register(dispatch_mode)` says how a method's arguments are spread and its results collected.
+* `worker.py`: `Worker`, the base class of a rank.
+* `decorator.py`: `@register(dispatch_mode)` says how a method's arguments are distributed and its results collected.
 * `worker_group.py`: `create_worker_group`, the facade with one bound method per registered method.
 * `ray_backend.py`, `local_backend.py`: where ranks live: Ray actors, or this process.
 * `ray_runtime.py`: `init_ray`, a private or an existing Ray cluster.

@@ -1,4 +1,4 @@
-"""`@register`: marks a worker method as callable from the controller and says how its data is spread."""
+"""`@register`: marks a worker method as callable from the controller and says how its data is distributed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Dispatch(Enum):
     RANK_ZERO = "rank_zero"
     """Only rank 0 runs it, so it must not communicate with other ranks; the caller gets its result."""
     DP_COMPUTE_PROTO = "dp_compute_proto"
-    """Every `DataProto` argument is split over the ranks, the `DataProto`s they return are joined in the input's order.
+    """Every `DataProto` argument is split over the ranks; the returned `DataProto`s are joined in the input's order.
 
-    The split is in consecutive parts that differ by at most one row, or as `meta_info["rank_partitions"]` (one list of
-    rows per rank) of the first `DataProto` says. Other arguments go to every rank.
+    The parts are consecutive and differ by at most one row, unless `meta_info["rank_partitions"]` of the first
+    `DataProto` (one list of rows per rank) says otherwise. Other arguments go to every rank.
     """
 
 
@@ -42,11 +42,11 @@ def register(dispatch_mode: Dispatch = Dispatch.ONE_TO_ALL, blocking: bool = Tru
     """Make a `Worker` method callable on a `WorkerGroup`.
 
     Args:
-        dispatch_mode: how arguments and results travel.
-        blocking: False makes the bound method return a `WorkerFuture` at once.
+        dispatch_mode: how arguments are distributed and results collected.
+        blocking: False makes the bound method return a `WorkerFuture` immediately.
     """
     if not isinstance(dispatch_mode, Dispatch):
-        raise TypeError(f"@register takes a Dispatch, got {dispatch_mode!r}")
+        raise TypeError(f"@register: got {dispatch_mode!r}, wanted a Dispatch")
 
     def mark(method: Method) -> Method:
         setattr(method, _SPEC, MethodSpec(method.__name__, dispatch_mode, blocking))
@@ -56,7 +56,7 @@ def register(dispatch_mode: Dispatch = Dispatch.ONE_TO_ALL, blocking: bool = Tru
 
 
 def registered_methods(worker_cls: type) -> dict[str, MethodSpec]:
-    """Registered methods of a class and its bases by name; an override counts as registered like what it overrides."""
+    """Registered methods of a class and its bases by name; an override inherits the registration."""
     found: dict[str, MethodSpec] = {}
     for cls in reversed(worker_cls.__mro__):
         for name, member in vars(cls).items():

@@ -1,4 +1,4 @@
-"""Spreading one call over the ranks and joining their results, the same for every backend."""
+"""Distributes one call over the ranks and joins their results, in the same way for every backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RankCall = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class DispatchPlan:
-    """One call per rank that takes part, and how to join what they return."""
+    """One call per rank that takes part, and how to join the results."""
 
     calls: dict[int, RankCall]
     dispatch: Dispatch
@@ -40,10 +40,10 @@ class DispatchPlan:
 
 
 def plan_call(dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DispatchPlan:
-    """Make the calls of every rank.
+    """Plan the call of every rank.
 
     Raises:
-        DataProtoError: lists or partitions that do not fit the number of ranks or rows.
+        DataProtoError: lists or partitions do not fit the number of ranks or rows.
     """
     if dispatch is Dispatch.RANK_ZERO:
         return DispatchPlan({0: (args, kwargs)}, dispatch)
@@ -58,10 +58,12 @@ def plan_call(dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs
 def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DispatchPlan:
     protos = [value for value in (*args, *kwargs.values()) if isinstance(value, DataProto)]
     if not protos:
-        raise DataProtoError("a DP_COMPUTE_PROTO method needs a DataProto argument")
+        raise DataProtoError("a DP_COMPUTE_PROTO method needs a DataProto argument, got none")
     rows = len(protos[0])
     if any(len(proto) != rows for proto in protos):
-        raise DataProtoError(f"DataProto arguments of one call differ in rows: {[len(proto) for proto in protos]}")
+        raise DataProtoError(
+            f"the DataProto arguments of one call must have equal rows, got {[len(proto) for proto in protos]}"
+        )
     partitions = protos[0].meta_info.get(PARTITIONS)
     if partitions is not None:
         partitions = _check_partitions(partitions, world_size, rows)
@@ -101,7 +103,8 @@ def _check_partitions(partitions: Any, world_size: int, rows: int) -> list[list[
 
 
 def _join(results: list[DataProto], order: list[int] | None) -> DataProto:
-    # A rank without rows may not know the columns of the others; it contributes only its metadata.
+    # A rank without rows may lack the columns of the others; it contributes only its metadata. With partitions
+    # [[0, 3], [1, 2]] the concatenated rows are 0, 3, 1, 2, and `inverse` [0, 2, 3, 1] puts them back in order.
     joined = DataProto.concat([item for item in results if len(item)] or results[:1])
     joined.meta_info = DataProto.concat([DataProto(meta_info=item.meta_info) for item in results]).meta_info
     if order is None or len(joined) != len(order):

@@ -15,7 +15,7 @@ from agentrl.single_controller.worker import Placement, Worker
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A call that ran already."""
+    """A call that has already run."""
 
     value: Any = None
     error: AgentRLError | None = None
@@ -25,17 +25,17 @@ class FinishedCall:
         return True
 
     def results(self) -> list[Any]:
-        """The one result, or the error that the call ended with."""
+        """The only result; raises the error if the call failed."""
         if self.error is not None:
             raise self.error
         return [self.value]
 
 
 class LocalBackend:
-    """One worker in this process. Its arguments are shared, not copied, and errors are raised as they are.
+    """One worker in this process. Its arguments are shared, not copied, and errors are raised unchanged.
 
     Raises:
-        ConfigError: more than one rank, or a GPU that is not there.
+        ConfigError: more than one rank, or a GPU on a machine without one.
     """
 
     def __init__(self, pool: ResourcePool, worker_cls: type[Worker], *args: Any, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class LocalBackend:
                 "set trainer.nnodes=1 and trainer.n_gpus_per_node=1, or trainer.backend=ray"
             )
         if pool.use_gpu and not torch.cuda.is_available():
-            raise ConfigError("a GPU was asked for, and torch sees none: set trainer.device=cpu")
+            raise ConfigError("trainer.device: the run needs a GPU, but torch finds none: set trainer.device=cpu")
         if pool.threads_per_rank is not None:
             torch.set_num_threads(pool.threads_per_rank)
         self.world_size = 1

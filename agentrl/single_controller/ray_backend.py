@@ -25,7 +25,7 @@ EXIT_TIMEOUT_S = 10.0
 
 
 class RankHost:
-    """The process of one rank (a Ray actor): holds the worker and the store where its ranks meet."""
+    """The process of one rank (a Ray actor): holds the worker and the store through which the ranks meet."""
 
     def __init__(self) -> None:
         self._store: Store | None = None
@@ -36,7 +36,7 @@ class RankHost:
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def open_store(self, world_size: int, one_node: bool) -> tuple[str, int]:
-        """Rank 0: listen on a free port; returns where."""
+        """On rank 0: listen on a free port; returns host and port."""
         host = "127.0.0.1" if one_node else ray.util.get_node_ip_address()
         store = TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False)
         self._store = store
@@ -46,7 +46,7 @@ class RankHost:
         """Build the worker."""
         args, kwargs = call
         if placement.master_addr == "127.0.0.1" and os.path.exists("/sys/class/net/lo"):
-            # gloo would resolve the host name, which fails or is slow on machines without a network.
+            # gloo would otherwise resolve the host name, which fails or is slow on machines without a network.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         placement.apply_to_process()
         if placement.world_size > 1 and self._store is None:
@@ -71,7 +71,7 @@ class RayBackend:
 
     Raises:
         ConfigError: Ray is not running, or the cluster has too few GPUs or machines.
-        WorkerError: a rank died while it started.
+        WorkerError: a rank died during its start.
     """
 
     def __init__(self, pool: ResourcePool, worker_cls: type[Worker], *args: Any, **kwargs: Any) -> None:
@@ -105,13 +105,14 @@ class RayBackend:
 
     def start(self, method: str, plan: DispatchPlan) -> RayCall:
         """Send the calls to their ranks."""
+        # Without `put`, Ray would serialise a batch that goes to 8 ranks 8 times.
         calls: dict[int, Any] = dict(plan.calls)
         if plan.shared and _holds_data(plan.calls[0]):
             calls = dict.fromkeys(calls, ray.put(plan.calls[0]))
         return self._pending(method, [self._actors[rank].call.remote(method, call) for rank, call in calls.items()])
 
     def check(self) -> None:
-        """Ask every rank for a sign of life; a rank that is busy counts as alive.
+        """Ask every rank whether it is alive; a busy rank counts as alive.
 
         Raises:
             WorkerError: a rank is dead.
@@ -124,7 +125,7 @@ class RayBackend:
                 raise error
 
     def shutdown(self) -> None:
-        """Let every rank close, then end the processes and wait until they are gone."""
+        """Let every rank close, then end the processes and wait until they have exited."""
         closing = [actor.close.remote() for actor in self._actors]
         ray.wait(closing, num_returns=len(closing), timeout=CLOSE_TIMEOUT_S)
         for actor in self._actors:
@@ -138,7 +139,7 @@ class RayBackend:
 
 
 def _holds_data(call: RankCall) -> bool:
-    """True when it pays to send the arguments to the object store once instead of once per rank."""
+    """Whether the arguments are large enough to send to the object store once instead of once per rank."""
     args, kwargs = call
     return any(isinstance(value, DataProto) for value in (*args, *kwargs.values()))
 

@@ -1,4 +1,4 @@
-"""Waiting for Ray calls, and turning what went wrong into one readable error."""
+"""Waits for Ray calls, and turns failures into one readable error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from agentrl.errors import AgentRLError, WorkerError
 
 GRACE_S = 5.0
-"""After one rank failed: how long to wait for what the others say, since the first error is often not the cause."""
+"""How long to wait for the other ranks after one failed: the first error is often not the cause."""
 
 
 class RayCall:
@@ -29,7 +29,11 @@ class RayCall:
         return len(ready) == len(self._refs)
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
-        """Wait for all ranks; on a failure wait only a moment for the others and raise the most telling error."""
+        """Wait for all ranks; after a failure wait only `GRACE_S` for the others and raise the most informative error.
+
+        Rank 1 runs out of memory: rank 0 may report first that a peer closed the connection. Both errors arrive within
+        the grace period, and rank 1's is raised.
+        """
         errors: list[AgentRLError] = []
         pending = list(self._refs)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -52,7 +56,7 @@ class RayCall:
 
 
 def failure_of(ref: Any, worker: str, method: str, rank: int, world_size: int) -> AgentRLError | None:
-    """What a finished call failed with, as an agentrl error that names the rank; None when it succeeded."""
+    """The failure of a finished call, as an agentrl error that names the rank; None if it succeeded."""
     where = f"rank {rank} of {world_size} ({worker})"
     try:
         ray.get(ref)
@@ -66,7 +70,7 @@ def failure_of(ref: Any, worker: str, method: str, rank: int, world_size: int) -
 
 
 def _own_error(error: RayTaskError, where: str, method: str) -> AgentRLError:
-    """The worker's own agentrl error, or a `WorkerError` about any other; both carry the rank's traceback as a note."""
+    """The worker's own agentrl error, else a `WorkerError`; both have the rank's traceback as a note."""
     cause = error.cause
     text = f"{type(cause).__name__}: {cause}" if cause is not None else str(error).strip().splitlines()[-1]
     own = cause if isinstance(cause, AgentRLError) else WorkerError(f"{where} failed in {method}: {text}")
@@ -75,22 +79,22 @@ def _own_error(error: RayTaskError, where: str, method: str) -> AgentRLError:
 
 
 class DeadRankError(WorkerError):
-    """The process of a rank is gone."""
+    """The process of a rank has ended."""
 
 
 def _rank_of_error(error: AgentRLError) -> int:
-    """Own errors first, then a death, then what other ranks say about it (a peer closed the connection)."""
+    """Order of errors: a worker's own, then a death, then effects on other ranks (a peer closed the connection)."""
     if isinstance(error, DeadRankError):
         return 1
     return 2 if isinstance(error, WorkerError) else 0
 
 
 def _death(error: RayActorError) -> str:
-    """The telling part of Ray's report, which is a page of possible reasons."""
+    """The informative part of Ray's report, which is a page of possible reasons."""
     text = str(error)
     if "memory monitor" in text:
-        return "Ray's memory monitor ended it: the machine is short of memory"
+        return "Ray's memory monitor ended it: the machine ran short of memory"
     if "connection error code 2" in text:
-        return "its process was killed or crashed (a signal, or the kernel short of memory)"
+        return "its process was killed or crashed (by a signal, or by the kernel when memory ran out)"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if "exit detail" in line.lower()), lines[0])

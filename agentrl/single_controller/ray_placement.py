@@ -1,4 +1,4 @@
-"""Which machine and GPU each rank of a pool gets in a Ray cluster. Groups on one pool share its placement groups."""
+"""Assigns a machine and GPU of a Ray cluster to each rank. Groups on one pool share its placement groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GROUPS, _USERS = "placement_groups", "users"
 def acquire(pool: ResourcePool) -> list[dict[str, Any]]:
     """Ray actor options of each rank, in rank order; reserves the pool's places at the first call.
 
-    CPU ranks of one machine reserve nothing: they run however few CPUs Ray counts.
+    CPU ranks on one machine reserve nothing: they run even if Ray counts too few CPUs.
 
     Raises:
         ConfigError: the cluster is too small.
@@ -42,7 +42,7 @@ def acquire(pool: ResourcePool) -> list[dict[str, Any]]:
 
 
 def release(pool: ResourcePool) -> None:
-    """Give the places back when the last group on the pool is gone."""
+    """Free the places once the last group on the pool has ended."""
     if not pool.shared.get(_GROUPS):
         return
     pool.shared[_USERS] -= 1
@@ -56,7 +56,7 @@ def _reserve(pool: ResourcePool) -> list[Any]:
     has = ray.cluster_resources().get(kind, 0)
     if has < pool.world_size:
         raise ConfigError(
-            f"{pool.world_size} ranks need {pool.world_size} {kind}s, the Ray cluster has {has:g}: "
+            f"{pool.world_size} ranks need {pool.world_size} {kind}s, but the Ray cluster has {has:g}: "
             "lower trainer.nnodes or trainer.n_gpus_per_node, or use a larger cluster"
         )
     bundles = [[{kind: 1.0}] * count for count in pool.process_on_nodes]
@@ -64,7 +64,7 @@ def _reserve(pool: ResourcePool) -> list[Any]:
     for group, count in zip(groups, pool.process_on_nodes, strict=True):
         if not group.wait(timeout_seconds=RESERVE_TIMEOUT_S):
             _remove(groups)
-            raise ConfigError(f"no machine of the Ray cluster has {count} {kind}s free for the training ranks")
+            raise ConfigError(f"no machine of the Ray cluster has {count} free {kind}s for the training ranks")
     return groups
 
 

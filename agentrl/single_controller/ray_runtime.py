@@ -1,4 +1,4 @@
-"""`init_ray`: a private Ray cluster that starts fast, is quiet and leaves nothing behind; or an existing one."""
+"""`init_ray`: starts a private Ray cluster, fast, quiet and leaving nothing behind; or connects to an existing one."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _QUIET = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "1",
-    # Failed calls whose results nobody asked for are part of an error that is reported already.
+    # Failed calls whose results nobody fetched belong to an error that is already reported.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
 }
 
 
 @dataclass(slots=True)
 class RaySession:
-    """What `init_ray` started. `shutdown` ends only that."""
+    """What `init_ray` started; `shutdown` ends nothing else."""
 
     private: bool
     """True when this session started its own cluster."""
@@ -45,7 +45,7 @@ class RaySession:
     folder: str | None = None
 
     def shutdown(self) -> None:
-        """Disconnect; a private cluster ends with all its processes, and its folder goes."""
+        """Disconnect; a private cluster ends with all its processes, and its folder is deleted."""
         import ray
 
         if self.owns_connection:
@@ -69,8 +69,8 @@ def init_ray(
 ) -> RaySession:
     """Connect to Ray; without an address, start a private cluster on this machine.
 
-    Use it as a context manager, so that Ctrl-C and errors end the cluster too. When this process is connected already,
-    that connection is used and left alone.
+    Use it as a context manager, so that Ctrl-C and errors end the cluster too. If this process is already connected,
+    that connection is used and not closed.
 
     Args:
         num_cpus: CPUs of a private cluster; None: all.
@@ -89,7 +89,7 @@ def init_ray(
         return RaySession(private=False, owns_connection=False)
     if address is not None:
         if num_cpus is not None:
-            raise ConfigError("ray_init.num_cpus belongs to a private cluster: leave it out with ray_init.address")
+            raise ConfigError("ray_init.num_cpus is only for a private cluster: do not set it with ray_init.address")
         _require_listener(address)
         _start(ray, address=address, log_to_driver=log_to_driver)
         return RaySession(private=False, owns_connection=True)
@@ -114,7 +114,7 @@ def init_ray(
 def require_ray() -> None:
     """Raise a readable error unless this process is connected to Ray."""
     if not _import_ray().is_initialized():
-        raise ConfigError("the ray backend needs a connection: call agentrl.single_controller.ray_runtime.init_ray")
+        raise ConfigError("not connected to Ray: call agentrl.single_controller.ray_runtime.init_ray first")
 
 
 def _import_ray() -> Any:
@@ -128,7 +128,7 @@ def _import_ray() -> Any:
 
 
 def _require_listener(address: str) -> None:
-    """Fail in seconds where Ray itself would try for minutes; only for plain `host:port`."""
+    """Fail within seconds, where Ray itself would retry for minutes; only for plain `host:port`."""
     host, _, port = address.rpartition(":")
     if "://" in address or not port.isdigit():
         return
@@ -149,7 +149,7 @@ def _start(ray: Any, **options: Any) -> None:
 
 @contextmanager
 def _python_path() -> Iterator[None]:
-    """Let the processes of a private cluster import what this process can: plug-ins beside a script, test modules."""
+    """Let the processes of a private cluster import what this process can import: plug-ins beside a script, tests."""
     before = os.environ.get("PYTHONPATH")
     own = [os.path.abspath(entry) for entry in sys.path if not entry.startswith((sys.prefix, sys.base_prefix))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(own))
@@ -163,7 +163,7 @@ def _python_path() -> Iterator[None]:
 
 
 def _temp_dir() -> str:
-    """A new folder that names its process; folders of processes that were killed are removed on the way."""
+    """A new folder with this process's id in its name; folders of processes that have ended are removed."""
     base = Path(tempfile.gettempdir())
     if len(str(base)) > _LONGEST_TEMP_DIR:
         base = Path("/tmp")

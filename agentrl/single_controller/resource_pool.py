@@ -1,4 +1,4 @@
-"""ResourcePool: how many ranks run on which machines, and what each may use."""
+"""ResourcePool: how many ranks run on which machine, and what each may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ResourcePool:
         process_on_nodes: ranks per machine, one entry per machine.
         use_gpu: one GPU per rank; else ranks use the CPU and reserve nothing.
         threads_per_rank: CPU threads of each rank; None leaves torch's default.
-        max_colocate: how many groups may share one GPU of this pool.
+        max_colocate: most groups that may share one GPU of this pool.
     """
 
     process_on_nodes: tuple[int, ...] | list[int] = (1,)
@@ -29,9 +29,9 @@ class ResourcePool:
         if not self.process_on_nodes or any(count < 1 for count in self.process_on_nodes):
             raise ConfigError(f"a resource pool needs at least one rank per machine, got {self.process_on_nodes}")
         if self.threads_per_rank is not None and self.threads_per_rank < 1:
-            raise ConfigError(f"threads_per_rank must be at least 1, got {self.threads_per_rank}")
+            raise ConfigError(f"threads_per_rank: got {self.threads_per_rank}, wanted at least 1")
         if self.max_colocate < 1:
-            raise ConfigError(f"max_colocate must be at least 1, got {self.max_colocate}")
+            raise ConfigError(f"max_colocate: got {self.max_colocate}, wanted at least 1")
 
     @property
     def world_size(self) -> int:
@@ -40,7 +40,7 @@ class ResourcePool:
 
     @cached_property
     def shared(self) -> dict[str, Any]:
-        """What a backend keeps for all groups on this pool (Ray: its placement groups)."""
+        """State that a backend keeps for all groups on this pool (Ray: its placement groups)."""
         return {}
 
     def rank_slots(self) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Worker: the base class of what runs on one training rank."""
+"""Worker: the base class of a training rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentrl.errors import WorkerError
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a rank is: its number, how many there are, and where rank 0 listens (port 0: a group of one)."""
+    """Where a rank runs: its number, the number of ranks, and where rank 0 listens (port 0: a group of one)."""
 
     rank: int = 0
     world_size: int = 1
@@ -28,7 +28,7 @@ class Placement:
     threads: int | None = None
 
     def environment(self) -> dict[str, str]:
-        """The variables that `torch.distributed` and libraries over it read."""
+        """The environment variables that `torch.distributed` and libraries on top of it read."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
@@ -39,7 +39,7 @@ class Placement:
         }
 
     def apply_to_process(self) -> None:
-        """Set what belongs to the whole process: variables and threads. Only for a process that is one rank."""
+        """Set variables and threads of the whole process. Only for a process that is exactly one rank."""
         os.environ.update(self.environment())
         if self.threads is not None:
             torch.set_num_threads(self.threads)
@@ -60,7 +60,7 @@ class Worker:
 
     @classmethod
     def place(cls, placement: Placement, store: Store | None, *args: Any, **kwargs: Any) -> Self:
-        """Build a worker at `placement`; `store` is where its ranks meet (None: a group of one)."""
+        """Build a worker at `placement`; the ranks meet through `store` (None: a group of one)."""
         worker = cls.__new__(cls)
         worker.placement, worker._store = placement, store
         worker.__init__(*args, **kwargs)  # type: ignore[misc]
@@ -93,7 +93,7 @@ class Worker:
         """Join the default process group of these ranks; calling it again does nothing.
 
         Args:
-            backend: `gloo` or `nccl`; None picks by device.
+            backend: `gloo` or `nccl`; None: by device.
             timeout_s: how long a collective may wait for the other ranks.
 
         Raises:
@@ -104,7 +104,7 @@ class Worker:
         if dist.is_initialized():
             if dist.get_world_size() != self.world_size or dist.get_rank() != self.rank:
                 raise WorkerError(
-                    f"this process is rank {dist.get_rank()} of {dist.get_world_size()} already; "
+                    f"this process is already rank {dist.get_rank()} of {dist.get_world_size()}; "
                     f"it cannot also be rank {self.rank} of {self.world_size}"
                 )
         else:

@@ -1,4 +1,4 @@
-"""WorkerGroup: what the trainer holds. One bound method per `@register`ed method of the worker class."""
+"""WorkerGroup: the trainer's handle on its ranks, with one method per `@register`ed method of the worker class."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentrl.single_controller.worker import Worker
 
 
 class PendingCall(Protocol):
-    """A call on its way. Implemented by each backend."""
+    """A call in progress. Implemented by each backend."""
 
     def done(self) -> bool:
         """True when every rank has answered or failed."""
 
     def results(self) -> list[Any]:
-        """Wait; results by rank. Raises the worker's own `AgentRLError`, or `WorkerError`."""
+        """Wait and return the results by rank. Raises the worker's own `AgentRLError`, or `WorkerError`."""
 
 
 class RankBackend(Protocol):
@@ -32,29 +32,29 @@ class RankBackend(Protocol):
         """Send the calls of a plan to their ranks."""
 
     def check(self) -> None:
-        """Raise `WorkerError` when a rank is dead."""
+        """Raise `WorkerError` if a rank is dead."""
 
     def shutdown(self) -> None:
-        """End all ranks; returns when their processes are gone."""
+        """End all ranks; returns when their processes have exited."""
 
 
 class WorkerFuture:
-    """The joined result of a call that may still run."""
+    """The joined result of a call that may still be running."""
 
     def __init__(self, pending: PendingCall, plan: DispatchPlan) -> None:
         self._pending = pending
         self._plan = plan
 
     def done(self) -> bool:
-        """True when `get` will not wait."""
+        """True if `get` returns without waiting."""
         return self._pending.done()
 
     def get(self) -> Any:
         """Wait for every rank and join the results.
 
         Raises:
-            AgentRLError: as a worker raised it.
-            WorkerError: a worker died or failed otherwise; names rank and cause.
+            AgentRLError: a worker raised it.
+            WorkerError: a worker died or failed in another way; the message names rank and cause.
         """
         return self._plan.collect(self._pending.results())
 
@@ -62,9 +62,9 @@ class WorkerFuture:
 class WorkerGroup:
     """The ranks of one worker class.
 
-    Every registered method of the class is a method here. It returns the joined result, or a `WorkerFuture` when it was
-    registered with `blocking=False`. `submit` starts any of them without waiting. Use it as a context manager, or call
-    `shutdown`.
+    Every registered method of the class is a method here. It returns the joined result, or a `WorkerFuture` if it was
+    registered with `blocking=False`. `submit` starts any of them without waiting. Use the group as a context manager,
+    or call `shutdown`.
     """
 
     def __init__(self, backend: RankBackend, worker_cls: type[Worker]) -> None:
@@ -95,7 +95,7 @@ class WorkerGroup:
         return bound
 
     def submit(self, method: str, /, *args: Any, **kwargs: Any) -> WorkerFuture:
-        """Start a registered method on the ranks and return at once."""
+        """Start a registered method on the ranks and return immediately."""
         spec = self._methods.get(method)
         if spec is None:
             raise AttributeError(f"{self._name} has no registered method '{method}'.{suggest(method, self._methods)}")
@@ -105,7 +105,7 @@ class WorkerGroup:
         return WorkerFuture(self._backend.start(method, plan), plan)
 
     def check(self) -> None:
-        """Raise `WorkerError` when a rank is dead."""
+        """Raise `WorkerError` if a rank is dead."""
         self._backend.check()
 
     def shutdown(self) -> None:
@@ -136,8 +136,8 @@ def create_worker_group(
         **kwargs: keyword arguments of the worker.
 
     Raises:
-        ConfigError: an unknown backend, or a pool that the backend or the cluster cannot serve.
-        AgentRLError: as the worker's `__init__` raised it.
+        ConfigError: the backend is unknown, or it or the cluster cannot serve the pool.
+        AgentRLError: the worker's `__init__` raised it.
     """
     if backend == "local":
         from agentrl.single_controller.local_backend import LocalBackend

@@ -1,4 +1,4 @@
-"""Random trajectories as the padded batch that the trainer gives to its workers."""
+"""Random trajectories as the padded batch that the trainer sends to its workers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def random_batch(
 ) -> DataProto:
     """One row per (prompt length, response length): prompts padded on the left, responses on the right.
 
-    A share of each response's tokens, never its last one, are observations (mask 0). Old log-probs, advantages, returns
-    and the like are random where the mask is 1 and 0 elsewhere. A response of length 0 trains nothing. The loss mask is
-    the response mask.
+    A share of each response's tokens, never its last one, are observations (mask 0). Columns such as old log-probs,
+    advantages and returns are random where the mask is 1 and 0 elsewhere. A response of length 0 trains nothing. The
+    loss mask equals the response mask.
 
     Args:
         lengths: of each row, without padding.
         vocab_size: ids are drawn below it.
-        seed: of everything random.
-        observation_share: how many response tokens are observations.
-        rollouts: every so many rows have the prompt of the first of them.
+        seed: seed of all random numbers.
+        observation_share: share of the response tokens that are observations.
+        rollouts: size of the groups of rows that share the prompt of their first row.
     """
     lengths = [(lengths[row // rollouts * rollouts][0], response) for row, (_, response) in enumerate(lengths)]
     draw = torch.Generator().manual_seed(seed)

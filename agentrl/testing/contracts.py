@@ -6,8 +6,8 @@
         (spec,) = load_tools("my_tools.yaml")
         await check_tool(spec, arguments={"text": "hello"}, create_kwargs={})
 
-`TOOL_CONTRACTS`, `INTERACTION_CONTRACTS` and `LOOP_CONTRACTS` are the clauses, each with what it demands; `agentrl
-plugins check NAME` runs them one by one.
+`TOOL_CONTRACTS`, `INTERACTION_CONTRACTS` and `LOOP_CONTRACTS` list the clauses, each with its demand; `agentrl plugins
+check NAME` runs them one by one. The token rules: docs/token_rules.md.
 """
 
 from __future__ import annotations
@@ -24,20 +24,29 @@ from agentrl.plugins import InteractionSpec, LoopSpec, ToolSpec
 from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.testing.models import byte_tokenizer
-from agentrl.types import AgentLoopOutput, InteractionResponse, JsonDict, Message, StopReason, ToolCall, ToolResponse
+from agentrl.types import (
+    AgentLoopOutput,
+    InteractionResponse,
+    JsonDict,
+    Message,
+    Sample,
+    StopReason,
+    ToolCall,
+    ToolResponse,
+)
 
 NEEDED_FIELDS = ("messages", "turn_scores", "tool_rewards", "num_tool_calls")
 NEEDED_METRICS = ("generate_sequences", "tool_calls", "num_tool_calls", "num_tool_errors")
 
 MOST_TURNS = 16
-"""A loop that goes on after an answer gets the same one again, this often at most."""
+"""A loop that continues after an answer gets the same answer again, at most this many times."""
 
 C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
 class Contract(Generic[C]):
-    """One clause: what it demands, and a check that raises `AssertionError` where it is broken."""
+    """One clause: its demand, and a check that raises `AssertionError` if it is broken."""
 
     demand: str
     check: Callable[[C], Awaitable[None]]
@@ -52,7 +61,7 @@ class ToolCase:
     row_kwargs: dict[str, JsonDict] = field(default_factory=dict)
 
     def toolset(self) -> ToolSet:
-        """The tool as one trajectory has it."""
+        """The tools of one trajectory that has only this tool."""
         kwargs = {self.spec.name: dict(self.row_kwargs)}
         return ToolSet([self.spec], limits=WIDE, renderer=ChatRenderer(byte_tokenizer()), row=RowTools(kwargs))
 
@@ -85,19 +94,22 @@ class LoopCase:
         renderer = ChatRenderer(byte_tokenizer())
         return [*renderer.encode_text(self.final_answer), *renderer.turn_end_ids[-1:]]
 
+    def sample(self) -> Sample:
+        """The row."""
+        return Sample.of_row_fields({"messages": [{"role": "user", "content": "What is 6 * 7?"}], **self.row_fields})
+
     async def play(self, *replies: Any) -> AgentLoopOutput:
         """Run the loop over scripted replies."""
         engine = ScriptedReplies(list(replies))
         context = make_context(ChatRenderer(byte_tokenizer()), engine, tool_parser=HermesToolParser())
-        messages = [{"role": "user", "content": "What is 6 * 7?"}]
-        output = await self.spec.build(context).run({"temperature": 1.0}, messages=messages, **self.row_fields)
-        assert output.prompt_ids == engine.requests[0][0], "`prompt_ids` must be what the engine was asked first"
+        output = await self.spec.build(context).run({"temperature": 1.0}, self.sample())
+        assert output.prompt_ids == engine.requests[0][0], "`prompt_ids` must be the ids of the first request"
         check_output(output)
         return output
 
 
 async def check_tool(spec: ToolSpec, arguments: JsonDict, **row_kwargs: JsonDict) -> None:
-    """A tool keeps the contract.
+    """Check that a tool keeps the contract.
 
     Args:
         spec: from `load_tools`.
@@ -105,7 +117,7 @@ async def check_tool(spec: ToolSpec, arguments: JsonDict, **row_kwargs: JsonDict
         **row_kwargs: `create_kwargs`, `execute_kwargs`, `calc_reward_kwargs`, `release_kwargs` of a row.
 
     Raises:
-        AssertionError: with the clause that is broken.
+        AssertionError: a clause is broken; the message says which.
     """
     case = ToolCase(spec, arguments, row_kwargs)
     for contract in TOOL_CONTRACTS:
@@ -115,7 +127,7 @@ async def check_tool(spec: ToolSpec, arguments: JsonDict, **row_kwargs: JsonDict
 async def check_interaction(
     spec: InteractionSpec, interaction_kwargs: JsonDict, messages: Sequence[Message]
 ) -> InteractionResponse:
-    """An interaction keeps the contract.
+    """Check that an interaction keeps the contract.
 
     Args:
         spec: from `load_interactions`.
@@ -123,10 +135,10 @@ async def check_interaction(
         messages: a conversation that ends with an assistant message.
 
     Returns:
-        What it answered.
+        Its response.
 
     Raises:
-        AssertionError: with the clause that is broken.
+        AssertionError: a clause is broken; the message says which.
     """
     case = InteractionCase(spec, interaction_kwargs, messages)
     for contract in INTERACTION_CONTRACTS:
@@ -135,18 +147,18 @@ async def check_interaction(
 
 
 async def check_agent_loop(spec: LoopSpec, final_answer: str = "42", **row_fields: Any) -> AgentLoopOutput:
-    """An agent loop keeps the token rules and the contract.
+    """Check that an agent loop keeps the token rules and the contract.
 
     Args:
         spec: from `load_agent_loops`.
         final_answer: a turn that ends the conversation.
-        **row_fields: what `run` gets besides `messages`.
+        **row_fields: passed to `run` besides `messages`.
 
     Returns:
         The trajectory of a conversation in which every assistant turn is `final_answer`.
 
     Raises:
-        AssertionError: with the clause that is broken.
+        AssertionError: a clause is broken; the message says which.
     """
     case = LoopCase(spec, final_answer, row_fields)
     for contract in LOOP_CONTRACTS:
@@ -155,10 +167,10 @@ async def check_agent_loop(spec: LoopSpec, final_answer: str = "42", **row_field
 
 
 def check_output(output: AgentLoopOutput) -> None:
-    """The lists of a trajectory keep rules R1, R2 and R5, and its fields are there.
+    """Check the lists of a trajectory (mask, equal lengths, last token) and that no field is missing.
 
     Raises:
-        AssertionError: with the clause that is broken.
+        AssertionError: a clause is broken; the message says which.
     """
     lengths = {
         "response_ids": len(output.response_ids),
@@ -166,11 +178,11 @@ def check_output(output: AgentLoopOutput) -> None:
         "response_logprobs": len(output.response_logprobs),
         "weight_versions": len(output.weight_versions),
     }
-    assert len(set(lengths.values())) == 1, f"unequal lengths (R2): {lengths}"
-    assert set(output.response_mask) <= {0, 1}, "the mask holds 0 and 1"
+    assert len(set(lengths.values())) == 1, f"the lists must have equal lengths, got {lengths}"
+    assert set(output.response_mask) <= {0, 1}, "the mask must hold only 0 and 1"
     for mask, log_prob in zip(output.response_mask, output.response_logprobs, strict=True):
-        assert mask or log_prob == 0.0, "tokens with mask 0 carry log-prob 0.0 (R1)"
-    assert not output.response_mask or output.response_mask[-1] == 1, "the last token must be a sampled one (R5)"
+        assert mask or log_prob == 0.0, f"a token with mask 0 must have log-prob 0.0, got {log_prob}"
+    assert not output.response_mask or output.response_mask[-1] == 1, "the last token must be a sampled one"
     missing = [name for name in NEEDED_FIELDS if name not in output.extra_fields]
     missing += [name for name in NEEDED_METRICS if name not in output.metrics]
     assert not missing, f"missing in `extra_fields` or `metrics`: {missing}"
@@ -179,7 +191,7 @@ def check_output(output: AgentLoopOutput) -> None:
 async def _schema_is_json(case: ToolCase) -> None:
     assert json.loads(json.dumps(case.spec.schema)) == case.spec.schema, "the schema must be plain JSON"
     described = case.spec.schema["function"].get("description")
-    assert described, "a model cannot choose a tool without a description"
+    assert described, "the schema has no description: a model cannot choose the tool without one"
 
 
 async def _call_fits(case: ToolCase) -> None:
@@ -188,7 +200,7 @@ async def _call_fits(case: ToolCase) -> None:
 
 
 async def _fresh_tools(case: ToolCase) -> None:
-    assert case.spec.build() is not case.spec.build(), "one instance per trajectory"
+    assert case.spec.build() is not case.spec.build(), "each trajectory must get its own instance"
 
 
 async def _call_works(case: ToolCase) -> None:
@@ -198,7 +210,7 @@ async def _call_works(case: ToolCase) -> None:
         response = await case.call(tools)
     finally:
         await tools.release()
-    assert not response.is_error, f"the example call is answered with a mistake: {response.text}"
+    assert not response.is_error, f"the example call was answered with an error: {response.text}"
     assert isinstance(response.text, str), f"`text` is {type(response.text).__name__}, wanted str"
     assert isinstance(response.reward, float | int | None), f"`reward` is {response.reward!r}, wanted a number or None"
 
@@ -214,7 +226,7 @@ async def _no_leaks(case: ToolCase) -> None:
     finally:
         await first.release()
         await second.release()
-    assert again.reward == response.reward, "another trajectory's calls changed the reward: state leaks"
+    assert again.reward == response.reward, "calls of one trajectory changed the reward in another: state leaks"
 
 
 async def _tool_reward(case: ToolCase) -> None:
@@ -229,7 +241,7 @@ async def _tool_reward(case: ToolCase) -> None:
 
 
 async def _release_unused(case: ToolCase) -> None:
-    """The tool itself: a `ToolSet` logs what goes wrong here and carries on."""
+    """Calls the tool itself: a `ToolSet` would log a failure here and continue."""
     kwargs = case.row_kwargs.get("release_kwargs", {})
     await case.spec.build().release(**kwargs)
     tool = case.spec.build()
@@ -238,7 +250,7 @@ async def _release_unused(case: ToolCase) -> None:
 
 
 async def _fresh_interactions(case: InteractionCase) -> None:
-    assert case.spec.build() is not case.spec.build(), "one instance per trajectory"
+    assert case.spec.build() is not case.spec.build(), "each trajectory must get its own instance"
 
 
 async def _answer(case: InteractionCase) -> InteractionResponse:
@@ -287,21 +299,21 @@ async def _exact_tokens(case: LoopCase) -> None:
     output = await case.play(*[case.turn] * MOST_TURNS)
     trained = [token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
     turns = len(trained) // len(case.turn)
-    assert turns, "a turn that was sampled is not in the response"
-    assert trained == case.turn * turns, "the response must be what was sampled, id for id"
+    assert turns, "the response lacks the sampled turn"
+    assert trained == case.turn * turns, "the response must hold the sampled ids unchanged"
     assert output.num_turns >= 2 * turns, f"`num_turns` is {output.num_turns} after {turns} assistant turns"
     if turns == 1:
-        assert output.response_ids == case.turn, "the response must end with the last sampled token (R5)"
+        assert output.response_ids == case.turn, "the response must end with the last sampled token"
 
 
 async def _cut_turn(case: LoopCase) -> None:
     cut = await case.play(sampled(case.turn[:2], "length"))
-    assert cut.stop_reason is StopReason.LENGTH, "a turn that was cut ends the trajectory (R7)"
+    assert cut.stop_reason is StopReason.LENGTH, f"a cut turn must end the trajectory, got {cut.stop_reason}"
 
 
 async def _empty_turn(case: LoopCase) -> None:
     empty = await case.play([])
-    assert (empty.response_ids, empty.stop_reason) == ([], StopReason.EMPTY), "nothing sampled, nothing to train on"
+    assert (empty.response_ids, empty.stop_reason) == ([], StopReason.EMPTY), "an empty turn must end it as EMPTY"
 
 
 async def _aborted_turn(case: LoopCase) -> None:
@@ -315,32 +327,32 @@ async def _engine_failure(case: LoopCase) -> None:
 
     context = make_context(ChatRenderer(byte_tokenizer()), down, tool_parser=HermesToolParser())
     try:
-        await case.spec.build(context).run({}, messages=[{"role": "user", "content": "?"}], **case.row_fields)
+        await case.spec.build(context).run({}, case.sample())
     except EngineUnavailable:
         return
-    raise AssertionError("the loop hid a failure of the engine: it must not catch EngineError (R9)")
+    raise AssertionError("the loop hid a failure of the engine: it must not catch EngineError")
 
 
 TOOL_CONTRACTS: list[Contract[ToolCase]] = [
     Contract("the schema is plain JSON and has a description", _schema_is_json),
     Contract("the example call fits the schema", _call_fits),
-    Contract("every trajectory gets an instance of its own", _fresh_tools),
-    Contract("the example call gives text and perhaps a reward", _call_works),
+    Contract("every trajectory gets its own instance", _fresh_tools),
+    Contract("the example call returns text and optionally a reward", _call_works),
     Contract("calls of one trajectory change nothing in another", _no_leaks),
-    Contract("calc_reward gives a number", _tool_reward),
+    Contract("calc_reward returns a number", _tool_reward),
     Contract("release works for a tool that was never called or created", _release_unused),
 ]
 INTERACTION_CONTRACTS: list[Contract[InteractionCase]] = [
-    Contract("every trajectory gets an instance of its own", _fresh_interactions),
-    Contract("generate_response gives an InteractionResponse", _answers),
+    Contract("every trajectory gets its own instance", _fresh_interactions),
+    Contract("generate_response returns an InteractionResponse", _answers),
     Contract("the conversation is read, never changed", _only_reads),
-    Contract("calculate_score gives a number", _interaction_score),
-    Contract("finalize_interaction works for one that never started", _finalize_unused),
+    Contract("calculate_score returns a number", _interaction_score),
+    Contract("finalize_interaction works for an interaction that never started", _finalize_unused),
 ]
 LOOP_CONTRACTS: list[Contract[LoopCase]] = [
-    Contract("a turn that was cut ends the trajectory as LENGTH (R7)", _cut_turn),
+    Contract("a turn cut by the length limit ends the trajectory as LENGTH", _cut_turn),
     Contract("an engine that samples nothing ends it as EMPTY", _empty_turn),
     Contract("an aborted turn ends it as ABORTED", _aborted_turn),
-    Contract("failures of the engine are not caught (R9)", _engine_failure),
-    Contract("the response is what was sampled, id for id, with mask and fields (R1, R2, R5)", _exact_tokens),
+    Contract("failures of the engine are not caught", _engine_failure),
+    Contract("the response holds the sampled ids unchanged, with mask and fields", _exact_tokens),
 ]

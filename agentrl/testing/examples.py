@@ -1,4 +1,4 @@
-"""Arguments that fit a JSON Schema, for trying a tool whose author gave no example."""
+"""Arguments that fit a JSON Schema, to try a tool whose author gave no example."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from agentrl.types import JsonDict
 
 
 def example_arguments(parameters: JsonDict) -> JsonDict:
-    """The required arguments of a function schema, each with the plainest value that fits."""
+    """The required arguments of a function schema, each with the simplest value that fits."""
     properties = parameters.get("properties", {})
     return {name: _example(properties.get(name, {})) for name in parameters.get("required", [])}
 
 
 def _example(schema: JsonDict) -> Any:
-    """A value that fits: what the schema itself offers, else by its type."""
+    """A value that fits: one that the schema itself gives, else one of its type."""
     for key in ("examples", "enum"):
         if schema.get(key):
             return schema[key][0]

@@ -1,4 +1,4 @@
-"""Faults on purpose: an HTTP service that misbehaves, and a tool that fails now and then.
+"""Deliberate faults: an HTTP service that misbehaves, and a tool that sometimes fails.
 
 For a tool that talks to a service::
 
@@ -6,7 +6,7 @@ For a tool that talks to a service::
         tool = MyTool({"url": server.url})
         server.faults.extend(["503", "drop", "ok"])      # what happens to the next requests
         ...
-        server.kill()                                    # nobody listens any more
+        server.kill()                                    # stops listening, as if killed
         server.restart()                                 # on the same port
 
 For a whole run, in the tool YAML: `FaultyTool` around any tool (see docs/testing_plugins.md).
@@ -40,18 +40,18 @@ _TIMEOUT_S = 10.0
 
 
 class FaultServer:
-    """A real HTTP server in a thread of its own, whose answers fail as told.
+    """A real HTTP server in its own thread, whose answers fail on command.
 
     Args:
         routes: answers by path; both GET and POST. Other paths are 404.
 
     Attributes:
         faults: what happens to the next requests, one entry each: `ok`, `latency:0.5` (answers late), `503` (any HTTP
-            status from 400 on, with `Retry-After: 0`), `malformed` (200 with half a JSON), `empty` (200 without a
-            body), `cut` (the connection ends in the middle of the answer), `drop` (it ends before), `hang` (no answer).
-            Without entries every request is answered.
+            status of 400 or more, with `Retry-After: 0`), `malformed` (200 with half of the JSON), `empty` (200 without
+            a body), `cut` (the connection breaks in the middle of the answer), `drop` (it breaks before the answer),
+            `hang` (no answer). Without entries every request is answered.
         requests: path and body of every request so far.
-        always: as an entry of `faults`, for every request that finds `faults` empty.
+        always: the fault of every request that finds `faults` empty.
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
@@ -134,7 +134,7 @@ class FaultServer:
         elif fault == "empty":
             return web.Response()
         elif fault not in ("ok", "malformed", "cut"):
-            raise ValueError(f"no fault is named '{fault}': {', '.join(SERVER_FAULTS)}")
+            raise ValueError(f"unknown fault '{fault}'. Known: {', '.join(SERVER_FAULTS)}")
         route = self._routes.get(request.path)
         if route is None:
             return web.json_response({"error": f"no {request.path}"}, status=404)
@@ -159,7 +159,7 @@ TOOL_FAULTS = ("error", "bug", "hang", "slow", "mistake")
 
 
 def _inner(config: JsonDict) -> tuple[Any, JsonDict]:
-    """Class or function of the tool inside, and its configuration."""
+    """Class or function of the inner tool, and its configuration."""
     tool = config["tool"]
     return resolve("tools", tool["class_name"]), tool.get("config") or {}
 
@@ -171,7 +171,7 @@ class FaultyTool(BaseTool):
         config: `tool` (a tool as in the YAML: `{class_name, config, tool_schema}`), `faults` (share of calls by kind:
             `error` the service fails, `bug` an exception, `hang` no answer, `slow` answers after `slow_s`, `mistake` an
             error for the model), `seed`. Which calls fail depends on the seed, the row's `execute_kwargs.fault_key` (or
-            the instance) and the number of the call, so that a run fails in the same places again.
+            the instance) and the number of the call, so a repeated run fails in the same places.
         tool_schema: None: the inner tool's.
     """
 
@@ -186,7 +186,7 @@ class FaultyTool(BaseTool):
         self._shares: dict[str, float] = config.get("faults") or {}
         for name in self._shares:
             if name not in TOOL_FAULTS:
-                raise ValueError(f"config.faults: no fault is named '{name}'.{suggest(name, TOOL_FAULTS)}")
+                raise ValueError(f"config.faults: unknown fault '{name}'.{suggest(name, TOOL_FAULTS)}")
         self._key: Any = next(self._instances)
         self._calls = 0
 
@@ -210,15 +210,15 @@ class FaultyTool(BaseTool):
         self._calls += 1
         fault = self._draw(self._key if fault_key is None else fault_key)
         if fault == "error":
-            raise ToolServiceError(f"tool '{self.name}': a fault on purpose")
+            raise ToolServiceError(f"tool '{self.name}': a deliberate fault")
         if fault == "bug":
-            raise RuntimeError("a bug on purpose")
+            raise RuntimeError("a deliberate bug")
         if fault == "hang":
             await asyncio.sleep(3600)
         if fault == "slow":
             await asyncio.sleep(float(self.config.get("slow_s", 1.0)))
         if fault == "mistake":
-            return ToolResponse(text="a mistake on purpose", is_error=True)
+            return ToolResponse(text="a deliberate mistake", is_error=True)
         return await self._inner.execute(arguments, **execute_kwargs)
 
     async def calc_reward(self, **kwargs: Any) -> float:
@@ -230,6 +230,7 @@ class FaultyTool(BaseTool):
         await self._inner.release(**kwargs)
 
     def _draw(self, key: Any) -> str | None:
+        # Shares {error: 0.1, slow: 0.2}: a number below 0.1 is an error, one below 0.3 is slow, the rest works.
         place = random.Random(f"{self.config.get('seed', 0)}/{key}/{self._calls}").random()
         for name, share in self._shares.items():
             place -= share

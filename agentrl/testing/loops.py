@@ -1,4 +1,4 @@
-"""Play agent loops without an engine: scripted generations, and a check of every request against the one before."""
+"""Run agent loops without an engine: scripted generations, and a check that each request continues the one before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDE = LoopLimits(prompt_length=4096, response_length=4096)
 
 
 class ScriptedReplies:
-    """Answers the k-th request with the k-th reply; the next one after the last raises `AssertionError`.
+    """Answers the k-th request with the k-th reply; a request after the last reply raises `AssertionError`.
 
     Args:
         replies: sampled ids, or whole outputs.
@@ -27,12 +27,14 @@ class ScriptedReplies:
         self.replies = [reply if isinstance(reply, GenerationOutput) else sampled(reply) for reply in replies]
 
     async def __call__(self, prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
-        """Answer one request, which must go on from the last request and its reply, id for id (R3)."""
+        """Answer one request, which must begin with the ids of the last request and its reply, unchanged."""
         turn = len(self.requests)
         if turn:
             seen = self.requests[-1][0] + self.replies[turn - 1].token_ids
-            assert prompt_ids[: len(seen)] == seen, f"request {turn} does not continue request {turn - 1} (R3)"
-        assert turn < len(self.replies), f"the loop asked for generation {turn + 1} of {len(self.replies)}"
+            assert prompt_ids[: len(seen)] == seen, (
+                f"request {turn} does not begin with the ids of request {turn - 1} and its reply"
+            )
+        assert turn < len(self.replies), f"the loop asked for generation {turn + 1}, but only {len(self.replies)} exist"
         assert sampling_params["max_new_tokens"] >= 1
         self.requests.append((prompt_ids, sampling_params))
         return self.replies[turn]
@@ -46,12 +48,12 @@ class NoTools:
     async def execute(
         self, calls: Sequence[ToolCall], *, messages: Sequence[Message] = (), turn: int = 0
     ) -> list[ToolResponse]:
-        """No call can be made."""
-        assert not calls, f"no tools are offered, got {calls}"
+        """Refuses every call."""
+        assert not calls, f"the row offers no tools, got {calls}"
         return []
 
     async def calc_rewards(self) -> dict[str, float]:
-        """No tool, no reward."""
+        """Empty: without tools there are no rewards."""
         return {}
 
 

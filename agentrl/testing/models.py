@@ -1,4 +1,4 @@
-"""Tiny random models and a tokenizer of one id per byte, as ordinary Hugging Face folders, made in a second offline."""
+"""Tiny random models and a tokenizer with one id per byte, as Hugging Face folders, made offline in a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN_TOKENS = ("<tool_call>", "</tool_call>")
 
 
 def byte_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
-    """Build a tokenizer of one id per byte, ChatML specials and hermes tool tags.
+    """Build a tokenizer with one id per byte, ChatML's special tokens and hermes' tool tags.
 
     Args:
         chat_template: Jinja text; None: the ChatML template with tools that comes with agentrl.
@@ -37,7 +37,7 @@ def build_tiny_model(folder: Path | str, family: str = "qwen2", *, seed: int = 0
     """Write a random causal language model with `byte_tokenizer` to `folder`.
 
     Args:
-        folder: where to write; made if missing.
+        folder: where to write; created if missing.
         family: `qwen2`, `qwen3` or `llama`.
         seed: seed of the weights.
         **overrides: fields of the model's configuration.

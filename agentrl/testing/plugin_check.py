@@ -1,4 +1,4 @@
-"""Runs the contract tests on one plug-in and says of each clause whether it holds (`agentrl plugins check`)."""
+"""Runs the contract tests on one plug-in and says for each clause whether it holds (`agentrl plugins check`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _TALK = [{"role": "user", "content": "What is 6 * 7?"}, {"role": "assistant", "c
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One clause of the contract, and what breaks it; None: it holds."""
+    """One clause of the contract and its problem; None: the clause holds."""
 
     demand: str
     problem: str | None
@@ -59,16 +59,16 @@ def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDi
 
     Args:
         name: registered name, entry point, dotted path or `file.py:Name`; with `file` a name in it.
-        kind: what it is; None: it is seen.
+        kind: its kind; None: recognised from the plug-in.
         file: tool, interaction or agent-loop YAML that configures it.
-        example: what to try it with: `arguments` and `create_kwargs` of a tool, `interaction_kwargs` and `messages` of
-            an interaction, `final_answer` of a loop, `solution_str` and `ground_truth` of a score function.
+        example: input to try it with: `arguments` and `create_kwargs` for a tool, `interaction_kwargs` and `messages`
+            for an interaction, `final_answer` for a loop, `solution_str` and `ground_truth` for a score function.
 
     Returns:
         Its kind and a verdict per clause.
 
     Raises:
-        PluginError: there is no such plug-in, or its kind cannot be told.
+        PluginError: the plug-in is not found, or its kind cannot be recognised.
     """
     if kind is not None and kind not in KINDS:
         raise PluginError(f"--kind: got '{kind}'.{suggest(kind, KINDS)}")
@@ -84,7 +84,7 @@ def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDi
 
 
 def _guess(name: str, file: Path | None) -> Kind:
-    """The kind of a plug-in that the user did not tell."""
+    """The kind of a plug-in, if the user did not give it."""
     if file is not None:
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         sections: dict[str, Kind] = {"tools:": "tools", "interaction": "interactions", "- ": "agent_loops"}
@@ -92,7 +92,7 @@ def _guess(name: str, file: Path | None) -> Kind:
         for start, kind in sections.items():
             if starts and starts[0].startswith(start):
                 return kind
-        raise PluginError(f"{file}: cannot tell what it configures: give --kind. Known: {', '.join(KINDS)}")
+        raise PluginError(f"{file}: cannot tell what kind of plug-in it configures: give --kind ({', '.join(KINDS)})")
     named = [kind for kind in KINDS if name in known(kind)]
     if len(named) > 1:
         raise PluginError(f"'{name}' is the name of several plug-ins ({', '.join(named)}): give --kind")
@@ -107,7 +107,7 @@ def _guess(name: str, file: Path | None) -> Kind:
     if seen is None and has_parameter(plugin, "generate_response", "instance_id"):
         return "interactions"
     if seen is None:
-        raise PluginError(f"'{name}': cannot tell what it is: give --kind. Known: {', '.join(KINDS)}")
+        raise PluginError(f"'{name}': cannot tell what kind of plug-in it is: give --kind ({', '.join(KINDS)})")
     return seen
 
 
@@ -158,12 +158,12 @@ async def _check_reward(name: str, file: Path | None, example: JsonDict) -> list
 
     return [
         await _verdict("it takes data_source, solution_str, ground_truth and extra_info", takes()),
-        await _verdict("it gives a finite number, or a mapping with one under `score`", scores()),
+        await _verdict("it returns a finite number, or a mapping with one under `score`", scores()),
     ]
 
 
 async def _is_manager(plugin: type) -> None:
-    assert issubclass(plugin, RewardManager), f"{plugin!r} is not a agentrl.interfaces.RewardManager"
+    assert issubclass(plugin, RewardManager), f"{plugin!r} is not an agentrl.interfaces.RewardManager"
 
 
 async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
@@ -187,7 +187,7 @@ async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list
     return [
         await _verdict("it has the methods of a ToolParser", is_parser()),
         await _verdict("plain text holds no call", plain()),
-        await _verdict("no text makes it raise (R10)", garbage()),
+        await _verdict("no text makes it raise", garbage()),
     ]
 
 
@@ -202,7 +202,7 @@ async def _run(contracts: Sequence[Contract[C]], case: C) -> list[Verdict]:
 
 
 async def _verdict(demand: str, check: Awaitable[None]) -> Verdict:
-    """Run one clause; whatever the plug-in raises is what breaks it."""
+    """Run one clause; any exception from the plug-in breaks it."""
     try:
         async with asyncio.timeout(CLAUSE_TIMEOUT_S):
             await check

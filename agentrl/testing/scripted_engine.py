@@ -1,9 +1,9 @@
-"""An engine without a model: answers `/generate` at once from a function, and fails on command.
+"""An engine without a model: answers `/generate` immediately from a function, and fails on command.
 
-For tests of what happens around an engine (faults, routing) and for benchmarks of everything but the engine. Speaks the
-part of SGLang's API that the client uses.
+For tests of faults and routing around an engine, and for benchmarks of everything except the engine. It speaks the part
+of SGLang's API that the client uses.
 
-Run alone, it answers every request with the same ids::
+Run on its own, it plays the same script for every trajectory::
 
     python -m agentrl.testing.scripted_engine --port 30000 --script script.json
 """
@@ -30,8 +30,8 @@ class ScriptedEngine:
     """Serves in the running event loop.
 
     Args:
-        respond: gives the answer to a request.
-        weight_version: what the engine says it serves.
+        respond: returns the answer to a request.
+        weight_version: the version that the engine reports.
         keep_requests: remember the request bodies in `requests`.
     """
 
@@ -54,7 +54,7 @@ class ScriptedEngine:
 
     @property
     def address(self) -> str:
-        """Where it listens; stays the same when it is started again."""
+        """Where it listens; the same after a restart."""
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self, port: int | None = None) -> str:
@@ -87,7 +87,7 @@ class ScriptedEngine:
         """Close the port and every connection, as a killed process would."""
         if self._runner is None or self._listener is None:
             return
-        # What was accepted a moment ago has no transport yet, and asyncio leaks its socket when the server ends first.
+        # A connection accepted a moment ago has no transport yet; asyncio would leak its socket if the server ended.
         asyncio.get_running_loop().remove_reader(self._listener)
         for _ in range(2):
             await asyncio.sleep(0)

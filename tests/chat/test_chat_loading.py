@@ -95,7 +95,7 @@ def test_ids_are_those_of_tokenizer_json(model: Path, caplog: pytest.LogCaptureF
     with caplog.at_level("INFO", "agentrl"):
         renderer = load_renderer(str(model))
     assert renderer.encode_text(text) == backend.encode(text).ids
-    assert "the class Qwen2Tokenizer would cut text (such as" in caplog.text
+    assert "the class Qwen2Tokenizer would split text (such as" in caplog.text
     assert renderer.tokenizer.eos_token == "<|im_end|>"
     assert renderer.encoder.decode(renderer.render_prompt([{"role": "user", "content": "x"}])).endswith("assistant\n")
 
@@ -116,4 +116,4 @@ def test_ids_that_no_class_gives_are_reported(
     """Neither class reads the file as it is: the settings beside it say otherwise."""
     monkeypatch.setattr(loading, "_first_other", lambda tokenizer, original: "x")
     assert load_renderer(str(model)).encode_text("x")
-    assert "gives other ids than its tokenizer.json, for example for 'x'" in caplog.text
+    assert "gives different ids from its tokenizer.json, for example for 'x'" in caplog.text

@@ -35,7 +35,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "tool-call format": "takes gpt_oss",
     },
     "deepseek": {"separator": "none"},
-    "glm": {"end of turn": "none of its own: the marker of whoever speaks next ends a turn", "separator": "none"},
+    "glm": {"end of turn": "none of its own: the marker of the next role ends a turn", "separator": "none"},
     "gemma": {"tool messages": "yes, after the call", "separator": "'\\n', inserted"},
     "alternating": {"tool messages": "no: the chat template of this tokenizer cannot show a tool message"},
     "call_first": {"tool messages": "yes, after the call", "separator": "none"},
@@ -64,7 +64,7 @@ def test_a_template_that_hides_the_offered_tools_is_unusable(name: str) -> None:
     result = conformance(SHAPES[name].renderer, [SCHEMA])
     assert result.usable == (name not in NO_TOOLS)
     if not result.usable:
-        assert "leaves out the tools that a run offers (calculator)" in lines_of(result)["tools shown"]
+        assert "omits the tools that a run offers (calculator)" in lines_of(result)["tools shown"]
 
 
 def test_the_first_differing_token_is_shown_with_its_text() -> None:
@@ -93,4 +93,4 @@ def test_an_end_of_turn_that_is_no_stop_id() -> None:
     tokenizer.eos_token = "<|begin_of_text|>"
     line = conformance(ChatRenderer(tokenizer)).lines[1]
     assert line.verdict is TemplateVerdict.NOTE
-    assert line.text.endswith("it is no stop id: add it to `rollout.stop_token_ids`")
+    assert line.text.endswith("it is not a stop id: add it to `rollout.stop_token_ids`")

@@ -50,7 +50,7 @@ def test_smollm2_cannot_show_tools(smollm2_folder: Path) -> None:
     alone = check("--template", smollm2_folder)
     assert alone.exit_code == 0
     assert "'<|im_end|>' (2)" in alone.output
-    assert "the prompt leaves out the tools that a run offers" in alone.output
+    assert "the prompt omits the tools that a run offers" in alone.output
     with_tools = check("--template", smollm2_folder, "--tools", "tools/calculator.yaml")
     assert with_tools.exit_code == 1
     assert "offers (calculator)" in with_tools.output
@@ -112,7 +112,7 @@ def test_an_audit_proves_what_was_sampled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "where", "what"),
     [
-        ({"response_mask": [1, 1, 1, 0, 1]}, ", token 2", "its mask is 1, but no weight version sampled it (R1)"),
+        ({"response_mask": [1, 1, 1, 0, 1]}, ", token 2", "its mask is 1, but no weight version sampled it"),
         ({"loss_mask": [1, 1, 1, 0, 1]}, ", token 2", "its loss mask is 1, wanted 0 or its mask, 0"),
         ({"response_mask": [1, 0, 0, 0, 1]}, ", token 1", "version 2 sampled it, but its mask is 0"),
         ({"response_mask": [1, 2, 0, 0, 1]}, ", token 1", "the mask holds 2"),
@@ -124,7 +124,7 @@ def test_an_audit_proves_what_was_sampled(tmp_path: Path) -> None:
         (
             {"weight_versions": [2, 2, -1, -1, -1], "response_mask": [1, 1, 0, 0, 0], "loss_mask": [1, 1, 0, 0, 0]},
             ", token 2",
-            "3 tokens follow the last sampled one (R5)",
+            "3 tokens follow the last sampled token",
         ),
     ],
 )
@@ -162,6 +162,6 @@ def test_what_is_no_dump(tmp_path: Path) -> None:
     (tmp_path / "7.jsonl").write_text("{")
     assert "7.jsonl:1 is not JSON" in check("--audit", tmp_path).output
     (tmp_path / "7.jsonl").write_text('{"input": "x"}\n')
-    assert "it is no rollout dump of agentrl" in check("--audit", tmp_path).output
+    assert "the file is not a rollout dump of agentrl" in check("--audit", tmp_path).output
     missing = check("--audit", tmp_path, "--step", "8")
     assert "holds no dump of step 8: it has 7" in missing.output

@@ -139,7 +139,7 @@ def test_good_plugins_keep_their_contract(plugins: Command, name: str, options: 
     [
         ("mine.py:Leaky", (), ["state leaks", "KeyError: 'never made'"]),
         ("mine.py:Eager", (), ["the conversation must not be changed"]),
-        ("mine.py:Stopped", (), ["a turn that was cut ends the trajectory"]),
+        ("mine.py:Stopped", (), ["a turn cut by the length limit ends the trajectory"]),
         ("mine.py:grade_wrong", ("--kind", "rewards"), ["unexpected keyword argument|too many|got an unexpected"]),
         (
             "mine.py:double",
@@ -165,7 +165,7 @@ def test_broken_plugins_fail_with_the_clause(
         (("calculater",), "no plug-in is named 'calculater'. Did you mean 'calculator'?"),
         (("calculator", "--kind", "tool"), "got 'tool'. Did you mean 'tools'?"),
         (("calculator", "--kind", "interactions"), "no interaction is named 'calculator'"),
-        (("mine.py:double",), "cannot tell what it is: give --kind"),
+        (("mine.py:double",), "cannot tell what kind of plug-in it is: give --kind"),
         (("json.decoder", "--kind", "tools"), "is not a tool: a class or a function is wanted"),
         (("json.decoder", "--kind", "tool_parsers"), "is not a tool parser: derive it from"),
         (("broken_loop",), "there is no module 'mine_that_is_not_there'"),

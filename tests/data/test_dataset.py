@@ -151,7 +151,7 @@ def test_missing_file() -> None:
 def test_parquet_without_a_column_names_those_it_has(parquet: Parquet, left_out: str, others: str) -> None:
     bad = row()
     del bad[left_out]
-    with pytest.raises(DataError, match=rf"column '{left_out}': got no such column \(there are {others}"):
+    with pytest.raises(DataError, match=rf"column '{left_out}': got only the columns {others}"):
         read(parquet(bad))
 
 
@@ -169,7 +169,7 @@ def test_prompt_key_names_the_column(parquet: Parquet) -> None:
 
 def test_unread_columns_are_said(parquet: Parquet, caplog: pytest.LogCaptureFixture) -> None:
     read(parquet(row(images=["x"])))
-    assert "nothing reads the columns images" in caplog.text
+    assert "agentrl does not read the columns images" in caplog.text
 
 
 def test_lists_and_globs(parquet: Parquet, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
 
 def test_rows_that_do_not_fit_parquet(tmp_path: Path) -> None:
-    with pytest.raises(UserInputError, match="do not fit parquet"):
+    with pytest.raises(UserInputError, match="cannot be written as parquet"):
         write_parquet([row(1), row(2, ability={"a": 1}), row(3, ability="x")], tmp_path / "rows.parquet")
     with pytest.raises(UserInputError, match="no rows to write"):
         write_parquet([], tmp_path / "rows.parquet")

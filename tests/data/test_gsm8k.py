@@ -68,7 +68,7 @@ def test_single_files(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "row 0: got no JSON"),
+        ("{", "row 0: got invalid JSON"),
         ("[1]", "row 0: got a list"),
         ('{"question": "x"}', "row 0, column 'answer': got None"),
         ('{"question": "x", "answer": "seven"}', "row 0, column 'answer': got no final answer"),

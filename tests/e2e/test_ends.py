@@ -124,7 +124,7 @@ def test_an_alarm_that_is_to_stop_the_run(workspace: Workspace, engine: str) -> 
     )
     code, output = finished("train", str(run.recipe))
     assert code == 3, output
-    assert "trainer.health.action is stop, and: the policy" in output
+    assert "stopped by trainer.health.action: stop. the policy" in output
     assert "Traceback" not in output
     assert run.metrics[-1]["health/alarms"] == 1
     assert (run.folder / "latest_checkpointed_iteration.txt").read_text() == str(max(run.steps))

@@ -162,9 +162,9 @@ def test_answers_of_real_servers() -> None:
     [
         ({"error": "x"}, "not one generation"),
         ([answer(), answer()], "not one generation"),
-        ({**answer(), "output_ids": [5]}, "other tokens"),
-        ({**answer(), "output_ids": [5, 8]}, "other tokens"),
-        (answer(output_token_logprobs=None), "other tokens"),
+        ({**answer(), "output_ids": [5]}, "belong to other ids"),
+        ({**answer(), "output_ids": [5, 8]}, "belong to other ids"),
+        (answer(output_token_logprobs=None), "belong to other ids"),
         (answer(output_token_logprobs=[[None, 5, None], [-1.0, 7, None]]), "without a log-prob"),
         (answer(weight_versions=[{"version": "1", "start": 0, "end": 1}]), "cover 1 of 2"),
     ],

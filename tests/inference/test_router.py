@@ -92,7 +92,7 @@ async def test_an_engine_whose_weights_change_behind_our_back_is_taken_out(
     engines[0].weight_version = "9"
     assert await generate(router, "t0") == 2
     assert "version 9" in router.out[engines[0].address]
-    with pytest.raises(WeightVersionError, match="serves weight version 9, the run is at 1"):
+    with pytest.raises(WeightVersionError, match="serves weight version 9; the run is at 1"):
         await router.verify()
 
 
@@ -102,7 +102,7 @@ async def test_an_engine_that_says_one_version_and_samples_from_another(
     await router.update_weights("folder", 1)
     for engine in engines:
         engine.answer_overrides = {"weight_version": "0"}
-    with pytest.raises(EngineUnavailable, match="tokens of weight version 0, the run is at 1"):
+    with pytest.raises(EngineUnavailable, match="sampled by weight version 0; the run is at 1"):
         await generate(router, "t0")
 
 

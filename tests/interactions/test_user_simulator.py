@@ -118,7 +118,7 @@ async def test_an_endpoint_that_fails_is_no_reply(endpoint: Endpoint) -> None:
     for replies, says in (
         ([web.Response(status=503, text="full") for _ in range(2)], "failed after 2 attempts: HTTP 503: full"),
         ([web.Response(status=401, text="who?")], "failed after 1 attempt: HTTP 401"),
-        ([web.json_response({}), ""], "no text in the answer"),
+        ([web.json_response({}), ""], "the answer holds no text"),
         ([1.5, 1.5], "no answer within 1 s"),
     ):
         endpoint.replies = list(replies)

@@ -93,7 +93,7 @@ def test_console_shows_a_live_table_on_a_terminal(tmp_path):
     tracker.on_validation(3, [ValidationConversation("math", "one plus [one]", "two", 1.0)])
     tracker.close()
     shown = screen.file.getvalue()
-    assert "goes on after step 2" in shown
+    assert "resumed after step 2" in shown
     assert "step 3: update_actor" in shown
     assert "3/4" in shown
     assert "one plus [one]" in shown

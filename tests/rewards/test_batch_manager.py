@@ -75,7 +75,7 @@ async def test_one_bad_trajectory_fails_alone() -> None:
 @pytest.mark.parametrize("values", [[1.0], {"score": 1.0}, "12", None, 3.0])
 async def test_anything_but_a_value_per_trajectory_is_an_error(values: Any) -> None:
     results = await score_all(BatchRewardManager(lambda **_: values), 2)
-    assert all(isinstance(result, RewardError) and "wanted 2 values in a list" in str(result) for result in results)
+    assert all(isinstance(result, RewardError) and "wanted a list of 2 values" in str(result) for result in results)
 
 
 async def test_a_call_that_hangs_ends_at_its_deadline_and_later_ones_are_scored() -> None:
@@ -86,7 +86,7 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_later_ones_are_scored(
 
     manager = BatchRewardManager(score, timeout_s=0.2)
     (result,) = await score_all(manager, 1)
-    assert str(result) == "the score function took over 0.2 s"
+    assert str(result) == "the score function took over 0.2 s (reward_model.timeout_s)"
     assert (await manager.score(item(1))).score == 1.0
 
 

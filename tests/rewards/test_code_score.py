@@ -91,7 +91,7 @@ async def test_another_language(service: Service) -> None:
     code = "#include <iostream>\nint main() { int n; std::cin >> n; std::cout << n * n; }"
     assert (await score(answer(code, "cpp"), SQUARES, language="cpp"))["score"] == 1.0
     assert (await score(answer("int main( {", "c++"), SQUARES, language="cpp"))["score"] == 0.0
-    with pytest.raises(RewardError, match="fn_name 'add' for bash"):
+    with pytest.raises(RewardError, match="fn_name: got 'add' for bash"):
         await score(answer("echo", "bash"), CALLS, language="bash")
 
 
@@ -185,7 +185,7 @@ def test_a_run_without_a_sandbox_refuses_coding_rows() -> None:
     ("section", "workers", "says"),
     [
         ({"url": "localhost:8080"}, 1, r"sandbox_fusion\.url must be an http\(s\) address, got 'localhost:8080'"),
-        ({"url": "http://x", "max_concurrent": 3}, 4, "max_concurrent: got 3 for 4 agent-loop workers"),
+        ({"url": "http://x", "max_concurrent": 3}, 4, "max_concurrent: got 3, wanted at least 4"),
     ],
 )
 def test_a_section_that_cannot_work(section: dict[str, Any], workers: int, says: str) -> None:

@@ -12,6 +12,7 @@ from agentrl.config.root import CombineConfig, RunConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.interfaces import RewardResult
 from agentrl.rewards.combine import combine, turn_ends
+from agentrl.types import TrajectoryFacts
 
 FIELDS = {
     "turn_scores": [0.0, 1.0],
@@ -23,7 +24,7 @@ SAMPLED = [1, 1, 0, 0, 1, 0, 1, 1]
 
 
 def weigh(fields: dict[str, Any] = FIELDS, **weights: Any) -> Any:
-    return combine(RewardResult(2.0, {"why": "x"}), fields, SAMPLED, CombineConfig(**weights))
+    return combine(RewardResult(2.0, {"why": "x"}), TrajectoryFacts(**fields), SAMPLED, CombineConfig(**weights))
 
 
 def test_the_outcome_alone_is_the_default() -> None:
@@ -64,7 +65,7 @@ def test_a_loop_that_does_not_say_which_turn() -> None:
     fields = {"turn_scores": [1.0, 2.0, 3.0]}
     assert weigh(fields, turn=1.0, level="turn").placed == [(1, 1.0), (4, 2.0), (7, 3.0)]  # one for each turn
     for bad in ({"turn_scores": [1.0]}, {"turn_scores": [1.0], "turn_score_turns": [3]}):
-        with pytest.raises(RewardError, match=r"to which of 3 turns its 1 turn_scores belong \(turn_score_turns: "):
+        with pytest.raises(RewardError, match=r"to which of its 3 turns the 1 turn_scores belong \(turn_score_turns: "):
             weigh(bad, turn=1.0, level="turn")
 
 

@@ -237,7 +237,7 @@ def test_default_score_routes_by_data_source() -> None:
 
 @pytest.mark.parametrize("source", ["openai/gsm8k", "agentrl/arithmetic", "lighteval/MATH", "searchR1_nq"])
 def test_a_row_without_a_ground_truth_is_never_scored(source: str) -> None:
-    with pytest.raises(RewardError, match="no ground truth"):
+    with pytest.raises(RewardError, match=r"no `reward_model\.ground_truth`"):
         default_compute_score(source, r"None \boxed{None} #### None <answer>None</answer>", None)
 
 

@@ -28,19 +28,9 @@ def test_the_sandbox_tests_pass_or_skip(tmp_path: Path) -> None:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     hidden = ["unshare", *user, "--mount", "--propagation", "private", "bash", "-c", HIDE, str(not_executable)]
     # What names its level runs the same with bubblewrap installed; what asks for bubblewrap must skip.
-    tests = [
-        "-m",
-        "pytest",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cacheprovider",
-        "-rs",
-        str(SANDBOX_TESTS),
-        "-k",
-        "not namespaces",
-    ]
-    done = subprocess.run([*hidden, sys.executable, *tests], capture_output=True, text=True, check=False)
+    options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-rs", "-k", "not namespaces"]
+    pytest_run = [sys.executable, "-m", "pytest", *options, str(SANDBOX_TESTS)]
+    done = subprocess.run([*hidden, *pytest_run], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert re.search(r"\d+ passed, \d+ skipped", done.stdout), done.stdout[-1000:]
     skips = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]

@@ -54,7 +54,7 @@ def test_results_that_are_no_containers_come_as_a_list() -> None:
     ("args", "message"),
     [
         ((1,), "needs a DataProto argument"),
-        ((DataProto({"a": torch.ones(2)}), DataProto({"a": torch.ones(3)})), "differ in rows"),
+        ((DataProto({"a": torch.ones(2)}), DataProto({"a": torch.ones(3)})), "must have equal rows"),
         ((DataProto({"a": torch.ones(2)}, meta_info={"rank_partitions": [[0], [0]]}),), "exactly one of 2 ranks"),
         ((DataProto({"a": torch.ones(2)}, meta_info={"rank_partitions": [[0, 1]]}),), "exactly one of 2 ranks"),
     ],
@@ -94,7 +94,7 @@ def test_overrides_and_bases_are_registered() -> None:
 
 
 def test_register_takes_a_dispatch() -> None:
-    with pytest.raises(TypeError, match="takes a Dispatch"):
+    with pytest.raises(TypeError, match="wanted a Dispatch"):
         register("one_to_all")  # type: ignore[arg-type]
 
 

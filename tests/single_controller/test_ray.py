@@ -148,8 +148,8 @@ def test_ranks_on_two_machines_are_placed_machine_by_machine() -> None:
 @pytest.mark.parametrize(
     ("pool", "message"),
     [
-        (ResourcePool([3], use_gpu=True), "3 ranks need 3 GPUs, the Ray cluster has 2"),
-        (ResourcePool([2, 2]), "4 ranks need 4 CPUs, the Ray cluster has 2"),
+        (ResourcePool([3], use_gpu=True), "3 ranks need 3 GPUs, but the Ray cluster has 2"),
+        (ResourcePool([2, 2]), "4 ranks need 4 CPUs, but the Ray cluster has 2"),
     ],
 )
 def test_a_cluster_that_is_too_small_is_named(pool: ResourcePool, message: str) -> None:

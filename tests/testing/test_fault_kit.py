@@ -128,5 +128,5 @@ tools:
     (spec,) = load_tools(tmp_path / "tools.yaml")
     assert spec.name == "calculator"
     (tmp_path / "tools.yaml").write_text(text.replace("FAULT", "eror"))
-    with pytest.raises(PluginError, match=r"no fault is named 'eror'\. Did you mean 'error'"):
+    with pytest.raises(PluginError, match=r"unknown fault 'eror'\. Did you mean 'error'"):
         load_tools(tmp_path / "tools.yaml")

@@ -136,7 +136,10 @@ def test_a_tool_that_no_server_offers(tmp_path: Path) -> None:
     ("server", "says"),
     [
         ({"command": "/no/such/program"}, r"MCP server 's' cannot be reached: FileNotFoundError"),
-        ({"command": sys.executable, "args": ["-c", "raise SystemExit('bad key')"]}, r"'s' .*it wrote: bad key"),
+        (
+            {"command": sys.executable, "args": ["-c", "raise SystemExit('bad key')"]},
+            r"'s' .*error output ends with: bad key",
+        ),
         ({"command": "sleep", "args": ["60"]}, r"MCP server 's' did not start within 0\.5 s"),
         ({"url": "http://127.0.0.1:9/mcp"}, r"MCP server 's' cannot be reached: \w+"),
         ({}, r"MCP server 's': got \{\}, wanted `command` \(stdio\) or `url` \(HTTP\)"),

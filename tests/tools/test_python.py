@@ -73,8 +73,8 @@ SANDBOX_ERROR = {"status": "SandboxError", "message": "no place left", "compile_
         (SANDBOX_ERROR, "failed after 3 attempts: SandboxError: no place left"),
         (Response("bad", 422), "failed after 1 attempt: HTTP 422: bad"),
         (Response("<html>"), "the answer is not JSON: <html>"),
-        (JSONResponse({"ok": True}), "no `status` of Success, Failed or SandboxError"),
-        (JSONResponse({"status": "Failed", "run_result": "oh"}), "results that are no objects"),
+        (JSONResponse({"ok": True}), "wanted a `status` of Success, Failed or SandboxError"),
+        (JSONResponse({"status": "Failed", "run_result": "oh"}), "results that are not objects"),
     ],
 )
 async def test_a_sandbox_that_cannot_run_it_is_never_an_answer(sandbox: Sandbox, order: Any, says: str) -> None:

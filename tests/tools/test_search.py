@@ -195,7 +195,7 @@ async def test_a_query_over_the_services_limit_is_the_models_mistake(service: Se
     tool = Search({"retrieval_service_url": service.url, "max_query_chars": 20})
     response = await tool.execute({"query_list": ["short", "q" * 21]})
     assert response.is_error
-    assert response.text == "search was not run: a query has 21 characters, and may have 20"
+    assert response.text == "search was not run: a query has 21 characters; at most 20 are allowed"
     assert service.bodies == []
     assert not (await tool.execute({"query": "q" * 20})).is_error
     await tool.release()

@@ -102,7 +102,9 @@ def test_a_run_may_stop() -> None:
             health.check()
             health.observe(FINE if step < 3 else {**FINE, "health/token_runs": 1.0}, step)
     warns.check()
-    with pytest.raises(HealthError, match=r"trainer.health.action is stop, and: .*one token.* is 1, was 0\)") as caught:
+    with pytest.raises(
+        HealthError, match=r"stopped by trainer.health.action: stop. .*one token.* is 1, was 0\)"
+    ) as caught:
         stops.check()
     assert caught.value.exit_code == 3
 

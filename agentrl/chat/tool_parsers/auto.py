@@ -22,13 +22,13 @@ def load_tool_parser(name: str, template: str, model: str, *, offers_tools: bool
     """The parser that a run's `multi_turn.format` names.
 
     Args:
-        name: a format, `auto`, or a parser of the user's: entry point, dotted path, `file.py:Name`.
+        name: a format, `auto`, or the user's own parser: entry point, dotted path, `file.py:Name`.
         template: the chat template of the run's model.
         model: whose template it is, for messages.
-        offers_tools: False: no template can disagree, as no call is ever parsed.
+        offers_tools: False: no call is ever parsed, so the template is not compared with the format.
 
     Raises:
-        PluginError: there is no such parser, it is none, or `auto` cannot tell the format.
+        PluginError: the name is unknown, it names something that is not a parser, or `auto` cannot tell the format.
     """
     if name == AUTO:
         return AutoToolParser(template, model)
@@ -74,7 +74,7 @@ class _WithoutTools(ToolParser):
         self._parser = parser
 
     def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
-        """Split `text`; the schemas are not for this parser."""
+        """Split `text`; this parser takes no schemas."""
         parsed: ParsedTurn = self._parser.parse(text)
         return parsed
 
@@ -105,7 +105,7 @@ def _compare(name: str, template: str, model: str) -> None:
         return
     other, signs = found
     logger.warning(
-        "tool calls: format '%s' was asked for, but the chat template of %s has %s, which is how '%s' is written: the "
-        "model's calls may not be recognised. Set `multi_turn.format` to '%s' or 'auto'",
+        "tool calls: the format is '%s', but the chat template of %s has %s, which belongs to '%s': the model's calls "
+        "may not be recognised. Set `multi_turn.format` to '%s' or 'auto'",
         *(name, model, " and ".join(map(repr, signs)), other.name, other.name),
     )

@@ -33,7 +33,7 @@ _COMPLAINT = "its arguments are not a JSON object"
 
 
 class DeepSeekToolParser(ScanningParser):
-    """Reads both styles; which one a call is in shows between the separator and the arguments."""
+    """Reads both styles; a call's style shows in the text between the separator and the arguments."""
 
     opener = f"{_OPEN}|{_SECTION}"
 
@@ -45,6 +45,7 @@ class DeepSeekToolParser(ScanningParser):
         if head is None:
             end = source.end_of_broken(_CLOSING.boundary, opener.end())
             return Block(end, [f"it has no {_SEPARATOR} after the tool's name"])
+        # V3: head "function", then "calculator\n```json" before the arguments. V3.1: head "calculator", then arguments.
         fence = _FENCE.match(source.text, head.end())
         name = fence["name"] if fence is not None and fence["name"] else head["head"]
         start = fence.end() if fence is not None else head.end()

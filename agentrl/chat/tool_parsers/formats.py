@@ -1,4 +1,4 @@
-"""The table of tool-call formats: a format's name, its parser, and the texts in a chat template that give it away.
+"""The table of tool-call formats: a format's name, its parser, and the texts by which a chat template shows it.
 
 Each name is an entry point of the group `agentrl.tool_parsers` as well (pyproject.toml), where other packages add
 theirs; the table adds what `format: auto` needs to know.
@@ -43,7 +43,7 @@ class ToolFormat:
         return (self.name, *self.aliases)
 
     def found_in(self, template: str) -> list[str]:
-        """The texts of a template that give the format away; empty where one is missing."""
+        """The texts in a template that match the signs of the format; empty if one is missing."""
         matches = [re.search(sign, template) for sign in self.signs]
         return [match[0] for match in matches if match is not None] if all(matches) else []
 
@@ -86,7 +86,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         ("plain_json",),
     ),
 )
-"""In the order in which `auto` tries them: the one with the most telling signs first."""
+"""In the order in which `auto` tries them, the most specific signs first: `json` would match a hermes template too."""
 
 
 def detect(template: str) -> tuple[ToolFormat, list[str]] | None:

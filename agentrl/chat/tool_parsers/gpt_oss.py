@@ -31,10 +31,13 @@ _COMPLAINT = "its arguments are not a JSON object"
 
 
 class GptOssToolParser(ToolParser):
-    """Reads messages to functions as calls; what is said on other channels than `analysis` is content."""
+    """Reads messages to functions as calls; text on channels other than `analysis` is content."""
 
     def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
         """Split a turn into its messages. The prompt ends with `<|start|>assistant`, so the first one lacks that."""
+        # <|channel|>analysis<|message|>I multiply.<|end|>          thought: left out
+        # <|channel|>commentary to=functions.f<|message|>{...}     call
+        # <|channel|>final<|message|>It is 42.                     content
         source = Source(text if text.startswith("<|start|>") else _START + text, tools)
         found: list[ToolCall | str] = []
         said: list[str] = []
@@ -65,13 +68,13 @@ class GptOssToolParser(ToolParser):
 
 
 def _is_thought(source: Source, header: re.Match[str]) -> bool:
-    """Whether a message on the analysis channel is closed as one; a call ends the turn or is closed by `<|call|>`."""
+    """Whether a message on the analysis channel ends with `<|end|>`; a call ends the turn or ends with `<|call|>`."""
     end = source.search(_END, header.end())
     return end is not None and end[0] == "<|end|>"
 
 
 def _read_call(source: Source, name: str, start: int) -> tuple[list[ToolCall | str], int]:
-    """The call of a message to a function, or why there is none, and where the message ends."""
+    """The call in a message to a function, or why it cannot be read, and where the message ends."""
     start = skip_space(source.text, start)
     try:
         value, end = decode(source.text, start, _COMPLAINT)
@@ -87,7 +90,7 @@ def _read_call(source: Source, name: str, start: int) -> tuple[list[ToolCall | s
 
 
 def _moved(item: ToolCall | str, by: int) -> ToolCall | str:
-    """Undo the shift that the added beginning of the turn causes."""
+    """Undo the shift caused by the text that was put before the turn."""
     if isinstance(item, str) or item.arguments_span is None:
         return item
     start, end = item.arguments_span

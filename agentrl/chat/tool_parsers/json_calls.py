@@ -1,4 +1,4 @@
-"""JSON as models write it: a value in the middle of a text, and the calls and arguments in such values."""
+"""JSON as models write it: a value in the middle of a text, and the calls and arguments in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_NESTED = 100
 
 _FIRST_WINDOW = 2048
 _CUT_TOKEN = 16
-"""A token that the end of a window cuts begins at most so many characters before it."""
+"""A token that is cut by the end of a window begins at most this many characters before it."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NESTING = re.compile(r'[\[{\s":,\w]*+')
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[\[{]|[\]}]', re.DOTALL)
@@ -32,12 +32,14 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*+(?:"|\Z)|[\[{]|[\]}]', re.DOTALL)
 def decode(text: str, start: int, complaint: str) -> tuple[Any, int]:
     """The JSON value at `start` (after white space) and where it ends; raw newlines in strings are accepted.
 
-    The decoder sees a window that grows until it holds the value, so a failure costs what was read and not the length
-    of the text.
+    The decoder sees a window that grows until it holds the value, so a failure costs what was read, not the length of
+    the text.
 
     Raises:
         CallError: `complaint` with the reason.
     """
+    # json's errors count line numbers from the start of the string: in a text with 1,000 broken calls each error would
+    # cost a pass over the text before it. Windows of 2,048, 4,096, ... characters keep that linear.
     start = skip_space(text, start)
     size = _FIRST_WINDOW
     while True:
@@ -46,6 +48,7 @@ def decode(text: str, start: int, complaint: str) -> tuple[Any, int]:
         try:
             value, end = _DECODER.raw_decode(window)
         except json.JSONDecodeError as error:
+            # An error at the end of a window may only mean that the window cut the value: `fal|se`, `"a long te|xt"`.
             cut = error.pos >= len(window) - _CUT_TOKEN or error.msg.startswith("Unterminated string")
             if whole or not cut:
                 raise CallError(f"{complaint} ({error})", start + error.pos) from None
@@ -55,6 +58,7 @@ def decode(text: str, start: int, complaint: str) -> tuple[Any, int]:
         except ValueError as error:
             raise CallError(f"{complaint} ({error})", start) from None
         else:
+            # A value that ends exactly with the window may go on after it: `12|34`.
             if whole or end < len(window):
                 _check_depth(value, window, end, complaint, start)
                 _check_characters(value, window, end, complaint, start)
@@ -63,17 +67,17 @@ def decode(text: str, start: int, complaint: str) -> tuple[Any, int]:
 
 
 Make = Callable[[Any, str, int, int], list[ToolCall | str]]
-"""Calls, or why there is none, from a JSON value, the text, and where in it the value begins and ends."""
+"""A JSON value, the text, and where the value begins and ends in it -> its calls, or why they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What ends a JSON value that stands between tags."""
+    """What ends a JSON value between tags."""
 
     tag: str
     """The tag, for messages."""
     closed: re.Pattern[str]
-    """What has to follow the value."""
+    """What must follow the value."""
     boundary: re.Pattern[str]
     """Where a broken call ends: a closing tag (group `close`), or the next opener."""
 
@@ -94,7 +98,7 @@ class Closing:
 
 
 def listed_calls(value: Any, text: str, start: int, end: int) -> list[ToolCall | str]:
-    """The calls in JSON that is one call or a list of them, or why there is none; `text[start:end]` holds it."""
+    """The calls in JSON that is one call or a list of them, or why one cannot be read; `text[start:end]` holds it."""
     found: list[ToolCall | str] = []
     for item in value if isinstance(value, list) else [value]:
         try:
@@ -109,7 +113,7 @@ def listed_calls(value: Any, text: str, start: int, end: int) -> list[ToolCall |
 
 
 def single_call(value: Any, text: str, start: int, end: int) -> list[ToolCall | str]:
-    """As `listed_calls`, where a list is a mistake."""
+    """As `listed_calls`, but a list is a mistake."""
     return (
         [f"it is a JSON array, expected {_OBJECT}"]
         if isinstance(value, list)
@@ -118,7 +122,7 @@ def single_call(value: Any, text: str, start: int, end: int) -> list[ToolCall | 
 
 
 def named_call(name: str, identifier: str = "") -> Make:
-    """What makes the call whose name stands before its arguments."""
+    """A `Make` for formats that write a call's name before its arguments."""
 
     def make(value: Any, text: str, start: int, end: int) -> list[ToolCall | str]:
         try:
@@ -181,7 +185,10 @@ def skip_space(text: str, start: int) -> int:
 
 
 def broken_end(source: Source, start: int, understood: int, opener: re.Pattern[str]) -> int:
-    """Where broken JSON without a closing tag ends: where its brackets balance, before the next opener, or nowhere."""
+    """Where broken JSON without a closing tag ends: where its brackets balance, else before the next opener."""
+    # {"name": "f", "arguments": {"x": }} and more text
+    # 1                          2     10    <- depth after each bracket: the call ends where it is 0
+    # Brackets inside strings do not count: `_TOKEN` reads a whole string as one token.
     following = source.search(opener, max(understood, start + 1))
     stop = following.start() if following is not None else len(source.text)
     depth = 0
@@ -196,7 +203,9 @@ def broken_end(source: Source, start: int, understood: int, opener: re.Pattern[s
 
 
 def _arguments_span(call: ToolCall, text: str, start: int, end: int) -> tuple[int, int]:
-    """Where the arguments of a call stand in the JSON that describes it; empty where it has none."""
+    """Where the arguments of a call are in the JSON that describes it; an empty span if it has none."""
+    # The JSON may hold the word "arguments" more than once (as an argument's own name, for example): take the first
+    # place whose value is what the call has.
     for key in itertools.islice(_ARGUMENTS_KEY.finditer(text, start, end), _MOST_KEYS):
         try:
             value, stop = decode(text, key.end(), "")
@@ -208,7 +217,8 @@ def _arguments_span(call: ToolCall, text: str, start: int, end: int) -> tuple[in
 
 
 def _check_depth(value: Any, window: str, end: int, complaint: str, start: int) -> None:
-    """Refuse what tools could not write as JSON again."""
+    """Refuse values that are nested so deeply that tools could not write them as JSON again."""
+    # Counting brackets is cheap and never too low, so the exact depth is computed only for suspicious values.
     if window.count("[", 0, end) + window.count("{", 0, end) <= _MOST_NESTED:
         return
     level = [value]
@@ -220,7 +230,7 @@ def _check_depth(value: Any, window: str, end: int, complaint: str, start: int) 
 
 
 def _check_characters(value: Any, window: str, end: int, complaint: str, start: int) -> None:
-    """Refuse escapes that are half a character: no text with one can be encoded."""
+    """Refuse escapes that are half of a surrogate pair: text with one cannot be encoded."""
     if not _SURROGATE.search(window, 0, end):
         return
     for text in _strings(value):

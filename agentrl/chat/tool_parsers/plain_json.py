@@ -27,7 +27,7 @@ _COMPLAINT = f"it is not valid JSON of the form {EXAMPLE}"
 
 
 class JsonToolParser(ScanningParser):
-    """Reads JSON objects that are shaped like calls, wherever they stand; other JSON is text."""
+    """Reads JSON objects that are shaped like calls, anywhere in the text; other JSON is text."""
 
     opener = _OPEN
 
@@ -49,7 +49,7 @@ class JsonToolParser(ScanningParser):
 class Llama3JsonToolParser(JsonToolParser):
     """Reads what follows `<|python_tag|>`, and bare objects that are shaped like calls.
 
-    Llama 4 puts `<|python_start|>` and `<|python_end|>` around text or calls; they say nothing more.
+    Llama 4 puts `<|python_start|>` and `<|python_end|>` around text or calls; both tags are dropped.
     """
 
     opener = rf"(?P<tag>{_TAG})|(?P<around><\|python_(?:start|end)\|>)|{_OPEN}"
@@ -70,7 +70,7 @@ class Llama3JsonToolParser(JsonToolParser):
 
 
 def _is_call(item: Any, source: Source) -> bool:
-    """Whether an object is meant as a call: it has arguments, or names an offered tool. A tool's schema is none."""
+    """Whether an object is meant as a call: it has arguments or names an offered tool, and is not a tool's schema."""
     if not isinstance(item, dict):
         return False
     body = item["function"] if isinstance(item.get("function"), dict) else item

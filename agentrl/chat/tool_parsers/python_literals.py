@@ -31,7 +31,7 @@ _MOST_NESTED = 64
 
 
 class CallListReader:
-    """Reads one list; `position` is where it is.
+    """A recursive-descent reader of one list; `position` is the next character to read.
 
     Args:
         text: the turn.
@@ -44,10 +44,10 @@ class CallListReader:
         self._depth = 0
 
     def calls(self) -> list[ToolCall]:
-        """The calls of the list, its closing bracket included.
+        """The calls of the list; `position` is then after its closing bracket.
 
         Raises:
-            CallError: it is not such a list.
+            CallError: the text is not a list of calls with named arguments.
         """
         return self._sequence("[", "]", self._call)
 
@@ -103,7 +103,7 @@ class CallListReader:
         return key, self._value()
 
     def _strings(self, match: re.Match[str]) -> str:
-        """A text, and those that follow it without a comma."""
+        """A string, joined with those that follow it without a comma, as in Python."""
         parts = [_unquoted(match)]
         while following := _STRING.match(self._text, self._skip(self.position)):
             self.position = following.end()
@@ -170,7 +170,7 @@ def _unquoted(match: re.Match[str]) -> str:
     if match["raw"] or "\\" not in body:
         return body
     text = _ESCAPE.sub(_unescape, body)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16")  # two escapes may make one character
+    return text.encode("utf-16", "surrogatepass").decode("utf-16")  # "\ud83d\ude00" is one character, 😀
 
 
 def _unescape(match: re.Match[str]) -> str:

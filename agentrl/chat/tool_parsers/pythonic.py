@@ -17,16 +17,18 @@ _FORM = '[tool(name="text", other=1)]'
 
 
 class PythonicToolParser(ScanningParser):
-    """Reads lists of calls with named arguments, between `<|python_start|>` and `<|python_end|>` or without."""
+    """Reads lists of calls with named arguments, with or without `<|python_start|>` and `<|python_end|>` around."""
 
     opener = rf"(?P<line>^[ \t]*+)?+(?P<tag>(?:<\|python_start\|>|<\|tool_call_start\|>)\s*+)?+(?P<list>{_LIST})"
 
     def read(self, source: Source, opener: re.Match[str]) -> Block:
-        """One list. Mathematics such as `[f(x)]` in a sentence is text, unless `f` is an offered tool."""
+        """One list. A formula such as `[f(x)]` in a sentence is text, unless `f` is an offered tool."""
         reader = CallListReader(source.text, opener.start("list"))
         try:
             calls = reader.calls()
         except CallError as error:
+            # Broken: a call that deserves a complaint, or no call at all? It is a call after a tag, with an offered
+            # tool's name, or at the start of a line when no tools are known to compare with.
             unnamed = opener["line"] is not None and not source.tools
             if not (opener["tag"] or unnamed or tool_named(opener["name"], source.tools)):
                 return Block(opener.end(), cut=False)

@@ -21,12 +21,13 @@ _COMPLAINT = "its Action Input is not one JSON object"
 
 
 class ReactToolParser(ScanningParser):
-    """Reads actions up to the first observation, which the model would be making up, or the final answer."""
+    """Reads actions up to the first observation, which the model would be inventing, or the final answer."""
 
     opener = r"^[ \t]*+(?:Action:[ \t]*+(?P<name>[^\n]*+)|(?P<stop>Observation:|Final Answer:))"
 
     def read(self, source: Source, opener: re.Match[str]) -> Block:
-        """One action, or what ends the turn."""
+        """One action, or the line that ends the turn."""
+        # A bare `Observation:` at the end is where the engine stopped (a stop string): it is cut from the content.
         if opener["stop"]:
             dangling = opener["stop"] == "Observation:" and skip_space(source.text, opener.end()) == len(source.text)
             return Block(opener.end(), cut=dangling, last=True)
@@ -45,7 +46,7 @@ class ReactToolParser(ScanningParser):
 
 
 def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tuple[JsonDict, int, int]:
-    """Arguments as a JSON object, or as bare text up to `end` where the tool takes one; their end, and the action's."""
+    """Arguments as a JSON object, or as bare text for a tool with one parameter; where they and the action end."""
     text, start = source.text, given.end()
     properties = parameters_of(name, source.tools).get("properties") or {}
     single = next(iter(properties)) if len(properties) == 1 else None
@@ -68,7 +69,7 @@ def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tup
 
 
 def _of_single(argument: str, value: str) -> JsonDict:
-    """A JSON string: the tool's single argument, or an object that names it."""
+    """A JSON string holds the tool's single argument, or an object that names the argument."""
     try:
         inner = read_arguments(value)
     except CallError:

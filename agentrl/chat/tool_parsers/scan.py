@@ -1,8 +1,8 @@
 """The walk through an assistant turn that all formats share.
 
-Thinking is left alone, calls are cut out, everything else is content. A format says what opens a call (a regular
-expression) and how to read one there. Its patterns must be linear: runs are possessive or bounded, and a search
-for an end goes through `Source.search`.
+Thinking is not searched for calls, calls are cut out, everything else is content. A format says what opens a call (a
+regular expression) and how to read one there. Its patterns must be linear: runs are possessive or bounded, and every
+search for an end goes through `Source.search`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _THINKING = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 _THINKING_ENDS = frozenset(_THINKING.values())
 _THINKING_MARKS = "|".join(map(re.escape, [*_THINKING, *_THINKING_ENDS]))
 _MOST_ERRORS = 32
-"""More broken calls in one turn are counted, not explained: each explanation is a message that the model reads."""
+"""Further broken calls of one turn are only counted: each explanation is a message that the model reads."""
 
 
 class CallError(ValueError):
@@ -28,7 +28,7 @@ class CallError(ValueError):
 
     Args:
         message: completes "Tool call 1 was not run: ...".
-        position: how far the text was understood; the end of the broken call is looked for from there.
+        position: how far the text was understood; the search for the end of the broken call begins there.
     """
 
     def __init__(self, message: str, position: int = 0) -> None:
@@ -39,7 +39,7 @@ class CallError(ValueError):
 class Source:
     """The text of a turn, with searches that together read it once per pattern.
 
-    Each remembers what it found last, so a thousand openers without an end cost one pass, not a thousand.
+    A pattern's last result is remembered, so a thousand openers without an end cost one pass, not a thousand.
     """
 
     def __init__(self, text: str, tools: Sequence[JsonDict] | None) -> None:
@@ -49,6 +49,8 @@ class Source:
 
     def search(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
         """The first match at or after `start`."""
+        # The text has `</search>` at 900 only. After search(p, 10) -> 900, search(p, 50) is answered from memory, since
+        # nothing matches in 10..900; search(p, 950) has to look again. "No match after 10" answers every later start.
         since, match = self._found.get(pattern, (start + 1, None))
         if since <= start and (match is None or match.start() >= start):
             return match
@@ -69,13 +71,13 @@ class Block:
     """What a format made of the text at an opener."""
 
     end: int
-    """Where the walk goes on."""
+    """Where the walk continues."""
     found: Sequence[ToolCall | str] = ()
     """Calls, and one complaint for each that cannot be read, in order."""
     cut: bool = True
-    """False: this is ordinary text after all, and stays in the content."""
+    """False: this turned out to be ordinary text and stays in the content."""
     last: bool = False
-    """True: the turn makes no further call."""
+    """True: the rest of the turn holds no calls."""
 
 
 class ScanningParser(ToolParser):
@@ -97,9 +99,13 @@ class ScanningParser(ToolParser):
     def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
         """Split `text` into content, calls and errors, in the order in which they were written.
 
-        Thinking lasts from `<think>` to `</think>`. Where only the end is there, the prompt began it, and everything
-        before was thought; where only the beginning is there, so is everything after.
+        Thinking lasts from `<think>` to `</think>`. If only the end is found, the prompt began it and everything before
+        it is thinking; if only the beginning is found, everything after it is.
         """
+        # "Let me see.</think>It is <tool_call>A</tool_call> done.", position by position:
+        #   </think>     what was found and kept before it is thinking: start over, `kept_to` = 0
+        #   <tool_call>  keep "Let me see.</think>It is ", cut A out, `kept_to` = after </tool_call>
+        # and " done." is kept at the end. Thinking stays in the content as it was written.
         source = Source(text, tools)
         found: list[ToolCall | str] = []
         kept: list[str] = []
@@ -139,7 +145,7 @@ def parsed_turn(content: str, found: Sequence[ToolCall | str], call_id: str = "c
 
 
 def tool_named(name: Any, tools: Sequence[JsonDict]) -> JsonDict | None:
-    """The schema of an offered tool."""
+    """The schema of the offered tool with this name; None if no such tool is offered."""
     return next((tool for tool in tools if tool["function"]["name"] == name), None)
 
 

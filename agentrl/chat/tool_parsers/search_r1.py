@@ -18,7 +18,7 @@ _BOUNDARY = re.compile("(?P<close></search>)|<search>|<answer>")
 
 
 class SearchR1ToolParser(ScanningParser):
-    """Reads queries up to the first answer: of the two, the one that comes first decides."""
+    """Reads queries up to the first answer; after an answer nothing is a query."""
 
     opener = "<search>|<answer>"
 
@@ -38,7 +38,7 @@ class SearchR1ToolParser(ScanningParser):
 
 
 def _arguments(query: str, source: Source) -> JsonDict:
-    """The query as the tool's `query`, or as its first argument, in a list where it takes one."""
+    """The query as the tool's `query` or else its first argument, in a list if that takes a list."""
     schema = parameters_of(_TOOL, source.tools)
     properties = schema.get("properties") or {"query": {"type": "string"}}
     key = "query" if "query" in properties else next(iter(properties))

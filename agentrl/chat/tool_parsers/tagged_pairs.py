@@ -1,4 +1,4 @@
-"""Arguments that are written as pairs of a name and a text between tags (qwen3_coder, glm)."""
+"""Arguments written as pairs of a name and a text between tags (qwen3_coder, glm)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class PairSyntax:
     end: re.Pattern[str]
     """What comes after the last pair."""
     next_call: re.Pattern[str]
-    """The end of one call and the beginning of another: no value holds that, a value without an end reaches it."""
+    """The end of one call and the beginning of another. No value holds this; a value that reaches it has no end."""
     wanted: str
     """The syntax, for messages."""
     line_end: re.Pattern[str] | None = None
-    """End of a value that stands on lines of its own; its first and last newline are not part of it."""
+    """End of a value on lines of its own; its first and last newline are not part of it."""
 
     def read(self, source: Source, position: int) -> tuple[dict[str, str], int]:
         """The pairs from `position` on, and where the call ends.
 
         Raises:
-            CallError: something else is there.
+            CallError: the text is neither a pair nor the end of the call.
         """
         pairs: dict[str, str] = {}
         while True:
@@ -47,6 +47,8 @@ class PairSyntax:
             pairs[key[1]], position = self._value(source, key)
 
     def _value(self, source: Source, key: re.Match[str]) -> tuple[str, int]:
+        # <parameter=code>\nprint("</parameter>")\n</parameter>\n<parameter=...: the first closing tag is inside the
+        # value, because no pair and no end of the call follows it; `value_end` matches the second.
         start = key.end()
         lines = self.line_end if source.text.startswith("\n", start) else None
         end = (source.search(lines, start) if lines is not None else None) or source.search(self.value_end, start)

@@ -1,4 +1,4 @@
-"""Values that a format writes as plain text, read as the type that the tool's schema asks for."""
+"""Values written as plain text, read as the type that the tool's schema asks for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING = object()
 
 
 def typed_arguments(name: str, texts: Mapping[str, str], tools: Sequence[JsonDict]) -> JsonDict:
-    """Each argument of a call as its tool's schema types it; where that says nothing, JSON is read as JSON."""
+    """Each argument of a call with the type that its tool's schema gives; without one, JSON is read as JSON."""
     schema = parameters_of(name, tools)
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
@@ -30,7 +30,9 @@ def parameters_of(name: str, tools: Sequence[JsonDict]) -> JsonDict:
 
 
 def typed(text: str, types: frozenset[str]) -> Any:
-    """The value that a text stands for among JSON `types` (none: any). What fits none of them is left to the schema."""
+    """The value that a text stands for among JSON `types` (empty: any); the schema check refuses what fits none."""
+    # "42" is the text "42" for a string, 42 for an integer or an unknown type; "4.0" is 4 for an integer; "abc" stays a
+    # text, and the tool's schema then tells the model what was wanted.
     if types == {"string"}:
         return text
     value = _value_of(text)
@@ -46,7 +48,7 @@ def typed(text: str, types: frozenset[str]) -> Any:
 
 
 def accepted_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """JSON types that a schema lets through, as far as they can be told; empty: any."""
+    """JSON types that a schema accepts, as far as it shows them; empty: any."""
     if not isinstance(schema, Mapping) or depth > _MOST_REFERENCES:
         return frozenset()
     if isinstance(schema.get("$ref"), str):
@@ -78,7 +80,7 @@ def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def _value_of(text: str) -> Any:
-    """A whole text as JSON, or as one of Python's words for true, false and null, which templates write."""
+    """A whole text as JSON, or as Python's word for true, false or null, as templates write them."""
     stripped = text.strip()
     if stripped in _PYTHON_WORDS:
         return _PYTHON_WORDS[stripped]

@@ -28,18 +28,18 @@ _RUN_FILES = ("metrics.jsonl", "config.yaml", "tensorboard", "validation", "late
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the command line chooses."""
+    """The options of the command line."""
 
     out: Path
     from_gsm8k: Path | None = None
     """A GSM8K jsonl file: train on the expressions of its annotations instead of generated ones."""
     fresh: bool = False
-    """Train the warm start again though it is there."""
+    """Train the warm start again even if it exists."""
     prepare_only: bool = False
     """Stop after the warm start."""
     warm_start_steps: int | None = None
     overrides: list[str] = field(default_factory=list)
-    """For the reinforcement learning, over `configs/demo.yaml`."""
+    """Overrides of `configs/demo.yaml` for the reinforcement learning."""
 
 
 def main(args: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def main(args: Sequence[str]) -> None:
     app = typer.Typer(add_completion=False)
     app.command("demo")(_command)
     code = typer.main.get_command(app).main(list(args), prog_name="agentrl demo", standalone_mode=False)
-    if code == INTERRUPTED:  # typer has turned Ctrl-C into this code; the command line above knows what to say
+    if code == INTERRUPTED:  # typer has turned Ctrl-C into this code; the outer command reports it
         raise KeyboardInterrupt
     if code:
         raise typer.Exit(code)
@@ -55,16 +55,18 @@ def main(args: Sequence[str]) -> None:
 
 def _command(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes to configs/demo.yaml: section.key=value.")
+        list[str] | None, typer.Argument(help="Overrides of configs/demo.yaml: section.key=value.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the demo. Default: outputs/demo, or …_gsm8k.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the demo. Default: outputs/demo or outputs/demo_gsm8k.")
+    ] = None,
     from_gsm8k: Annotated[
         Path | None, typer.Option(help="GSM8K jsonl file: train on the expressions of its annotations.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Make the warm start again though it is there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Make the warm start again even if it exists.")] = False,
     prepare_only: Annotated[
         bool,
-        typer.Option("--prepare", help="Write data and warm start for `agentrl train configs/demo.yaml`; stop."),
+        typer.Option("--prepare", help="Only write data and warm start for `agentrl train configs/demo.yaml`."),
     ] = False,
     warm_start_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the warm start. Default: 700.")] = None,
 ) -> None:
@@ -138,7 +140,7 @@ def _warm_start(options: DemoOptions, console: Console) -> WarmStart:
 
 
 def _run_config(options: DemoOptions) -> RunConfig:
-    """The recipe with the demo's own folders; read before anything runs, so a wrong override costs no time."""
+    """The recipe with the demo's own folders; read before anything runs, so that a wrong override fails at once."""
     out, folder = options.out, _run_folder(options)
     paths = {
         "data.train_files": out / "data" / "train.parquet",
@@ -160,8 +162,8 @@ def _run_config(options: DemoOptions) -> RunConfig:
     missing = [what for what, given in needed.items() if not given]
     if missing:
         raise UserInputError(
-            f"the demo compares before and after on its held-out rows: it needs {', '.join(missing)}. "
-            "For anything else use `agentrl train configs/demo.yaml`"
+            f"the demo compares before and after on its held-out rows and needs {', '.join(missing)}. "
+            "For other runs use `agentrl train configs/demo.yaml`"
         )
     return config
 
@@ -171,7 +173,7 @@ def _run_folder(options: DemoOptions) -> Path:
 
 
 def _open_folder(options: DemoOptions) -> None:
-    """Make the demo's folder. Results of an earlier demo go, so that they cannot be taken for those of this one."""
+    """Create the demo's folder. Delete the results of an earlier demo, so that nobody takes them for this one's."""
     folder = _run_folder(options)
     try:
         options.out.mkdir(parents=True, exist_ok=True)

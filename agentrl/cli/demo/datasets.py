@@ -1,4 +1,4 @@
-"""The demo's files: demonstrations for the warm start, training rows, held-out rows that neither stage trains on."""
+"""The demo's files: demonstrations for the warm start, training rows, and held-out rows that are never trained on."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def write_data(
     """Write the three files.
 
     Args:
-        folder: where to write; made if missing.
-        tool: the calculator; its own answers stand in the demonstrations.
+        folder: where to write; created if missing.
+        tool: the calculator, whose own answers are in the demonstrations.
         demonstrations: how many conversations to write.
         seed: seed of every draw.
-        from_gsm8k: a GSM8K jsonl file to take real expressions from; None: generated ones.
+        from_gsm8k: a GSM8K jsonl file to take real expressions from; None: generate them.
         train_rows: expressions to train on.
         held_out_rows: expressions to measure on.
 
@@ -67,7 +67,7 @@ def read_pairs(file: Path) -> list[Pair]:
 
 
 def run_tool(tool: ToolSpec, expressions: Iterable[str]) -> dict[str, str]:
-    """What the tool says to each expression."""
+    """The tool's answer to each expression."""
 
     async def ask_all() -> dict[str, str]:
         instance = tool.build()
@@ -77,7 +77,7 @@ def run_tool(tool: ToolSpec, expressions: Iterable[str]) -> dict[str, str]:
 
 
 def fingerprint(*parts: object) -> str:
-    """A short hash of files and plain values: equal inputs, equal name."""
+    """A short hash of files and plain values."""
     from hashlib import sha256
 
     digest = sha256()

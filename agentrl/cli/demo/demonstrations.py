@@ -1,7 +1,7 @@
-"""Mixed demonstrations: what the model imitates before reinforcement learning shows it which of the habits pays.
+"""Mixed demonstrations: the model imitates them before reinforcement learning shows it which habit pays off.
 
-Some conversations use the calculator rightly, some answer from the head, some call the calculator with a wrong
-operator. Supervised learning copies the mixture; only the reward tells the habits apart.
+Some conversations use the calculator correctly, some answer without it, some call it with a wrong operator. Supervised
+learning copies the mixture; only the reward tells the habits apart.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class DemonstrationPlan:
     habit: Habit
     expression: str
     answer: str
-    """The right answer; what a direct demonstration says."""
+    """The right answer, which a direct demonstration gives."""
     called: str
-    """What the calculator is asked."""
+    """The expression that the calculator gets."""
 
 
 def plan_demonstrations(
@@ -70,9 +70,9 @@ def plan_demonstrations(
 
 
 def exchange_operator(expression: str, rng: random.Random) -> str:
-    """Replace one operator by another so that the value changes and can be written with few decimals.
+    """Replace one operator so that the value changes and can be written with few decimals.
 
-    A few expressions (`0+0`) allow no such exchange; they come back unchanged.
+    A few expressions (`0+0`) allow no such change; they are returned unchanged.
     """
     value = exact_value(expression)
     places = [place for place, char in enumerate(expression) if char in _OPERATORS]
@@ -93,7 +93,7 @@ def conversation(plan: DemonstrationPlan, calculate: Callable[[str], str], tool:
     """The messages of a demonstration.
 
     Args:
-        plan: what happens.
+        plan: the demonstration.
         calculate: text of the tool's answer to an expression.
         tool: name of the tool.
     """

@@ -1,4 +1,4 @@
-"""The demo's model: a Qwen2 of two thirds of a million parameters with random weights, as a Hugging Face folder."""
+"""The demo's model: a Qwen2 with about 660,000 random parameters, as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def build_model(folder: Path, seed: int) -> Path:
     """Write the untrained model and its tokenizer.
 
     Args:
-        folder: where to write; made if missing.
+        folder: where to write; created if missing.
         seed: seed of the weights.
 
     Returns:

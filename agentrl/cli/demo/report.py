@@ -1,4 +1,4 @@
-"""The closing page of the demo: what changed, in numbers, in a picture and in two conversations."""
+"""The demo's final report: what changed, in numbers, in a plot and in two conversations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Summary:
     """`summary.json`."""
 
     success_before: float
-    """Share of the held-out expressions answered rightly before reinforcement learning, sampled at temperature 1."""
+    """Share of the held-out expressions answered correctly before reinforcement learning, sampled at temperature 1."""
     success_after: float
     tool_rate_before: float
     """Share of the held-out conversations that call the tool."""
@@ -51,7 +51,7 @@ class Summary:
 
 
 def summarize(history: History, seconds: float) -> Summary:
-    """Draw the numbers of a run together."""
+    """Summarise the numbers of a run."""
     success, calling = history.series(HELD_OUT_SUCCESS)[1], history.series(HELD_OUT_TOOL_RATE)[1]
     return Summary(
         success_before=round(success[0], 4),
@@ -97,19 +97,19 @@ def _smooth(values: list[float]) -> list[float]:
 
 
 def pick_conversations(before: Path, after: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same question before and after: one that was answered wrongly without the tool and rightly with it.
+    """One question before and after, preferably answered wrongly without the tool and then correctly with it.
 
     Args:
         before: validation dump of the start.
         after: validation dump of the end.
 
     Returns:
-        The two records. Where no question fits, one that improved; else the first question.
+        The two records. If no question fits, one that improved; else the first question.
     """
     first, last = _by_question(before), _by_question(after)
     shared = [question for question in first if question in last]
     if not shared:
-        raise UserInputError(f"{before} and {after} hold no common question")
+        raise UserInputError(f"{before} and {after} have no question in common")
 
     def interest(question: str) -> tuple[bool, bool, bool]:
         old, new = first[question], last[question]
@@ -127,7 +127,7 @@ def _by_question(dump: Path) -> dict[str, dict[str, Any]]:
 
 
 def show_conversations(console: Console, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Print two conversations side by side, or one below the other where the terminal is narrow."""
+    """Print two conversations side by side, or one below the other on a narrow terminal."""
     panels = [
         Panel(_transcript(record["messages"]), title=f"{title}: {_verdict(record)}", width=56)
         for title, record in (("before", before), ("after", after))

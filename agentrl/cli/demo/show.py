@@ -1,4 +1,4 @@
-"""What the demo shows while it trains: a live table on a terminal, plain lines elsewhere."""
+"""The demo's display while it trains: a live table on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class History:
 
 
 class TrainingShow(Tracker):
-    """The live table of the reinforcement learning, and the memory of its numbers.
+    """The live table of the reinforcement learning; it also keeps the run's numbers.
 
     Args:
         console: where to show.
@@ -109,7 +109,7 @@ class TrainingShow(Tracker):
             self._progress.update(self._task, description=f"step {step}: {stage}")
 
     def on_rollouts(self, step: int, batch: DataProto) -> None:
-        """Count what the policy sampled."""
+        """Count the sampled tokens."""
         self.history.tokens_generated += int(batch.batch["response_mask"].sum())
 
     def log(self, metrics: dict[str, float], step: int) -> None:

@@ -1,8 +1,8 @@
-"""A byte-level BPE tokenizer of 512 ids for arithmetic with a tool, of the class that transformers gives Qwen2 models.
+"""A byte-level BPE tokenizer of 512 ids for arithmetic with a tool, in the class that transformers uses for Qwen2.
 
-Two choices make a tiny model able to copy an expression into a call and a result out of it: every digit and operator is
-a token of its own, so an expression is the same ids wherever it stands; and the fixed pieces of a conversation and of a
-tool call are one token each, so a whole episode is about fifty tokens.
+Two choices enable a tiny model to copy an expression into a call and a result out of it. Every digit and operator is
+its own token, so an expression has the same ids everywhere. And each fixed piece of a conversation or a tool call is
+one token, so a whole episode has about fifty tokens.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _PROSE = (
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Train the tokenizer; the same ids on every call.
+    """Train the tokenizer; every call gives the same ids.
 
-    `AutoTokenizer` gives every Qwen2 folder this class with its own way of cutting text, whatever `tokenizer.json`
-    says; training with that very cut keeps the ids the same for everybody who loads the folder. It isolates digits;
-    operators stay alone because the training text never holds two of them in a row.
+    `AutoTokenizer` loads every Qwen2 folder with this class, which splits text in its own way whatever `tokenizer.json`
+    says. Training with the same split keeps the ids the same for everybody who loads the folder. It isolates digits;
+    operators stay single tokens because the training text never has two of them in a row.
 
     Returns:
-        A tokenizer of `VOCAB_SIZE` ids that carries the demo's chat template.
+        A tokenizer of `VOCAB_SIZE` ids with the demo's chat template.
     """
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer

@@ -1,4 +1,4 @@
-"""The warm start: everything that reinforcement learning needs, built once and found again by its content."""
+"""The warm start: everything that reinforcement learning needs, built once and recognised by its content hash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WarmStart:
     model: Path
     """Hugging Face folder of the warm-started model."""
     reused: bool
-    """True when an earlier run had made it."""
+    """True if an earlier run made it."""
 
 
 def prepare_warm_start(
@@ -44,20 +44,20 @@ def prepare_warm_start(
     train_rows: int = TRAIN_ROWS,
     held_out_rows: int = HELD_OUT_ROWS,
 ) -> WarmStart:
-    """Write the data and the untrained model, then train the warm start unless this very one is there.
+    """Write the data and the untrained model, then train the warm start unless the same one exists.
 
     Args:
         out: the demo's folder.
-        trackers: who hears about the training.
-        from_gsm8k: a GSM8K jsonl file to take expressions from; None: generated ones.
-        steps: steps of the warm start; None: as the recipe says.
-        fresh: train it again in any case.
+        trackers: receive the training's metrics.
+        from_gsm8k: a GSM8K jsonl file to take expressions from; None: generate them.
+        steps: steps of the warm start; None: as in the recipe.
+        fresh: train it even if it exists.
         train_rows: expressions to train on.
         held_out_rows: expressions to measure on.
 
     Raises:
         UserInputError: the GSM8K file cannot be used.
-        CheckpointError: the disk refuses.
+        CheckpointError: the model cannot be written.
     """
     config = _recipe(out, steps)
     assert config.data.tool_config_path is not None
@@ -88,9 +88,9 @@ def prepare_warm_start(
 
 
 def prepare_if_missing(config: RunConfig) -> None:
-    """Make the warm start of a run that starts from it where nobody has run the demo yet.
+    """Make the warm start if the run starts from it and it does not exist yet.
 
-    A run of any other model is left alone, and so is a model that is there, however it was made.
+    A run of another model is not changed, and an existing model is used however it was made.
     """
     if not _starts_from_a_missing_demo(config):
         return
@@ -99,20 +99,20 @@ def prepare_if_missing(config: RunConfig) -> None:
     from agentrl.cli.demo.show import WarmStartShow
 
     console = Console()
-    console.print(f"There is no warm start in {DEMO_FOLDER} yet: making it.", soft_wrap=True, highlight=False)
+    console.print(f"No warm start in {DEMO_FOLDER} yet: making it.", soft_wrap=True, highlight=False)
     prepare_warm_start(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
 
 
 def refuse_if_missing(config: RunConfig) -> None:
-    """What `--dry-run` does in place of `prepare_if_missing`: it must not train anything.
+    """For `--dry-run`, instead of `prepare_if_missing`: it must not train anything.
 
     Raises:
-        ConfigError: the run starts from a warm start that nobody has made yet.
+        ConfigError: the run starts from a warm start that does not exist yet.
     """
     if _starts_from_a_missing_demo(config):
         raise ConfigError(
-            f"actor_rollout_ref.model.path: there is no warm start in {DEMO_FOLDER} yet. `agentrl demo --prepare` "
-            "makes it; so does this run without --dry-run"
+            f"actor_rollout_ref.model.path: no warm start in {DEMO_FOLDER} yet. `agentrl demo --prepare` makes it, and "
+            "so does this run without --dry-run"
         )
 
 

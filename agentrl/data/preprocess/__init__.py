@@ -1,1 +1,1 @@
-"""Datasets made from public sources or by generators: one module each, all writing rows as docs/data.md describes."""
+"""Datasets from public sources or generators: one module each; all write the rows that docs/data.md describes."""

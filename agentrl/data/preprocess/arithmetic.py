@@ -1,7 +1,7 @@
 """`agentrl data arithmetic`: expressions with the length and operator mix of GSM8K's annotations, exact answers.
 
-Everything is seeded: the same arguments give the same rows on every machine. Expressions never repeat, and training
-and test rows have none in common.
+Everything is seeded: the same arguments give the same rows on every machine. Expressions never repeat, not even
+between training and test rows.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _TRIES_PER_EXPRESSION = 2000
 def generate_expressions(count: int, seed: int, exclude: Collection[str] = ()) -> list[Pair]:
     """Draw distinct expressions with their answers.
 
-    Short expressions are few, so a large `count` drifts towards longer ones.
+    Few short expressions exist, so a large `count` drifts towards longer ones.
 
     Args:
         count: how many.
         seed: seed of the generator.
-        exclude: expressions that must not come out, for example those of another split.
+        exclude: expressions that must not be drawn, for example those of another split.
 
     Returns:
         `(expression, answer)` pairs; answers are non-negative, in canonical form with at most four decimals.
@@ -67,8 +67,8 @@ def split_expressions(pairs: list[Pair], train: int, test: int, seed: int) -> tu
     """
     if train + test > len(pairs):
         raise UserInputError(
-            f"{train} training and {test} test expressions were asked for, but only {len(pairs)} distinct ones are "
-            "there. Ask for fewer."
+            f"got {train} training and {test} test expressions to write, but the source has only {len(pairs)} distinct "
+            "ones: ask for fewer"
         )
     shuffled = random.Random(seed).sample(pairs, train + test)
     return shuffled[:train], shuffled[train:]
@@ -91,7 +91,7 @@ def write_arithmetic(out: Path, train: int, test: int, seed: int, from_gsm8k: Pa
     """Write `train.parquet` and `test.parquet` with disjoint expressions to `out`.
 
     Args:
-        out: folder; made if missing.
+        out: folder; created if missing.
         train: training rows.
         test: test rows.
         seed: seed of the generator, or of the shuffle with `from_gsm8k`.
@@ -111,7 +111,7 @@ def write_arithmetic(out: Path, train: int, test: int, seed: int, from_gsm8k: Pa
 
 
 def _draw_new(rng: random.Random, seen: set[str]) -> Pair:
-    """Draw operators once, then operands until expression and answer are fit: so the operator mix stays as measured."""
+    """Draw operators once, then operands until expression and answer fit: the operator mix stays as measured."""
     operators = _choose(rng, OPERATOR_SEQUENCES)
     wants_whole = rng.random() < WHOLE_ANSWERS
     for _ in range(_TRIES_PER_EXPRESSION):
@@ -120,9 +120,9 @@ def _draw_new(rng: random.Random, seen: set[str]) -> Pair:
         answer = canonical(value)
         if answer is not None and value >= 0 and (value.denominator == 1) == wants_whole and expression not in seen:
             return expression, answer
-        # Subtractions without decimals and sums of whole numbers rarely end in a fraction: do not insist for long.
+        # Differences and sums of whole numbers rarely end in a fraction: do not insist for long.
         wants_whole = wants_whole or rng.random() < 0.02
-    raise UserInputError(f"no further expression with the operators {operators!r}: ask for fewer expressions")
+    raise UserInputError(f"found no new expression with the operators {operators!r}: ask for fewer expressions")
 
 
 def _draw_expression(rng: random.Random, operators: str) -> str:

@@ -1,7 +1,7 @@
 """What the calculator annotations of GSM8K look like, measured on its 7,473 training solutions.
 
-23,342 of 23,716 annotations are plain expressions. Every table is a distribution over their occurrences; shares below
-0.5 % are left out. Patterns spell numbers with `d` for a digit.
+23,342 of 23,716 annotations are plain expressions. Every table is a distribution over their occurrences, without shares
+below 0.5 %. Patterns write a digit of a number as `d`.
 """
 
 from __future__ import annotations

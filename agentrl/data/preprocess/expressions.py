@@ -31,16 +31,17 @@ def exact_value(expression: str) -> Fraction:
 
 
 def tokenize(expression: str) -> list[str]:
-    """Numbers, operators and parentheses of an expression, spaces left out."""
+    """Numbers, operators and parentheses of an expression, without spaces."""
     text = expression.replace(" ", "")
     tokens = [match.group() for match in _TOKEN.finditer(text)]
     if "".join(tokens) != text:
-        raise ValueError(f"{expression!r} holds something besides numbers, + - * / and parentheses")
+        raise ValueError(f"{expression!r}: wanted only numbers, + - * / and parentheses")
     return tokens
 
 
 def _evaluate(tokens: list[str], at: int, least: int) -> tuple[Fraction, int]:
     """Precedence climbing: the value of the operators of precedence `least` and above that start at `at`."""
+    # 1+2*3-4: `1`, then `+` with the right side `2*3` (precedence 2 and above), then `-` with `4`.
     value, at = _operand(tokens, at)
     while at < len(tokens) and _PRECEDENCE.get(tokens[at], 0) >= least:
         operator = tokens[at]
@@ -69,7 +70,7 @@ def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
 
 
 def canonical(value: Fraction) -> str | None:
-    """The one way to write a number: `10`, `0.25`, `-3.5`; None where it needs more than four decimals."""
+    """The canonical form of a number: `10`, `0.25`, `-3.5`; None if it needs more than four decimals."""
     scaled = value * 10**MAX_DECIMALS
     if scaled.denominator != 1:
         return None
@@ -79,10 +80,10 @@ def canonical(value: Fraction) -> str | None:
 
 
 def clean_annotation(annotation: str) -> tuple[str, str] | None:
-    """Expression and answer of one annotation such as `48/2=24`; None where it is no plain expression.
+    """Expression and answer of one annotation such as `48/2=24`; None if it is not a plain expression.
 
-    The answer is computed, not read: some annotations of GSM8K are rounded or wrong. Spaces and superfluous zeros go,
-    `.5` becomes `0.5`.
+    The answer is computed, not read: some annotations of GSM8K are rounded or wrong. Spaces and superfluous zeros are
+    removed, and `.5` becomes `0.5`.
     """
     try:
         tokens = tokenize(annotation.split("=")[0])

@@ -35,7 +35,7 @@ def read_gsm8k(source: Path | str, split: str) -> Iterator[JsonDict]:
         split: `train` or `test`.
 
     Raises:
-        DataError: a missing file, or a line that is no such row.
+        DataError: a file is missing, or a line is not such a row.
     """
     if str(source) == HUB:
         yield from _read_hub(split)
@@ -55,7 +55,7 @@ def _parse_line(file: str, number: int, line: str) -> JsonDict:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise DataError(file, number, None, f"no JSON ({error})", "one JSON object per line") from error
+        raise DataError(file, number, None, f"invalid JSON ({error})", "one JSON object per line") from error
     if not isinstance(row, dict):
         raise DataError(file, number, None, f"a {type(row).__name__}", "a JSON object")
     for column in ("question", "answer"):
@@ -69,8 +69,8 @@ def _read_hub(split: str) -> Iterator[JsonDict]:
         from datasets import load_dataset  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise UserInputError(
-            "`--source hub` needs the `datasets` package: `pip install datasets`, or give a local file: "
-            "`--source DIR` with train.jsonl and test.jsonl"
+            "`--source hub` needs the `datasets` package: `pip install datasets`, or give a local folder with "
+            "train.jsonl and test.jsonl: `--source DIR`"
         ) from error
     try:
         rows = load_dataset(DATA_SOURCE, "main", split=split)
@@ -80,7 +80,7 @@ def _read_hub(split: str) -> Iterator[JsonDict]:
 
 
 def final_answer(solution: str) -> str | None:
-    """The number after the last `####`, without thousands separators; None where there is none."""
+    """The number after the last `####`, without thousands separators; None if not found."""
     _, marker, tail = solution.rpartition("####")
     return tail.strip().replace(",", "").removeprefix("$") or None if marker else None
 
@@ -125,13 +125,13 @@ def _prompt(question: str, variant: Variant) -> list[Message]:
 
 
 def write_gsm8k(out: Path, source: str, variant: Variant, test_source: str | None = None) -> dict[str, Path]:
-    """Write `train.parquet` and, where the source has a test split, `test.parquet` to `out`.
+    """Write `train.parquet` and, if the source has a test split, `test.parquet` to `out`.
 
     Args:
-        out: folder; made if missing.
+        out: folder; created if missing.
         source: a folder with `train.jsonl` and `test.jsonl`, a training jsonl file, or `hub`.
         variant: plain, tool or interaction.
-        test_source: the test jsonl file, where it is not in `source`.
+        test_source: the test jsonl file, if it is not in `source`.
 
     Returns:
         The written file of each split.

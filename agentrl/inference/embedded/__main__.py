@@ -27,13 +27,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     add("--max-running-requests", type=int, default=128, help="requests that decode together")
     add("--max-context-length", type=int, help="tokens of prompt and answer together; default: the model's")
     add("--prefill-chunk", type=int, default=2048, help="prompt tokens of one step")
-    add("--threads", type=int, help="CPU threads; default: by the size of the model, 1 with --deterministic")
+    add("--threads", type=int, help="CPU threads; default: depends on the model's size, 1 with --deterministic")
     add("--dtype", choices=DTYPES, default="auto")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--deterministic", action="store_true", help="a request's numbers do not depend on other requests; slower")
-    add("--seed", type=int, default=0, help="seed of requests without sampling_seed")
+    add("--seed", type=int, default=0, help="seed for requests without sampling_seed")
     add("--weight-version", default="0", help="name of the initial weights")
-    add("--kv-cache-gb", type=float, help="memory for the KV cache; default: a quarter of the free memory, GPU half")
+    add("--kv-cache-gb", type=float, help="KV cache in GB; default: a quarter of the free memory, on a GPU half of it")
     add("--no-native", dest="native", action="store_false", help="torch operations only, no compiled C")
     add("--die-with-parent", action="store_true", help="end when the parent process ends")
     given = parser.parse_args(arguments)
@@ -49,7 +49,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
 def die_with_parent() -> None:
     """End this process soon after its parent has ended, however the parent ended.
 
-    Linux's PR_SET_PDEATHSIG is no use here: it fires when the parent's *thread* ends that started the child.
+    Linux's PR_SET_PDEATHSIG would not do: it fires when the *thread* that started the child ends.
     """
     parent = os.getppid()
 

@@ -1,4 +1,4 @@
-"""Routes that look at the engine or steer it: health, information, pause, abort, flush, weights, metrics."""
+"""Routes that inspect or control the engine: health, information, pause, abort, flush, weights, metrics."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from agentrl.inference.embedded.protocol import parse_generate
 from agentrl.types import JsonDict
 
 NOT_HERE = {
-    "/init_weights_update_group": "weights come by disk or by tensor; NCCL groups need an SGLang server",
-    "/update_weights_from_distributed": "weights come by disk or by tensor; NCCL groups need an SGLang server",
-    "/destroy_weights_update_group": "weights come by disk or by tensor; NCCL groups need an SGLang server",
+    "/init_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
+    "/update_weights_from_distributed": "send weights by disk or by tensor; NCCL groups need an SGLang server",
+    "/destroy_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
     "/release_memory_occupation": "the embedded engine keeps its memory; stop the server instead",
     "/resume_memory_occupation": "the embedded engine keeps its memory; there is nothing to resume",
 }
@@ -65,11 +65,11 @@ class Admin:
         self.frontend, self.engine = frontend, frontend.engine
 
     async def health(self, _: HTTPRequest) -> Response:
-        """200 while the engine's thread lives."""
+        """200 while the engine's thread is alive."""
         return refuse(self.engine.failed, 503) if self.engine.failed else Response(status_code=200)
 
     async def health_generate(self, request: HTTPRequest) -> Response:
-        """200 after one token was sampled; while paused, `/health` decides."""
+        """200 once one token was sampled; while paused, the same as `/health`."""
         if self.engine.paused or self.engine.failed:
             return await self.health(request)
         body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
@@ -81,7 +81,7 @@ class Admin:
         return await self.health(request)
 
     async def model_info(self, _: HTTPRequest) -> Response:
-        """What is served, and at which weight version."""
+        """The model and the weight version that is served."""
         spec, options = self.engine.spec, self.engine.options
         return answer(
             {
@@ -137,13 +137,13 @@ class Admin:
         return answer({"status": "ok", "message": "Generation paused successfully."})
 
     async def resume(self, request: HTTPRequest) -> Response:
-        """Go on after a pause."""
+        """Continue after a pause."""
         await read_object(request, ("torch_empty_cache",))
         await asyncio.wrap_future(self.engine.resume())
         return answer({"status": "ok", "message": "Generation continued successfully."})
 
     async def update_from_disk(self, request: HTTPRequest) -> Response:
-        """Replace all weights by those of a Hugging Face folder; a pause stays a pause."""
+        """Replace all weights with those of a Hugging Face folder; a paused engine stays paused."""
         known = ("model_path", "load_format", "weight_version", "flush_cache", "abort_all_requests", "keep_pause")
         body = await read_object(request, known)
         path = body.get("model_path")
@@ -154,13 +154,13 @@ class Admin:
         return await self._update(body, lambda decoder: decoder.load_folder(path))
 
     async def update_from_tensor(self, request: HTTPRequest) -> Response:
-        """Replace the weights that the body brings, as base64 of safetensors."""
+        """Replace weights with those in the body (a safetensors file as base64)."""
         known = ("serialized_named_tensors", "load_format", "flush_cache", "weight_version", "abort_all_requests")
         body = await read_object(request, known)
         if body.get("load_format") != "safetensors":
             raise UserInputError(
-                "load_format: wanted 'safetensors' (base64 of a safetensors file). SGLang's other formats are pickles, "
-                "which run code when they are read"
+                f"load_format: got {body.get('load_format')!r}, wanted 'safetensors' (a safetensors file as base64). "
+                "SGLang's other formats are pickles, which can run code when they are read"
             )
         tensors = _tensors(body.get("serialized_named_tensors"))
         return await self._update(body, lambda decoder: decoder.load_tensors(tensors))

@@ -18,17 +18,17 @@ LENGTH_ROUNDING = 16
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step and whose tokens it computes."""
+    """One step, and the slots whose tokens it computes."""
 
     step: Step
     slots: Ints
     """Slots that take part."""
     counts: Ints
-    """Tokens of each."""
+    """Tokens that the step computes of each."""
     sampled: Ints
     """Slots that sample a token, in the order of the logits' rows."""
     scored: list[tuple[int, int, int]]
-    """`(slot, first position, tokens)` of rows whose logits are all wanted; they come before the sampled ones."""
+    """`(slot, first position, tokens)` of prompts that are scored: all their logits are wanted, and come first."""
 
 
 def build(table: SlotTable, prefill_budget: int, ops: TorchOps, device: torch.device) -> StepPlan | None:
@@ -47,6 +47,8 @@ def build(table: SlotTable, prefill_budget: int, ops: TorchOps, device: torch.de
     if not len(active):
         return None
     left = table.known[active] - table.computed[active]
+    # left = [1, 50, 1, 3000] with a budget of 2,048: slots 0 and 2 decode, slot 1 prefills 50 tokens and slot 3 its
+    # first 1,998. Direct rows come first, then the padded blocks of similar lengths.
     if (left == 1).all():
         order, sizes, groups = active, left, []
     else:
@@ -57,9 +59,10 @@ def build(table: SlotTable, prefill_budget: int, ops: TorchOps, device: torch.de
         sizes = np.concatenate([left[left == 1], counts[few], *(sizes for _, sizes in groups)])
     direct = int(sizes.sum()) - sum(int(counts.sum()) for _, counts in groups)
     ends = np.cumsum(sizes)
+    # order [0, 2] with sizes [1, 3] and computed 100 and 10 -> rows [0, 2, 2, 2] at positions [100, 10, 11, 12].
     rows = np.repeat(order, sizes)
     positions = table.computed[rows] + np.arange(len(rows)) - np.repeat(ends - sizes, sizes)
-    complete = table.computed[order] + sizes == table.known[order]
+    complete = table.computed[order] + sizes == table.known[order]  # a prompt cut by the budget samples nothing yet
     outputs, scored = _outputs(table, order, sizes, ends, complete)
     step = Step(
         ids=torch.from_numpy(table.tokens[rows, positions].astype(np.int64)).to(device),
@@ -81,6 +84,7 @@ def _within_budget(slots: Ints, left: Ints, budget: int) -> tuple[Ints, Ints]:
 
 def _groups(slots: Ints, counts: Ints) -> list[tuple[Ints, Ints]]:
     """Group rows of about the same number of tokens, so that padding at most doubles a block."""
+    # The binary exponent: 8 to 15 tokens are one group, 16 to 31 the next.
     magnitude = np.frexp(counts.astype(np.float64))[1]
     return [(slots[magnitude == m], counts[magnitude == m]) for m in np.unique(magnitude)]
 
@@ -88,7 +92,7 @@ def _groups(slots: Ints, counts: Ints) -> list[tuple[Ints, Ints]]:
 def _outputs(
     table: SlotTable, order: Ints, sizes: Ints, ends: Ints, complete: NDArray[np.bool_]
 ) -> tuple[Ints, list[tuple[int, int, int]]]:
-    """Which tokens' logits are wanted: all of rows that score their prompt, then the last of every complete row."""
+    """The tokens whose logits are wanted: all of rows that score their prompt, then the last of every complete row."""
     extra: list[Ints] = []
     scored: list[tuple[int, int, int]] = []
     for row in np.flatnonzero(table.rows.scores[order]).tolist():
@@ -101,6 +105,8 @@ def _outputs(
 
 
 def _direct_rows(table: SlotTable, slots: Ints, ops: TorchOps, device: torch.device) -> DirectRows:
+    # torch's attention is one batched product over the slots 0..span-1, idle ones included. `last` is the position up
+    # to which a slot may look; the mask hides what lies beyond it.
     span = int(slots.max()) + 1
     if not ops.wants_bias:
         return DirectRows(len(slots), span, None, None)
@@ -116,6 +122,8 @@ def _direct_rows(table: SlotTable, slots: Ints, ops: TorchOps, device: torch.dev
 
 
 def _prefill_rows(table: SlotTable, slots: Ints, counts: Ints, device: torch.device) -> PrefillRows:
+    # counts [3, 2] are padded to a block of 2 rows and width 3: the tokens go to the flat places [0, 1, 2, 3, 4] and
+    # place 5 is padding. Token j of a row that starts at position s may look at positions 0..s+j.
     width, start = int(counts.max()), table.computed[slots]
     length = int((start + counts).max())
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,9 +1,9 @@
 """A decoder for Llama, Qwen2 and Qwen3 over a slot KV cache: one call computes the tokens of many requests.
 
-Tokens are packed along one axis, whatever request they belong to, so every matrix product serves all requests. Only
-attention tells them apart: rows that add a token or a few read the cache slots in place, rows that add more (prefill)
-are padded to a block. Shapes in names: N tokens of the step, R rows, T tokens per padded row, L cached tokens, H query
-heads, K key heads, D features of a head.
+Tokens of all requests are packed along one axis, so every matrix product serves all of them. Only attention tells them
+apart: rows that add one or a few tokens read the cache slots in place; rows that add more (prefill) are padded to a
+block. Shapes in names: N tokens of the step, R rows, T tokens per padded row, L cached tokens, H query heads, K key
+heads, D features of a head.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentrl.inference.embedded.weights import Target
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """Other tokens of a step: about as many each for these slots."""
+    """Prompt tokens of some slots, of about the same number each."""
 
     slots: Tensor
     """`(R,)`."""
@@ -160,6 +160,8 @@ class Decoder:
         return F.linear(ops.rms_norm(x, self.norm, eps), self.head).float()
 
     def _attention(self, layer: Layer, x: Tensor, step: Step, cache: KVCache, number: int) -> Tensor:
+        # The step's own keys and values are written to the cache before attention reads it: a token sees itself and, in
+        # a prefill, the tokens before it in the same step. Results are in the order of the step's tokens: direct first.
         s, ops = self.spec, self.ops
         rotated = s.num_heads + s.num_kv_heads
         qkv = F.linear(x, layer.qkv, layer.qkv_bias).view(-1, rotated + s.num_kv_heads, s.head_dim)
@@ -193,7 +195,7 @@ def _prefill_attention(q: Tensor, keys: Tensor, values: Tensor, rows: PrefillRow
 def _targets(model: Decoder) -> dict[str, Target]:
     """Map Hugging Face names to views of the fused tensors.
 
-    The attention scale goes into the query projection, or into the query norm where there is one.
+    The attention scale is folded into the query projection, or into the query norm if the model has one.
     """
     s = model.spec
     targets = {"model.embed_tokens.weight": Target(model.embed), "model.norm.weight": Target(model.norm)}

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Listener = Callable[[list[Progress]], None]
 WEIGHTS_PER_THREAD = 5_000_000
-"""Each thread gets about this many weights: with fewer, threads wait for each other longer than they save (measured: a
-second thread slows a step of 3 M weights by a third and speeds one of 11 M up by a third)."""
+"""Weights per CPU thread: with fewer, threads wait for each other longer than they save (measured: a second thread
+makes a step of 3 M weights a third slower, and one of 11 M a third faster)."""
 PAUSE_MODES = ("abort", "in_place", "retract")
 
 
@@ -35,8 +35,8 @@ class Engine:
 
     Args:
         options: see `EngineOptions`.
-        listener: called from the engine's thread, once a step at most, with requests that ended and requests that
-            stream and got a token.
+        listener: called from the engine's thread, at most once per step, with the requests that ended and the streaming
+            requests that got a token.
 
     Raises:
         UserInputError: the model folder cannot be used.
@@ -49,7 +49,7 @@ class Engine:
         self.context = options.max_context_length or self.spec.max_positions
         self.paused = False
         self.failed: str | None = None
-        """Why the thread ended, if it ended by an error."""
+        """The error that ended the thread; None if there was none."""
         self.on_failure: Callable[[], None] = lambda: None
         self.scheduler = _scheduler(options, self.spec, self.context)
         self._inbox: deque[Callable[[], None]] = deque()
@@ -77,11 +77,13 @@ class Engine:
             self._end_all()
 
     def submit(self, requests: list[GenerationRequest]) -> None:
-        """Hand in requests; the listener hears of them."""
+        """Queue requests; the listener is called as they progress."""
         self._post(lambda: self.scheduler.waiting.extend(requests))
 
     def call(self, work: Callable[[], T]) -> Future[T]:
-        """Run something in the engine's thread between two steps."""
+        """Run `work` in the engine's thread between two steps."""
+        # A `UserInputError` (a bad weights folder) goes to the caller only. Any other error also ends the thread: the
+        # model may be half-updated.
         future: Future[T] = Future()
 
         def run() -> None:
@@ -96,11 +98,11 @@ class Engine:
         return future
 
     def abort(self, rid: str | None) -> Future[int]:
-        """End the requests whose id starts with `rid`, or all; the result is how many they were."""
+        """End the requests whose id starts with `rid`, or all; the result is their number."""
         return self.call(lambda: self._abort(rid, "Abort in waiting queue or while running: asked for by the client"))
 
     def abort_one(self, request: GenerationRequest) -> None:
-        """End one request, if it still runs."""
+        """End one request if it is still running."""
         self._post(lambda: self._tell(self.scheduler.abort_one(request, "the client went away")))
 
     def pause(self, mode: str) -> Future[None]:
@@ -116,7 +118,7 @@ class Engine:
         return self.call(pause)
 
     def resume(self) -> Future[None]:
-        """Go on after a pause."""
+        """Continue after a pause."""
 
         def resume() -> None:
             self.paused = False
@@ -130,7 +132,7 @@ class Engine:
     def update_weights(
         self, load: Callable[[Decoder], None], *, version: str | None, flush: bool, abort_all: bool = False
     ) -> Future[int]:
-        """Replace weights between two steps; running requests go on with the new ones.
+        """Replace weights between two steps; running requests continue with the new ones.
 
         Args:
             load: fills the decoder's weights; a `UserInputError` from it leaves the old ones in place.
@@ -160,11 +162,11 @@ class Engine:
         return len(ended)
 
     def step(self) -> None:
-        """Run one step and tell the listener. Only for the engine's thread, or where it was never started."""
+        """Run one step and call the listener. Only for the engine's thread, or if it was never started."""
         self._tell(self.scheduler.step())
 
     def _tell(self, requests: list[GenerationRequest]) -> None:
-        """Tell the listener of requests that ended, and of tokens of those that stream."""
+        """Tell the listener about requests that ended and about new tokens of those that stream."""
         heard = [Progress(r, len(r.ids), r.finish) for r in requests if r.stream or r.finish is not None]
         if heard:
             self.listener(heard)
@@ -172,11 +174,12 @@ class Engine:
     def _post(self, work: Callable[[], None]) -> None:
         self._inbox.append(work)
         self._wake.set()
+        # The thread may have ended since the caller looked: whoever posts last answers, so no future stays open.
         if self._ended:
             self._end_all()
 
     def _end_all(self) -> None:
-        """Answer what comes when no step will run any more."""
+        """Answer everything that is posted after the last step."""
         self._ended = True
         with self._ending:
             self.drain()
@@ -195,7 +198,7 @@ class Engine:
                 self.step()
         except BaseException as error:
             self.failed = f"{type(error).__name__}: {error}"
-            # The thread's end: nobody above it could see the error. /health and every open request tell of it.
+            # Nothing above a thread sees its error: log it, and report it in /health and in every open request.
             log.critical("the engine's thread ended: %s", self.failed, exc_info=True)
         finally:
             self._end_all()
@@ -203,7 +206,7 @@ class Engine:
                 self.on_failure()
 
     def drain(self) -> None:
-        """Do what was posted. Only for the engine's thread, or where it was never started."""
+        """Run what was posted. Only for the engine's thread, or if it was never started."""
         while self._inbox:
             self._inbox.popleft()()
 
@@ -232,7 +235,7 @@ def _free_memory(device: torch.device) -> int:
 
 
 def fitting_threads(options: EngineOptions, spec: ModelSpec) -> int:
-    """CPU threads for a model of this size: 1 for the smallest, all cores from some tens of millions of weights on."""
+    """CPU threads for a model of this size: 1 for the smallest, all cores from a few tens of millions of weights."""
     if options.deterministic:
         return 1
     return min(torch.get_num_threads(), max(1, round(spec.multiplied_weights / WEIGHTS_PER_THREAD)))

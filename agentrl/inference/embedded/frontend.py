@@ -1,4 +1,4 @@
-"""The event loop's side of the engine: awaits what the engine's thread tells, one wake-up per step."""
+"""The event loop's side of the engine: awaits the engine thread's reports, one wake-up per step."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Frontend:
         self.engine.start()
 
     async def finished(self, requests: list[GenerationRequest], gone: Gone | None = None) -> list[Progress]:
-        """Run requests to their ends.
+        """Run requests until they end.
 
         Args:
             requests: the requests.
-            gone: asked now and then; true means that nobody waits any more, and the requests are aborted.
+            gone: called every `GONE_CHECK_S`; when it returns true, nobody is waiting and the requests are aborted.
         """
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Progress]] = []
@@ -57,7 +57,7 @@ class Frontend:
         return [future.result() for future in futures]
 
     async def stream(self, requests: list[GenerationRequest]) -> AsyncIterator[Progress]:
-        """Run requests and yield after each of their tokens; the last one of each has `finish` set."""
+        """Run requests and yield after each of their tokens; the last report of each request has `finish` set."""
         queue: asyncio.Queue[Progress] = asyncio.Queue()
         for request in requests:
             request.stream, request.sink = True, queue.put_nowait
@@ -79,7 +79,7 @@ class Frontend:
     def _heard(self, heard: list[Progress]) -> None:
         """Called from the engine's thread."""
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is waiting
             self._loop.call_soon_threadsafe(_pass_on, heard)
 
 

@@ -1,4 +1,4 @@
-"""Small helpers of the routes: JSON in and out, and which error becomes which status."""
+"""Helpers for the routes: JSON in and out, and the status of each kind of error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer(content: Any, status: int = 200) -> Response:
 
 
 def refuse(message: str, status: int) -> Response:
-    """An error as SGLang writes it."""
+    """An error in the shape that SGLang uses."""
     return answer({"error": {"message": message, "code": status}}, status)
 
 
@@ -57,7 +57,7 @@ async def read_object(request: Request, known: tuple[str, ...]) -> JsonDict:
 
 
 def guarded(handler: Handler) -> Handler:
-    """Answer 501 where the engine has not what is asked for, and 400 where the request cannot be used."""
+    """Answer 501 when the engine does not support a feature, and 400 when the request cannot be used."""
 
     async def handle(request: Request) -> Response:
         try:

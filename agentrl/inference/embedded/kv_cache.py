@@ -1,4 +1,4 @@
-"""Keys and values of every slot. A slot holds one request's tokens; its length grows for all slots together."""
+"""Keys and values of every slot. A slot holds one request's tokens; all slots grow together, to the same length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LENGTH_STEP = 128
 class KVCache:
     """One tensor `(layers, 2, slots, kv_heads, length, head_dim)`, index 0 of the second axis keys, 1 values.
 
-    Slots and heads are neighbours in memory, so the keys of slots `0..n` are one batch of matrices without a copy.
-    It starts short and doubles on demand, so that memory follows what requests use, not what they could use.
+    Slots and heads are adjacent axes, so the keys of slots `0..n` are one batch of matrices without a copy. The tensor
+    starts small and doubles on demand, so that memory follows what requests use, not what they could use.
     """
 
     def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
@@ -23,12 +23,12 @@ class KVCache:
 
     @property
     def slots(self) -> int:
-        """Slots that are allocated."""
+        """Number of allocated slots."""
         return self.data.shape[2]
 
     @property
     def length(self) -> int:
-        """Tokens per slot that are allocated."""
+        """Number of allocated tokens per slot."""
         return self.data.shape[4]
 
     @property
@@ -37,7 +37,7 @@ class KVCache:
         return 2 * self.spec.num_layers * self.spec.num_kv_heads * self.spec.head_dim * self.dtype.itemsize
 
     def resize(self, slots: int, length: int) -> None:
-        """Change the shape; what fits in the new one is kept, everything else starts as zeros."""
+        """Change the shape; whatever fits into the new one is kept, the rest is zeros."""
         old, new = self.data, self._zeros(slots, length)
         s, n = min(old.shape[2], slots), min(old.shape[4], length)
         new[:, :, :s, :, :n] = old[:, :, :s, :, :n]
@@ -54,7 +54,7 @@ class KVCache:
         self.data[:, :, right, :, :length] = kept
 
     def clear(self, slot: int) -> None:
-        """Zero a slot: leftovers that are not finite would leak through masked positions (0 * NaN is NaN)."""
+        """Zero a slot: NaN left in it would leak through masked positions (0 * NaN is NaN)."""
         self.data[:, :, slot] = 0
 
     def _zeros(self, slots: int, length: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The page of `/metrics`, made from the scheduler's counters when somebody asks for it."""
+"""The `/metrics` page, built from the scheduler's counters on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TOTALS = {
     "prompt_tokens": "Prompt tokens of placed requests",
-    "cached_tokens": "Prompt tokens that were not computed because a slot held them",
+    "cached_tokens": "Prompt tokens that were taken from a slot and not computed",
     "generated_tokens": "Sampled tokens",
     "finished": "Requests that ended by themselves",
     "aborted": "Requests that were aborted",
@@ -36,8 +36,8 @@ def metrics_page(engine: Engine) -> Response:
             gauges = {
                 "num_running_reqs": (len(scheduler.running), "Requests with a slot"),
                 "num_queue_reqs": (len(scheduler.waiting), "Requests without a slot"),
-                "kv_slots": (scheduler.table.cache.slots, "Slots that are allocated"),
-                "kv_slot_length": (scheduler.table.cache.length, "Tokens per slot that are allocated"),
+                "kv_slots": (scheduler.table.cache.slots, "Allocated slots"),
+                "kv_slot_length": (scheduler.table.cache.length, "Allocated tokens per slot"),
                 "paused": (int(engine.paused), "1 while paused"),
             }
             for name, (value, text) in gauges.items():

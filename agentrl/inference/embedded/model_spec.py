@@ -27,7 +27,7 @@ class ModelSpec:
     rms_norm_eps: float
     max_positions: int
     rope: dict[str, Any]
-    """`rope_type`, `rope_theta` and what the type needs besides."""
+    """`rope_type`, `rope_theta` and the settings of that type."""
     tie_word_embeddings: bool
     qkv_bias: bool
     o_bias: bool
@@ -39,7 +39,7 @@ class ModelSpec:
 
     @property
     def multiplied_weights(self) -> int:
-        """Weights that every token is multiplied with: those of the layers and of the head."""
+        """Number of weights that every token is multiplied by: those of the layers and of the head."""
         attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
         mlp = 3 * self.hidden_size * self.intermediate_size
         return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
@@ -62,7 +62,7 @@ def load_spec(folder: str | Path) -> ModelSpec:
     """Read the shape of the model in a Hugging Face folder.
 
     Raises:
-        UserInputError: no such folder, no config.json, a family or a feature that the decoder does not know.
+        UserInputError: no such folder, no config.json, or a family or feature that the decoder does not support.
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -71,7 +71,7 @@ def load_spec(folder: str | Path) -> ModelSpec:
     family = str(config.get("model_type"))
     if family not in FAMILIES:
         raise UserInputError(
-            f"{folder}: the embedded engine does not know model_type '{family}'." + suggest(family, FAMILIES)
+            f"{folder}: the embedded engine does not support model_type '{family}'." + suggest(family, FAMILIES)
         )
     _refuse_unsupported(folder, config)
     try:
@@ -116,7 +116,7 @@ def _refuse_unsupported(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
-    """Unite the two ways of writing rope settings: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+    """Merge the two ways of writing rope settings: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope.setdefault("rope_type", rope.pop("type", "default"))
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))

@@ -1,7 +1,7 @@
 """The operations of `ops` as C functions for float32 on CPUs: a decoding step takes about half the time.
 
-`kernels.c` is compiled once per machine with the compiler at hand, in a second, and kept in the user's cache folder.
-Where there is no compiler, everything runs in torch, with the same numbers to rounding.
+`kernels.c` is compiled once per machine with the installed C compiler, which takes a second, and kept in the user's
+cache folder. Without a compiler everything runs in torch, with the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
 
 def best_ops(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> TorchOps:
-    """C where it can run this model, else torch."""
+    """The C operations if they can run this model, else torch's."""
     fits = spec.num_heads // spec.num_kv_heads <= MAX_GROUP and spec.head_dim <= MAX_DIM and spec.head_dim % 2 == 0
     if device.type != "cpu" or dtype != torch.float32 or not fits:
         return TorchOps()
@@ -101,7 +101,7 @@ class NativeOps(TorchOps):
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Compile kernels.c, or take what an earlier process compiled; None: there is no compiler that can."""
+    """Compile kernels.c, or reuse what an earlier process compiled; None if no compiler can."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         log.info("no C compiler: the engine runs without its C operations")
@@ -118,19 +118,19 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def _compile(compiler: str, target: Path) -> None:
-    """Compile to a file of its own and rename it, so that processes that start together cannot disturb each other."""
+    """Compile to a temporary file and rename it, so that processes that start together do not disturb each other."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         half, whole = f"{scratch}/kernels.o", f"{scratch}/kernels.so"
         compile_it = [compiler, *COMPILE.split(), "-fopenmp", "-fPIC", "-c", str(SOURCE), "-o", half]
         subprocess.run(compile_it, check=True, capture_output=True, timeout=120)
-        # Linked without OpenMP: its calls bind to the library that torch brings, so both share one pool of threads.
+        # Linked without OpenMP: its calls then bind to the library that torch loads, so both share one thread pool.
         subprocess.run([compiler, "-shared", half, "-lm", "-o", whole], check=True, capture_output=True, timeout=120)
         os.replace(whole, target)
 
 
 def _processor() -> str:
-    """What `-march=native` depends on."""
+    """Text that identifies the processor, on which `-march=native` depends."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         lines = [line for line in info.read_text().splitlines() if line.startswith(("model name", "flags"))]

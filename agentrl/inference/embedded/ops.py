@@ -1,4 +1,4 @@
-"""What a step does besides matrix products, in torch: the reference for `native_ops`, and what CUDA runs."""
+"""The operations of a step besides matrix products, in torch: the reference for `native_ops`, and used on CUDA."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class DirectRows:
-    """The first `count` tokens of a step, each of which looks at its slot up to its position."""
+    """The first `count` tokens of a step, each of which attends to its slot up to its position."""
 
     count: int
     span: int
-    """All slots are below."""
+    """All their slots are below this number."""
     slots: Tensor | None
-    """`(count,)` slot of each token; None: token i is slot i's, or the operations do not need it."""
+    """`(count,)` slot of each token; None: token i belongs to slot i, or the operations do not need it."""
     bias: Tensor | None
-    """`(span * K, 1, L)`: 0 where a slot may look, -inf elsewhere; None where the operations need none."""
+    """`(span * K, 1, L)`: 0 where a slot may look, -inf elsewhere; None if the operations do not need it."""
 
 
 class TorchOps:
     """The operations on any device and type. `H` query heads, `K` key heads, `D` features, `N` tokens."""
 
     direct_tokens = 1
-    """Most tokens of a row that `attention` takes; longer rows are padded to blocks."""
+    """Rows of at most this many tokens go to `attention`; longer ones are padded to blocks."""
     wants_bias = True
-    """`attention` needs `DirectRows.bias`, takes one row per slot, and pays for slots in the span without one."""
+    """`attention` needs `DirectRows.bias`, takes one row per slot, and computes idle slots of the span too."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Root-mean-square norm over the last axis."""
@@ -45,7 +45,7 @@ class TorchOps:
         """Rotate queries and keys of `qkv (N, H + 2K, D)` in place and store keys and values.
 
         Args:
-            qkv: what the projection gave.
+            qkv: result of the projection.
             rotations: complex `(positions, D / 2)`.
             slots: `(N,)`.
             positions: `(N,)`.
@@ -88,7 +88,7 @@ class TorchOps:
         Args:
             logits: float32 `(rows, vocab)`.
             temperature: divides the logits `(rows,)`.
-            greedy: rows that take the likeliest token instead `(rows,)`.
+            greedy: rows that take the most likely token instead `(rows,)`.
             u: uniform numbers in [0, 1) `(rows,)`.
 
         Returns:
@@ -100,7 +100,7 @@ class TorchOps:
 
 
 def invert(weights: Tensor, u: Tensor) -> Tensor:
-    """Index at which the running sum of the weights `(rows, n)` passes the share `u` `(rows,)` of the total."""
+    """Index at which the running sum of the weights `(rows, n)` exceeds the share `u` `(rows,)` of the total."""
     sums = weights.cumsum(dim=-1)
     ids = torch.searchsorted(sums, u[:, None] * sums[:, -1:], right=True).squeeze(1)
-    return ids.clamp_(max=weights.shape[1] - 1)
+    return ids.clamp_(max=weights.shape[1] - 1)  # rounding can make u * total equal to the total

@@ -1,4 +1,4 @@
-"""Everything that can be set about an embedded engine."""
+"""All options of an embedded engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EngineOptions:
     model: str
     """Hugging Face folder: config.json, safetensors, tokenizer files."""
     tokenizer_path: str | None = None
-    """Folder of the tokenizer, where it is not the model's."""
+    """Folder of the tokenizer; None: the model's."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 30000
@@ -26,25 +26,25 @@ class EngineOptions:
     max_running_requests: int = 128
     """Most requests that decode together."""
     max_context_length: int | None = None
-    """Most tokens of prompt and answer together; None: what the model was made for."""
+    """Most tokens of prompt and answer together; None: the model's own limit."""
     prefill_chunk: int = 2048
     """Most prompt tokens of one step."""
     threads: int | None = None
-    """CPU threads of the model; None: as many as pay off for its size, in deterministic mode one."""
+    """CPU threads of the model; None: as many as its size makes worthwhile, one in deterministic mode."""
     dtype: str = "auto"
     """Type of weights and KV cache; auto: float32 on CPU, bfloat16 on CUDA."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, …; auto: CUDA where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, …; auto: CUDA if available."""
     deterministic: bool = False
     """A request's numbers do not depend on other requests: each runs alone, without prefix reuse."""
     seed: int = 0
-    """Seed of requests that bring no `sampling_seed`."""
+    """Seed for requests without a `sampling_seed`."""
     weight_version: str = "0"
     """Name of the initial weights."""
     kv_cache_gb: float | None = None
-    """Memory for the KV cache; None: a quarter of the free memory, on CUDA half."""
+    """Memory for the KV cache in GB; None: a quarter of the free memory, on CUDA half of it."""
     native: bool = True
-    """Use the C operations of `native_ops` where they can run; False: torch only."""
+    """Use the C operations of `native_ops` if they can run the model; False: torch only."""
     die_with_parent: bool = False
     """End this process when its parent ends."""
 

@@ -1,4 +1,4 @@
-"""The bodies of `/generate`: from JSON to requests, from requests to JSON, as SGLang writes them."""
+"""The bodies of `/generate`: from JSON to requests and from requests to JSON, as in SGLang."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def parse_generate(body: Any, engine: Engine, *, number: int) -> GenerateCall:
     Args:
         body: the decoded JSON.
         engine: supplies context length, vocabulary and tokenizer.
-        number: how many calls came before; makes the draws of calls without a seed differ.
+        number: number of earlier calls; makes calls without a seed draw different tokens.
 
     Raises:
         UserInputError: the body cannot be used; the server answers 400.
-        UnsupportedFeatureError: the body asks for something that this engine has not; 501.
+        UnsupportedFeatureError: the body asks for a feature that this engine lacks; the server answers 501.
     """
     if not isinstance(body, Mapping):
         raise UserInputError(f"the body: got {type(body).__name__}, wanted a JSON object")
@@ -113,7 +113,7 @@ def _check_prompt(prompt: Any, engine: Engine) -> None:
 def _per_prompt(value: Any, count: int, name: str) -> list[Any]:
     if isinstance(value, list):
         if len(value) != count:
-            raise UserInputError(f"{name}: got {len(value)} for {count} prompts")
+            raise UserInputError(f"{name}: got {len(value)}, wanted one for each of {count} prompts")
         return value
     return [value] * count
 
@@ -171,14 +171,14 @@ def _new_tokens(prompt: list[int], params: SamplingParams, engine: Engine) -> in
         return min(DEFAULT_NEW_TOKENS, room)
     if params.max_new_tokens > room:
         raise UserInputError(
-            f"requested {len(prompt)} input tokens and {params.max_new_tokens} new ones: together more than the "
+            f"got {len(prompt)} input tokens and max_new_tokens {params.max_new_tokens}: together more than the "
             f"model's context length ({engine.context} tokens)"
         )
     return params.max_new_tokens
 
 
 def render(progress: Progress, engine: Engine, *, return_logprob: bool) -> JsonDict:
-    """The answer for one request, finished or growing."""
+    """The answer for one request, finished or still growing."""
     request, finish, count = progress.request, progress.finish, progress.count
     ids, params = request.ids[:count], request.params
     matched = finish.matched if finish is not None else None
@@ -213,6 +213,7 @@ def _finish_reason(finish: Finish | None, request: GenerationRequest) -> JsonDic
 
 
 def _versions(request: GenerationRequest, count: int) -> list[JsonDict]:
+    # versions [("3", 0), ("4", 2)] with 5 tokens -> spans 0..2 of version 3 and 2..5 of version 4.
     spans = [(version, start) for version, start in request.versions if start < count]
     ends = [*(start for _, start in spans[1:]), count]
     return [{"version": v, "start": start, "end": end} for (v, start), end in zip(spans, ends, strict=False)]
@@ -222,6 +223,7 @@ def _prompt_log_probs(request: GenerationRequest) -> JsonDict:
     if request.logprob_start is None:
         return {}
     ids = request.prompt[request.logprob_start :]
+    # The first token of a prompt has no log-prob: nothing precedes it.
     values: list[float | None] = [None] if request.logprob_start == 0 else []
     values += request.prompt_log_probs
     return {"input_token_logprobs": [(p, i, None) for p, i in zip(values, ids, strict=False)]}

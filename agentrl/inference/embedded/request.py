@@ -1,4 +1,4 @@
-"""One request on its way through the engine, and how it ended."""
+"""One request inside the engine, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Finish:
 
 @dataclass(slots=True, eq=False)
 class GenerationRequest:
-    """A prompt, what was sampled so far, and where its keys and values are."""
+    """A prompt, the tokens sampled so far, and the slot that holds their keys and values."""
 
     rid: str
     prompt: list[int]
@@ -29,14 +29,14 @@ class GenerationRequest:
     max_new_tokens: int
     stop_ids: frozenset[int]
     key: int
-    """Of the random draws; see `sampler.seed_key`."""
+    """Key of its random draws; see `sampler.seed_key`."""
     sink: Any = None
-    """What the listener knows the request by; the engine does not look at it."""
+    """Where the listener sends the request's progress; the engine does not look at it."""
     stream: bool = False
     tail: TextTail | None = None
-    """Watches for stop strings; None where there are none."""
+    """Watches for stop strings; None without stop strings."""
     logprob_start: int | None = None
-    """First prompt token whose log-prob is wanted; None: none."""
+    """First prompt token whose log-prob is wanted; None: no log-probs of the prompt."""
     top_logprobs: int = 0
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class GenerationRequest:
     versions: list[tuple[str, int]] = field(default_factory=list)
     """`(weight version, index of the first token it sampled)`."""
     slot: int = -1
-    """-1: waiting."""
+    """Its slot; -1 while it waits."""
     cached_tokens: int = 0
     finish: Finish | None = None
     started: float = field(default_factory=time.perf_counter)
@@ -53,7 +53,7 @@ class GenerationRequest:
 
     @property
     def total(self) -> int:
-        """Tokens known: prompt and sampled ones."""
+        """Number of tokens: prompt and sampled ones."""
         return len(self.prompt) + len(self.ids)
 
     def add(self, token: int, log_prob: float, version: str) -> None:
@@ -64,7 +64,7 @@ class GenerationRequest:
         self.log_probs.append(log_prob)
 
     def check_finished(self) -> bool:
-        """Look at the last token: a stop id, a stop string, the length."""
+        """Whether the last token ended the request: by a stop id, a stop string or the length limit."""
         if self.finish is None:
             token = self.ids[-1]
             if token in self.stop_ids and len(self.ids) > self.params.min_new_tokens:
@@ -78,7 +78,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the engine's thread had appended to a request when it told about it."""
+    """The state of a request when the engine's thread reported it."""
 
     request: GenerationRequest
     count: int

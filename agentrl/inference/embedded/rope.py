@@ -1,8 +1,9 @@
 """Rotary position embedding as one complex multiplication.
 
 Hugging Face pairs feature `i` of a head with feature `i + head_dim/2`. The decoder stores the rows of the query and key
-projections so that the two are neighbours (`pairing`): then a rotation is a product of complex numbers, one tensor
-operation instead of six. Dot products of queries and keys do not change, because both are permuted alike.
+projections so that the two are adjacent (`pairing`; for a head of 6: 0 3 1 4 2 5). A rotation is then a product of
+complex numbers, one tensor operation instead of six. Dot products of queries and keys do not change, because both are
+permuted in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ STATIC_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 def pairing(head_dim: int) -> Tensor:
-    """Order of a head's features in which the two parts of each rotation are neighbours."""
+    """Order of a head's features in which the two parts of each rotation are adjacent."""
     half = head_dim // 2
     return torch.stack([torch.arange(half), torch.arange(half) + half], dim=1).flatten()
 
@@ -36,15 +37,13 @@ def rotation_table(spec: ModelSpec, length: int, device: torch.device) -> Tensor
 def _frequencies(spec: ModelSpec) -> tuple[Tensor, float]:
     kind = spec.rope["rope_type"]
     if kind not in STATIC_TYPES:
-        raise UserInputError(
-            f"rope type '{kind}' is not supported by the embedded engine, only {', '.join(STATIC_TYPES)}"
-        )
+        raise UserInputError(f"got rope type '{kind}'; the embedded engine supports only {', '.join(STATIC_TYPES)}")
     if spec.rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise UserInputError("partial rotary embedding is not supported by the embedded engine")
     if kind == "default":
         exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
         return 1.0 / (float(spec.rope["rope_theta"]) ** exponents), 1.0
-    # Scaled kinds are rare: only then is it worth importing transformers, which takes seconds.
+    # Imported only for the rare scaled kinds: transformers takes seconds to import.
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

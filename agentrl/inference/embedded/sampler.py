@@ -1,8 +1,8 @@
 """From logits to sampled ids and log-probs, for all rows of a step at once.
 
 A token is found by inverting the cumulative distribution at a uniform number, which costs a tenth of
-`torch.multinomial`. The uniform number is a hash of the request's key and the token's place in the answer, so a request
-with a seed gets the same draws whoever shares its batch.
+`torch.multinomial`: with probabilities [0.2, 0.5, 0.3] the number 0.6 picks token 1. The number is a hash of the
+request's key and the token's index in the answer, so a request with a seed gets the same draws in any batch.
 
 Log-probs are those of the logits divided by the temperature, before top_k, top_p and min_p; greedy rows report
 temperature 1 (as SGLang does).
@@ -40,14 +40,14 @@ class RowTable:
     adjusts: NDArray[np.bool_]
     """Whether logits may need work before sampling: see `adjust_logits`."""
     scores: NDArray[np.bool_]
-    """Whether log-probs of the prompt or of the likeliest tokens are wanted."""
+    """Whether log-probs of the prompt or of the most likely tokens are wanted."""
     prompts: NDArray[np.int64]
     """Tokens of the prompt."""
     vocab: int
 
     @classmethod
     def new(cls, slots: int, vocab: int) -> RowTable:
-        """Make room for so many slots over a vocabulary of this size."""
+        """A table for this many slots over a vocabulary of this size."""
         floats, flags = np.ones(slots, np.float32), np.zeros(slots, np.bool_)
         return cls(
             temperature=floats,
@@ -86,7 +86,7 @@ class RowTable:
 
 
 def uniforms(keys: Keys, counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Uniform numbers in [0, 1) with 24 bits: splitmix64 of each key at each place (Steele et al., 2014)."""
+    """Uniform numbers in [0, 1) with 24 bits: splitmix64 of each key at each index (Steele et al., 2014)."""
     z = keys + (counts.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -115,7 +115,7 @@ def sample(
         ops: the operations to use.
 
     Returns:
-        ids `(rows,)`, their log-probs `(rows,)`, and where a row wants them those of all tokens `(rows, vocab)`.
+        ids `(rows,)`, their log-probs `(rows,)`, and log-probs of all tokens `(rows, vocab)` if any row needs them.
     """
     device = logits.device
     temperature = torch.from_numpy(table.temperature[slots]).to(device)
@@ -133,14 +133,16 @@ def sample(
 
 
 def _truncated(probs: Tensor, u: Tensor, table: RowTable, slots: NDArray[np.int64]) -> Tensor:
-    """Sample from the tokens that top_k, top_p and min_p leave; the likeliest one always stays."""
+    """Sample from the tokens that top_k, top_p and min_p keep; the most likely one is always kept."""
     top_k = torch.from_numpy(table.top_k[slots]).to(probs.device)[:, None]
     top_p = torch.from_numpy(table.top_p[slots]).to(probs.device)[:, None]
     min_p = torch.from_numpy(table.min_p[slots]).to(probs.device)[:, None]
     vocab = probs.shape[1]
     width = min(vocab, MAX_SORT)
     while True:
-        # Sorting a whole vocabulary is slow: sort the likeliest tokens and widen only where a row needs more of them.
+        # Sorting a whole vocabulary is slow: sort the 512 most likely tokens and widen only if a row keeps even the
+        # last of them. `before` is the probability of all more likely tokens: with top_p 0.9, [0.6, 0.25, 0.1, 0.05]
+        # has before [0, 0.6, 0.85, 0.95] and keeps the first three.
         ordered, order = probs.topk(width, dim=-1)
         before = ordered.cumsum(dim=-1) - ordered
         rank = torch.arange(width, device=probs.device)
@@ -156,7 +158,7 @@ def _truncated(probs: Tensor, u: Tensor, table: RowTable, slots: NDArray[np.int6
 def adjust_logits(logits: Tensor, params: SamplingParams, sampled: list[int], stops: frozenset[int]) -> None:
     """Apply penalties, biases and `min_new_tokens` to one row `(vocab,)`, in place.
 
-    Penalties look at sampled tokens only, not at the prompt.
+    Penalties apply to sampled tokens only, not to the prompt.
     """
     if sampled:
         ids, times = torch.unique(torch.tensor(sampled, device=logits.device), return_counts=True)

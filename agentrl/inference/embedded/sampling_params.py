@@ -16,7 +16,7 @@ UNSUPPORTED = {
     "ebnf": "constrained decoding needs a grammar engine",
     "structural_tag": "constrained decoding needs a grammar engine",
     "stop_regex": "only stop strings and stop ids end a generation",
-    "custom_params": "there are no custom logit processors",
+    "custom_params": "the engine has no custom logit processors",
 }
 
 
@@ -29,7 +29,7 @@ class SamplingParams:
     """How one request is sampled."""
 
     max_new_tokens: int | None = None
-    """Most tokens to sample; None: 128, or what the context still holds if that is less."""
+    """Most tokens to sample; None: 128, or what the context leaves if that is less."""
     temperature: float = 1.0
     """Divides the logits; 0: greedy."""
     top_p: float = 1.0
@@ -53,7 +53,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Take the likeliest token."""
+        """Whether to take the most likely token."""
         return self.temperature < GREEDY_BELOW
 
     @property
@@ -73,7 +73,7 @@ class SamplingParams:
 
         Raises:
             UserInputError: an unknown field or a value that cannot be used.
-            UnsupportedFeatureError: a field that SGLang has and this engine has not.
+            UnsupportedFeatureError: a field that SGLang supports and this engine does not.
         """
         if given is None:
             return cls()

@@ -65,10 +65,12 @@ class Scheduler:
         Returns:
             The requests that got a token or ended; `finish` says which ended.
         """
+        # For example one token of each of 20 decoding requests and 2,000 prompt tokens of a new one.
         self._admit()
         active = self.table.active
         if len(active) and (retracted := self.table.reserve(int(self.table.known[active].max()))):
             self._requeue(retracted)
+        # Attention in torch runs over all slots up to the last owned one: pack them when many in between are idle.
         elif self.model.ops.wants_bias and len(active) and active[-1] + 1 > 1.5 * len(active) + 2:
             self.table.move_together()
         plan = batch.build(self.table, self.prefill_chunk, self.model.ops, self.model.device)
@@ -96,12 +98,12 @@ class Scheduler:
         return [request]
 
     def retract(self) -> None:
-        """Take all running requests' slots away; they wait, with what they have sampled, and compute it again."""
+        """Take the slots of all running requests; they wait with their sampled tokens, which are computed again."""
         self._requeue(sorted(self.running, key=lambda r: r.started, reverse=True))
         self.table.flush()
 
     def _requeue(self, requests: list[GenerationRequest]) -> None:
-        """Put requests back at the head of the queue, the last of the list at its front."""
+        """Put requests back at the head of the queue, the last of the list at the front."""
         for request in requests:
             if request.slot >= 0:
                 self.table.release(request.slot)
@@ -109,7 +111,7 @@ class Scheduler:
             self.waiting.appendleft(request)
 
     def _admit(self) -> None:
-        """Place waiting requests; one that waits for a prefix to be computed lets others pass."""
+        """Place waiting requests; one that waits for a prefix to be computed lets later ones pass."""
         later: list[GenerationRequest] = []
         while self.waiting and len(self.running) < self.max_running and not self.table.full:
             request = self.waiting.popleft()
@@ -122,7 +124,7 @@ class Scheduler:
         self.waiting.extendleft(reversed(later))
 
     def _sample(self, slots: batch.Ints, logits: Tensor) -> list[GenerationRequest]:
-        """Sample for the owners of the slots and append."""
+        """Sample one token for the owner of each slot and append it."""
         table, version = self.table, self.weight_version
         requests = [owner for slot in slots.tolist() if (owner := table.owners[slot]) is not None]
         counts = table.known[slots] - table.rows.prompts[slots]
@@ -133,12 +135,12 @@ class Scheduler:
         tokens, values = ids.tolist(), log_probs.tolist()
         table.tokens[slots, table.known[slots]] = tokens
         table.known[slots] += 1
-        if not math.isfinite(sum(values)):
+        if not math.isfinite(sum(values)):  # one check for the whole step: NaN and infinity survive a sum
             self._drop_broken(requests, values)
         for row, (request, token, value) in enumerate(zip(requests, tokens, values, strict=True)):
             if request.finish is not None:
                 continue
-            if request.max_new_tokens == 0:
+            if request.max_new_tokens == 0:  # it wanted log-probs of its prompt only
                 request.finish = Finish("length")
             else:
                 request.add(token, value, version)
@@ -150,7 +152,7 @@ class Scheduler:
         return requests
 
     def _drop_broken(self, requests: list[GenerationRequest], values: list[float]) -> None:
-        """End requests with NaN or infinite log-probs: they are nobody's sample."""
+        """End requests whose log-probs are NaN or infinite: such a token was not sampled from any distribution."""
         for request, value in zip(requests, values, strict=True):
             if not math.isfinite(value):
                 request.finish = Finish("abort", message=NOT_FINITE)
@@ -172,6 +174,8 @@ class Scheduler:
 
     def _score_prompts(self, plan: batch.StepPlan, logits: Tensor) -> Tensor:
         """Take log-probs of prompt tokens (temperature 1) from the first rows; return the rows that sample."""
+        # The logits at position i score token i + 1. In a prompt [a, b, c, d], a chunk of 2 tokens that starts at 1
+        # gives the log-probs of c and d.
         done = 0
         for slot, first, count in plan.scored:
             owner = self.table.owners[slot]

@@ -22,7 +22,7 @@ from agentrl.inference.embedded.options import EngineOptions
 from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render
 
 ENGINE_FAILED, PORT_TAKEN = 1, 3
-"""Exit codes: the engine's thread ended by an error; the address cannot be listened on."""
+"""Exit codes: an error ended the engine's thread; the address cannot be listened on."""
 SHUTDOWN_S = 2
 """Seconds that open requests get at shutdown."""
 
@@ -62,7 +62,7 @@ def _generate_route(frontend: Frontend) -> Handler:
 
 
 async def _events(call: GenerateCall, frontend: Frontend) -> AsyncIterator[bytes]:
-    """Server-sent events with the output so far; a call of several requests says whose it is in `index`."""
+    """Server-sent events with the output so far; in a call of several requests, `index` says which one it is."""
     places = {id(request): place for place, request in enumerate(call.requests)}
     async for progress in frontend.stream(call.requests):
         content = render(progress, frontend.engine, return_logprob=call.return_logprob)
@@ -85,7 +85,7 @@ def run_engine_server(options: EngineOptions) -> int:
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            # Bind before the model loads: a taken port is known at once, and nobody takes it meanwhile.
+            # Bind before the model loads: a taken port is reported at once, and nobody can take it meanwhile.
             listener.bind((options.host, options.port))
         except OSError as error:
             sys.stderr.write(f"cannot listen on {options.host}:{options.port}: {error.strerror}\n")
@@ -100,6 +100,6 @@ def run_engine_server(options: EngineOptions) -> int:
             server.should_exit = True
 
         frontend.engine.on_failure = shut_down
-        gc.freeze()  # what start-up made lives as long as the process: no collection need look through it again
+        gc.freeze()  # objects made at start live as long as the process: the collector need not scan them again
         server.run(sockets=[listener])
     return ENGINE_FAILED if frontend.engine.failed else 0

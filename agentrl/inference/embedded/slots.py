@@ -18,8 +18,11 @@ MIN_SHARED = 4
 class SlotTable:
     """Tokens, owners and sampling parameters of all slots.
 
-    A slot without an owner keeps its tokens as prefix cache. `known[i]` tokens are written in `tokens[i]`, the first
-    `computed[i]` of them have keys and values. An owner with one token to compute decodes, with more it prefills.
+    A slot without an owner keeps its tokens as prefix cache. `known[i]` tokens are written in `tokens[i]`; the first
+    `computed[i]` of them have keys and values. An owner with one token left to compute decodes; with more it prefills.
+
+    Example: slot 0 decodes (known 101, computed 100), slot 1 prefills (known 500, computed 0), slot 2 has no owner and
+    caches 80 tokens (known 80, computed 80).
 
     Args:
         cache: the tensors behind the slots.
@@ -60,14 +63,14 @@ class SlotTable:
 
     @property
     def full(self) -> bool:
-        """Whether all slots have owners and memory for more is not there."""
+        """Whether all slots have owners and the budget allows no more slots."""
         return bool(self.owned.all()) and len(self.owners) >= self.slots_for(self.cache.length)
 
     def place(self, request: GenerationRequest) -> bool:
-        """Find a slot for a request and take over the longest prefix that is computed already.
+        """Find a slot for a request and reuse the longest prefix that is already computed.
 
         Returns:
-            False: no slot is free (`full`), or a running request computes a prefix now that is worth waiting for.
+            False: no slot is free (`full`), or a running request is computing a prefix that is worth waiting for.
         """
         ids = np.array(request.prompt + request.ids, np.int32)
         source, ready = self._longest_prefix(ids, request)
@@ -87,14 +90,14 @@ class SlotTable:
         return True
 
     def release(self, slot: int) -> None:
-        """Take the owner away; what is computed stays as prefix cache."""
+        """Take the slot from its owner; its computed tokens stay as prefix cache."""
         owner = self.owners[slot]
         assert owner is not None
         owner.slot = -1
         self.owners[slot], self.owned[slot] = None, False
         self._clock += 1
         self.used[slot] = self._clock
-        self.known[slot] = self.computed[slot]
+        self.known[slot] = self.computed[slot]  # tokens without keys and values are no use to others
         if self.stale[slot] or not self.reuse:
             self._forget(slot)
 
@@ -107,13 +110,14 @@ class SlotTable:
                 self.stale[slot] = True
 
     def wipe(self, slot: int) -> None:
-        """Forget a slot and zero it, because it holds numbers that are not finite."""
+        """Forget a slot that holds NaN or infinite numbers, and zero it."""
         self._forget(slot)
         self.stale[slot] = True
         self.cache.clear(slot)
 
     def move_together(self) -> None:
-        """Move owned slots to the front, so that attention runs over few slots without an owner."""
+        """Move owned slots to the front, so that attention covers few slots without an owner."""
+        # Owned slots [0, 3, 5] -> [0, 1, 2]: the holes 1 and 2 are filled from the back, 5 -> 1 and 3 -> 2.
         active = self.active
         count = len(active)
         holes = [i for i in range(count) if self.owners[i] is None]
@@ -124,10 +128,12 @@ class SlotTable:
         """Make every slot at least `length` tokens long.
 
         Returns:
-            Requests that lost their slot because longer slots are fewer, the last placed first.
+            Requests that lost their slot because fewer of the longer slots fit, the last placed first.
         """
         if length <= self.cache.length:
             return []
+        # Double, so that growth is rare; but not if doubling would cost slots. With 6 slots and memory for 8 of 256
+        # tokens, a request of 260 tokens gets slots of 384 (5 fit), not of 512 (4 fit).
         doubled = min(self.max_length, max(_round(length), 2 * self.cache.length))
         new = doubled if self.slots_for(doubled) >= len(self.owners) else min(self.max_length, _round(length))
         slots = min(len(self.owners), self.slots_for(new))
@@ -143,15 +149,20 @@ class SlotTable:
         return retracted
 
     def _longest_prefix(self, ids: NDArray[np.int32], request: GenerationRequest) -> tuple[int | None, int]:
-        """The slot with the longest computed prefix of the ids; no slot: wait for the one that computes it now."""
+        """The slot with the longest computed prefix of the ids and its length; no slot: a running one computes it now.
+
+        Eight rollouts of one prompt of 500 tokens: the first is placed with `common` 0. While it prefills, the other
+        seven find common 499 and ready 0, and wait. When it has computed its prompt, they find ready 499 and copy.
+        """
         if not self.reuse:
             return 0, 0
-        most = len(ids) - 1
+        most = len(ids) - 1  # the last token is always computed: its logits are what is sampled from
         if request.logprob_start is not None:
             most = min(most, max(0, request.logprob_start - 1))
         width = min(most, self.tokens.shape[1])
         if width < MIN_SHARED:
             return 0, 0
+        # Per slot: index of the first difference, at most `known` (what lies beyond is left over from other requests).
         same = self.tokens[:, :width] == ids[:width]
         common = np.minimum(np.where(same.all(axis=1), width, same.argmin(axis=1)), self.known)
         common[self.stale] = 0
@@ -162,7 +173,9 @@ class SlotTable:
         return best, int(ready[best]) if ready[best] >= MIN_SHARED else 0
 
     def _choose(self, source: int, ready: int) -> int | None:
-        """The slot to put a request in whose prefix of `ready` tokens is in slot `source`."""
+        """The slot for a request whose prefix of `ready` tokens is in slot `source`."""
+        # The next turn of a trajectory continues exactly what an idle slot holds: take that slot, copy nothing. A slot
+        # that holds more than the prefix is left to whoever continues it, as long as others are free.
         if self.owners[source] is None and ready and ready == self.computed[source]:
             return source
         idle = ~self.owned
@@ -174,7 +187,7 @@ class SlotTable:
             return int(empty.argmax())
         if not idle.any():
             return None
-        return int(np.where(idle, self.used, np.iinfo(np.int64).max).argmin())
+        return int(np.where(idle, self.used, np.iinfo(np.int64).max).argmin())  # the least recently used
 
     def _forget(self, slot: int) -> None:
         self.known[slot] = self.computed[slot] = self.used[slot] = 0
@@ -193,7 +206,8 @@ class SlotTable:
 
     def _resize(self, slots: int, length: int) -> None:
         self.cache.resize(slots, length)
-        # Ids are small beside keys and values: a prompt is written before the cache grows to its length.
+        # Ids take little memory beside keys and values, so their rows always have the full length: a prompt is written
+        # first, then the cache grows to it.
         keep = min(slots, len(self.owners))
         tokens = np.zeros((slots, self.max_length + 1), np.int32)
         tokens[:keep] = self.tokens[:keep]

@@ -1,4 +1,4 @@
-"""Ids to text: the whole answer, a growing answer, and the search for stop strings in it."""
+"""Ids to text: a whole answer, a growing answer, and the search for stop strings in it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ UNFINISHED = "\ufffd"
 
 
 class DecodeIds(Protocol):
-    """What turns ids into text."""
+    """A function from ids to text."""
 
     def __call__(self, ids: list[int], skip_special_tokens: bool) -> str:
         """Text of the ids."""
 
 
 class Tokenizer:
-    """The tokenizer of a model folder. Text is read with the fast library; templates load transformers when asked."""
+    """The tokenizer of a model folder. Decoding uses the fast library; transformers is loaded only for templates."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -30,7 +30,7 @@ class Tokenizer:
 
     @property
     def available(self) -> bool:
-        """Whether the folder has a tokenizer at all."""
+        """Whether the folder has a tokenizer."""
         return self._fast is not None or (self.folder / "tokenizer_config.json").is_file()
 
     @property
@@ -43,7 +43,7 @@ class Tokenizer:
         return self._full
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Text of the ids; empty where the folder has no tokenizer."""
+        """Text of the ids; empty if the folder has no tokenizer."""
         if self._fast is not None:
             return str(self._fast.decode(ids, skip_special_tokens=skip_special_tokens))
         return str(self.full.decode(ids, skip_special_tokens=skip_special_tokens)) if self.available else ""
@@ -54,7 +54,7 @@ class Tokenizer:
 
 
 class GrowingText:
-    """Text of a growing list of ids, each id decoded a few times however long the list gets."""
+    """Text of a growing list of ids; each id is decoded only a few times, however long the list gets."""
 
     def __init__(self, decode: DecodeIds, skip_special_tokens: bool) -> None:
         self.text = ""
@@ -63,6 +63,9 @@ class GrowingText:
 
     def push(self, ids: list[int]) -> str:
         """Take the list with its new ids; return all text that is final (an unfinished character is held back)."""
+        # Decode the new ids together with the last 4 old ones and take what is added, because a tokenizer may decode an
+        # id differently at the start of a text: "▁Paris" alone gives "Paris", after "▁in" it gives " Paris". Text that
+        # ends in U+FFFD waits for the ids that finish the character: half of "é" is held back until the other half.
         start = max(0, self._done - CONTEXT)
         before = self._decode(ids[start : self._done], self._skip)
         after = self._decode(ids[start:], self._skip)
@@ -76,7 +79,7 @@ class GrowingText:
 
 
 class TextTail:
-    """Finds the first stop string in a growing list of ids. Special tokens are looked at as text."""
+    """Finds the first stop string in a growing list of ids. Special tokens count as text."""
 
     def __init__(self, decode: DecodeIds, stops: tuple[str, ...]) -> None:
         self._growing = GrowingText(decode, skip_special_tokens=False)
@@ -85,7 +88,8 @@ class TextTail:
         self._searched = 0
 
     def push(self, ids: list[int]) -> str | None:
-        """Take the list with its new ids; return the stop string that its text now holds."""
+        """Take the list with its new ids; return the stop string that its text now holds, if any."""
+        # A stop string may begin in text that was searched already: "Obser" before, "vation:" now.
         text = self._growing.push(ids)
         start = max(0, self._searched - self._reach + 1)
         self._searched = len(text)

@@ -16,13 +16,13 @@ from agentrl.errors import UserInputError, suggest
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where one named weight goes: a view into a fused tensor, the order of its rows, a factor folded into it."""
+    """Where one named weight goes: a view of a fused tensor, the order of its rows, and a factor folded into it."""
 
     view: Tensor
     order: Tensor | None = None
     scale: float = 1.0
     per_head: bool = False
-    """The weight is one head's; the view holds a copy of it per head."""
+    """The weight belongs to one head; the view holds a copy of it for each head."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,12 +39,12 @@ class Target:
 
 
 def check_tensors(targets: Mapping[str, Target], shapes: Mapping[str, tuple[int, ...]], *, complete: bool) -> None:
-    """Compare names and shapes with what the model has.
+    """Compare names and shapes with those of the model.
 
     Args:
         targets: the model's weights by name.
-        shapes: shapes of the weights that came, by name.
-        complete: every weight of the model must be there.
+        shapes: shapes of the given weights by name.
+        complete: every weight of the model must be given.
 
     Raises:
         UserInputError: an unknown name, a wrong shape or a missing weight.
@@ -65,10 +65,10 @@ def load_folder(targets: Mapping[str, Target], folder: str | Path, *, ignore: It
     Args:
         targets: the model's weights by name.
         folder: the Hugging Face folder.
-        ignore: names that may come and are left out (the head of a model that ties it to the embedding).
+        ignore: names that are skipped if present (the head of a model that ties it to the embedding).
 
     Raises:
-        UserInputError: no such file, a damaged file, or weights of another model. The old weights are untouched.
+        UserInputError: no such file, a damaged file, or weights of another model. The old weights are kept.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -91,7 +91,7 @@ def load_tensors(targets: Mapping[str, Target], tensors: Mapping[str, Tensor], *
     """Fill the given weights; others keep their values.
 
     Raises:
-        UserInputError: weights of another model. The old weights are untouched.
+        UserInputError: weights of another model. The old weights are kept.
     """
     ignored = set(ignore)
     wanted = {name: tensor for name, tensor in tensors.items() if name not in ignored}

@@ -1,1 +1,1 @@
-"""Score functions: what the assistant wrote and the ground truth in, a number (or a dict with `score`) out."""
+"""Score functions: from the assistant's text and the ground truth to a number (or a dict with `score`)."""

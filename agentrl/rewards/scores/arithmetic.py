@@ -17,7 +17,7 @@ def compute_score(solution_str: str, ground_truth: Any, extra_info: dict[str, An
     Args:
         solution_str: what the assistant wrote, all its turns.
         ground_truth: the value of the expression.
-        extra_info: where it holds `messages`, the final answer is the last assistant message.
+        extra_info: if it holds `messages`, the final answer is the last assistant message.
 
     Raises:
         RewardError: the ground truth is not a number.

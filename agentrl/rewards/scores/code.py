@@ -1,6 +1,6 @@
 """Code: the last fenced block against the row's tests, run in a sandbox service (`reward_model.sandbox_fusion`).
 
-A sandbox that could not run the tests says nothing about the code: the score is an error then (R9), never a number.
+A sandbox that could not run the tests says nothing about the code: that is an error, never a score.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from agentrl.clients.trials import judge_tests
 from agentrl.errors import RewardError
 
 AT_ONCE = 8
-"""Tests of one request: what is known after it decides whether more are run."""
+"""Tests per request. Its results decide whether more tests are run."""
 MAX_TIMEOUTS = 3
-"""A program that ran out of time on so many tests does not run the rest."""
+"""After this many tests that timed out, the rest is not run."""
 
 
 class CodeScore:
@@ -26,14 +26,14 @@ class CodeScore:
 
     Args:
         url: its address, with or without `/run_code`.
-        max_concurrent: requests to it at the same time.
+        max_concurrent: most requests to it at the same time.
         memory_limit_mb: of each test.
         headers: sent with every request.
-        retries: attempts after the first, of a request that the service could not serve.
+        retries: attempts after the first for a request that the service could not serve.
         backoff_s: the first pause between attempts.
 
     Raises:
-        ValueError: the address is none.
+        ValueError: the address is not valid.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class CodeScore:
             language: of the code.
 
         Returns:
-            `score`, and `has_code`, whether there was a fenced block. Without one the score is 0, and `service_used`
-            says that no sandbox was asked.
+            `score`, and `has_code`: whether the solution holds a fenced block. Without one the score is 0, and
+            `service_used` is false, since no sandbox was called.
 
         Raises:
             RewardError: the ground truth holds no tests, or they do not fit the language.
-            ToolServiceError: the sandbox could not run the tests, after retries (R9).
+            ToolServiceError: the sandbox could not run the tests, after retries.
         """
         try:
             tests = read_tests(ground_truth)
@@ -104,7 +104,7 @@ class CodeScore:
 
 
 async def _passed(sandbox: SandboxClient, code: str, tests: Sequence[CodeTest], *, stop_early: bool) -> int:
-    """How many tests pass; of those that the first ones make needless, none does."""
+    """The number of tests that pass; tests that need not run any more count as failed."""
     passed = timeouts = 0
     for start in range(0, len(tests), AT_ONCE):
         group = tests[start : start + AT_ONCE]

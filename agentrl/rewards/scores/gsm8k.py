@@ -10,15 +10,15 @@ from agentrl.errors import RewardError
 from agentrl.rewards.scores.numbers import LOOSE_NUMBER, last_number, to_number
 
 MARKED_NUMBER = re.compile(r"####[ \t]*(" + LOOSE_NUMBER + r")(?![.,]?[\w/])")
-"""A marker and the number behind it. `3/4`, `72abc` and `1.2.3` are no numbers, not the number they begin with."""
+"""A marker and the number after it. `3/4`, `72abc` and `1.2.3` do not count as 3, 72 and 1.2: they are not numbers."""
 
 
 def extract_answer(solution_str: str, method: Literal["strict", "flexible"] = "strict") -> Decimal | None:
-    """The answer that a solution gives, or None where it gives none."""
+    """The answer in a solution; None if it has none."""
     if method == "flexible":
         return last_number(solution_str)
     if method != "strict":
-        raise RewardError(f"gsm8k method is 'strict' or 'flexible', got {method!r}")
+        raise RewardError(f"method: got {method!r}, wanted 'strict' or 'flexible'")
     found = MARKED_NUMBER.findall(solution_str)
     return to_number(found[-1]) if found else None
 
@@ -35,7 +35,7 @@ def compute_score(
     Args:
         solution_str: what the assistant wrote.
         ground_truth: the right number, or a GSM8K solution that ends with `#### number`.
-        method: where the answer is looked for.
+        method: where to look for the answer.
         format_score: the score of a wrong answer in the right form.
         score: the score of the right answer.
 

@@ -1,7 +1,7 @@
 r"""Mathematics: the content of the last `\boxed{}` against the ground truth, as values (`0.5` equals `\frac{1}{2}`).
 
-Equal text and equal numbers are settled here. The rest is decided by the math-verify library, which parses LaTeX and
-may compute for very long: it runs in a process of its own (`math_process`).
+Equal texts and equal numbers are recognised here. The rest is decided by the math-verify library, which parses LaTeX
+and may take very long, so it runs in its own process (`math_process`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def normalize(answer: str) -> str:
-    """Text of an answer without spaces, signs of layout and units of text."""
+    """The text of an answer without spaces, layout commands, `$` and `%`."""
     for noise in _NOISE:
         answer = answer.replace(noise, "")
     answer = answer.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
@@ -40,10 +40,10 @@ def normalize(answer: str) -> str:
 def compute_score(solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0) -> float:
     r"""`score` if the last `\boxed{}` equals the ground truth, `format_score` if it does not, 0 without one.
 
-    A comparison that takes over a few seconds counts as not equal.
+    A comparison that takes more than a few seconds counts as not equal.
 
     Raises:
-        RewardError: the comparison failed otherwise.
+        RewardError: the comparison failed for another reason.
     """
     answer = last_boxed(solution_str)
     if answer is None:

@@ -1,8 +1,8 @@
-"""Compares mathematical answers with the math-verify library in a process of its own.
+"""Compares mathematical answers with the math-verify library in its own process.
 
-The library's time limits are alarms, which work in a main thread only, and its computations may take very long. The
-process is a plain child that reads requests from its input: one of `multiprocessing` would import the caller's main
-module, which in a plain script starts the whole script again.
+The library's time limits are alarms, which work only in a main thread, and its computations may take very long. The
+process is a plain child that reads requests from its input: a `multiprocessing` one would import the caller's main
+module, and so run a plain script a second time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from agentrl.errors import RewardError
 
 COMPARE_TIMEOUT_S = 5
 HARD_TIMEOUT_S = 30.0
-"""For what does not heed the alarm."""
+"""For computations that the alarm does not interrupt."""
 START_TIMEOUT_S = 120.0
-"""The library imports a computer algebra system."""
+"""Long, because the library imports a computer algebra system."""
 _TRIES = 2
 _READY = b"ready\n"
 _ANSWERS = (b"no\n", b"yes\n")
@@ -30,7 +30,7 @@ _MAIN = "import sys; sys.path[:] = {path!r}; import agentrl.rewards.scores.math_
 
 
 class Comparer:
-    """Asks one process, which starts with the first question, ends with its owner, and is replaced if it dies."""
+    """Asks one process, which starts at the first comparison, ends with its owner, and is replaced if it dies."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,11 +39,13 @@ class Comparer:
         os.register_at_fork(after_in_child=self._forget)  # the process belongs to the parent
 
     def equal(self, answer: str, gold: str) -> bool:
-        """Compare values. A comparison that neither ends nor heeds its alarm is no, and costs the process its life.
+        """Whether two answers are equal. A comparison that its alarm cannot stop counts as no; the process is killed.
 
         Raises:
-            RewardError: the process cannot start, or died again; why is in its error output.
+            RewardError: the process cannot start, or died twice; its error output says why.
         """
+        # reply: yes or no; empty after `HARD_TIMEOUT_S`, which is a no; None when the process died, which may have been
+        # by chance (memory), so a new one tries once more.
         with self._lock:
             for _ in range(_TRIES):
                 child = self._child = self._child or _start()
@@ -65,12 +67,12 @@ class Comparer:
 
 
 def serve_comparisons() -> None:
-    """Runs in the process: answer questions until whoever asks them has ended."""
+    """Runs in the process: answer questions until the owner ends."""
     from math_verify import parse, verify
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever else prints goes to standard error
+    os.dup2(2, 1)  # other prints must not mix with the replies: send them to standard error
     replies.write(_READY)
     for line in sys.stdin:
         answer, gold = json.loads(line)
@@ -84,7 +86,7 @@ def _start() -> subprocess.Popen[bytes]:
     )
     if _read(child, START_TIMEOUT_S) != _READY:
         _end(child)
-        raise RewardError("the process that compares answers cannot start: why is in its error output")
+        raise RewardError("the process that compares answers cannot start: see its error output")
     return child
 
 
@@ -94,7 +96,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _ask(child: subprocess.Popen[bytes], question: list[str]) -> bytes | None:
-    """The reply; None where the process is dead, empty where there was none in time."""
+    """The reply; None if the process is dead, empty if it gave none in time."""
     assert child.stdin is not None
     try:
         child.stdin.write(json.dumps(question).encode() + b"\n")
@@ -106,7 +108,7 @@ def _ask(child: subprocess.Popen[bytes], question: list[str]) -> bytes | None:
 
 def _read(child: subprocess.Popen[bytes], timeout_s: float) -> bytes | None:
     assert child.stdout is not None
-    poll = select.poll()  # `select` itself takes no high file numbers, which a worker with many connections has
+    poll = select.poll()  # `select` refuses file numbers above 1023, which a worker with many connections has
     poll.register(child.stdout, select.POLLIN)
     if not poll.poll(timeout_s * 1000):
         return b""

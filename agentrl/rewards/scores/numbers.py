@@ -8,17 +8,17 @@ from typing import Any
 
 _SIGN_AND_CURRENCY = r"[-+−]?\\?\$?[-+−]?"
 LOOSE_NUMBER = _SIGN_AND_CURRENCY + r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
-"""A number whose commas may stand anywhere."""
+"""A number with commas anywhere."""
 NUMBER_IN_TEXT = re.compile(
     rf"(?<!\w)(?<!\d\.){_SIGN_AND_CURRENCY}(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d+)(?:\.\d+)?"
     rf"|(?<![\w.]){_SIGN_AND_CURRENCY}\.\d+"
 )
-"""A number inside prose: commas only between groups of three, a sign only where no number ends before it."""
+"""A number inside prose: commas only between groups of three digits."""
 _DROPPED = str.maketrans({",": None, "$": None, "\\": None, " ": None, "−": "-"})
 
 
 def to_number(text: Any) -> Decimal | None:
-    """The number that `text` is, or None where it is not exactly one.
+    """The number that `text` is; None if it is not exactly one number.
 
     Args:
         text: a string such as `"$1,234."`, or a number.

@@ -25,7 +25,7 @@ WELL_FORMED = re.compile(
 
 
 def normalize_answer(text: str) -> str:
-    """The form in which answers are compared."""
+    """The normalised form in which answers are compared."""
     return " ".join(ARTICLE.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
@@ -57,10 +57,10 @@ def compute_score(
         method: equality, or containment of a gold answer.
         format_score: the score of a wrong answer.
         score: the score of a right answer.
-        format_reward: also judge the tags: right 1.0 (0.8 if the format is off), wrong 0.2 / 0.1, none 0.2 / 0.
+        format_reward: also judge the tags: right 1.0 (0.8 if badly formed), wrong 0.2 (0.1), no answer 0.2 (0).
 
     Raises:
-        RewardError: there is no gold answer.
+        RewardError: the ground truth holds no gold answer.
     """
     golds = _golds(ground_truth)
     answers = ANSWER.findall(solution_str)

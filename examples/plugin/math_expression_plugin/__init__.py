@@ -1,1 +1,1 @@
-"""Plug-ins for agentrl: arithmetic by written expressions."""
+"""Plug-ins for agentrl: arithmetic in written expressions."""

@@ -9,7 +9,7 @@ from agentrl.types import InteractionResponse, Message
 
 
 class UnitsCoach(BaseInteraction):
-    """Goes on until the answer names the unit of the row (`interaction_kwargs.unit`)."""
+    """Continues until the answer names the row's unit (`interaction_kwargs.unit`)."""
 
     async def start_interaction(self, unit: str = "m", **interaction_kwargs: Any) -> None:
         """Remember the unit."""

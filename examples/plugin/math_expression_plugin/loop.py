@@ -1,4 +1,4 @@
-"""The agent loop `math_expression`: the model writes expressions, the loop has them worked out."""
+"""The agent loop `math_expression`: the model writes expressions, and a tool evaluates them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _EXPRESSION = re.compile(r"<expr>(.*?)</expr>", re.DOTALL)
 
 
 class MathExpression(AgentLoopBase):
-    """Generate; work out what stands between `<expr>` and `</expr>`; show its value; again. A turn without one ends it.
+    """Generate, evaluate the text between `<expr>` and `</expr>`, show its value, repeat. A turn without one ends it.
 
     Args:
         context: the services of this trajectory.
-        tool: the tool that works expressions out; it takes `expression`.
+        tool: the tool that evaluates expressions; it takes `expression`.
     """
 
     shows_tools = False  # the prompt of a row explains the tags
@@ -28,7 +28,7 @@ class MathExpression(AgentLoopBase):
 
     @classmethod
     def render_prompt(cls, renderer: Any, messages: Any, tools: Any, **options: Any) -> list[int]:
-        """The row's messages alone: calls are not made by the chat template's tool format."""
+        """The row's messages alone: this loop does not use the chat template's tool format."""
         return renderer.render_prompt(messages)
 
     async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
@@ -49,7 +49,7 @@ class MathExpression(AgentLoopBase):
         return await talk.finish()
 
     async def _answer(self, talk: Conversation) -> None:
-        """What follows a turn without an expression: the row's interaction, if it has one."""
+        """After a turn without an expression: ask the row's interaction, if it has one."""
         reply = await talk.ask_interaction()
         if reply is None:
             talk.stop_reason = StopReason.COMPLETED

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> dict[str, float]:
-    """1 when the last number of the answer is the right one; less 0.1 where it took no expression to get there."""
+    """1 if the last number of the answer is right, 0.9 if it is right but no expression was used, else 0."""
     numbers = re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"<expr>.*?</expr>", "", solution_str, flags=re.DOTALL))
     right = bool(numbers) and float(numbers[-1]) == float(ground_truth)
     used = (extra_info or {}).get("num_tool_calls", 0) > 0

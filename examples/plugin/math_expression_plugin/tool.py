@@ -19,31 +19,31 @@ _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] =
 
 
 class Evaluate(BaseTool):
-    """Works out one expression; mistakes of the model come back as text."""
+    """Evaluates one expression; the model's mistakes are returned as text."""
 
     @classmethod
     def default_schema(cls) -> JsonDict:
         """One argument."""
         text = {"type": "string", "maxLength": 200, "description": "For example 3 * (4 + 5.5)."}
         parameters = {"type": "object", "properties": {"expression": text}, "required": ["expression"]}
-        function = {"name": "evaluate", "description": "Work out an arithmetic expression.", "parameters": parameters}
+        function = {"name": "evaluate", "description": "Evaluate an arithmetic expression.", "parameters": parameters}
         return {"type": "function", "function": function}
 
     async def create(self, **create_kwargs: Any) -> None:
-        """Count calls of this trajectory."""
+        """Start counting the calls of this trajectory."""
         self.calls = 0
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
-        """Work out `expression`."""
+        """Evaluate `expression`."""
         self.calls += 1
         try:
             value = _value(ast.parse(arguments["expression"].strip(), mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError) as error:
-            return ToolResponse(text=f"cannot be worked out: {error}", is_error=True)
+            return ToolResponse(text=f"cannot be evaluated: {error}", is_error=True)
         return ToolResponse(text=str(value.numerator) if value.denominator == 1 else f"{float(value):.6g}", reward=0.0)
 
     async def calc_reward(self, **kwargs: Any) -> float:
-        """A little less for every call after the first."""
+        """A small penalty for every call after the first."""
         return -0.01 * max(0, self.calls - 1)
 
 

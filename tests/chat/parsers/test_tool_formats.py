@@ -94,7 +94,7 @@ def test_auto_refuses_a_template_without_tools() -> None:
 def test_a_format_that_the_template_contradicts_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     load_tool_parser("hermes", TEMPLATES["mistral"], "the-model", offers_tools=True)
     (line,) = caplog.messages
-    assert "'hermes' was asked for, but the chat template of the-model has '[TOOL_CALLS]'" in line
+    assert "the format is 'hermes', but the chat template of the-model has '[TOOL_CALLS]'" in line
     assert "to 'mistral' or 'auto'" in line
 
 

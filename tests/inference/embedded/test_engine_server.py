@@ -115,7 +115,7 @@ BAD_BODIES: list[tuple[Any, str]] = [
     ({"input_ids": [1], "sampling_params": {"stop_token_ids": [9999]}}, "vocabulary"),
     ({"input_ids": [1], "sampling_params": {"max_tokens": 5}}, "unknown field 'max_tokens'"),
     ({"input_ids": [1], "sampling_params": 5}, "object"),
-    ({"input_ids": [[1], [2]], "sampling_params": [{}]}, "1 for 2"),
+    ({"input_ids": [[1], [2]], "sampling_params": [{}]}, "got 1, wanted one for each of 2 prompts"),
     ({"input_ids": [1], "rid": 5}, "rid"),
     ({"input_id": [1]}, "Did you mean 'input_ids'?"),
     ({"input_ids": [1], "return_logprob": True, "logprob_start_len": "x"}, "logprob_start_len"),
