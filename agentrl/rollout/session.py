@@ -165,8 +165,8 @@ class Request:
 
         Contexts of one trajectory begin alike by construction: of those, only the sampled ids are compared.
         """
-        # Asked [1, 2, 3], sampled [4, 5]: the next request must begin with [1, 2, 3, 4, 5]. [1, 2, 3, 4, 5, 6] does, with
-        # an observation of one token; [1, 2, 3, 4, 9, 6] does not: somebody decoded the turn and encoded it otherwise.
+        # Asked [1, 2, 3], sampled [4, 5]: the next request must begin with [1, 2, 3, 4, 5]. So does [1, 2, 3, 4, 5, 6],
+        # with an observation of one token. [1, 2, 3, 4, 9, 6] does not: the turn was decoded and encoded again.
         if prompt_ids[self.length : self.length + len(self.sampled)] != self.sampled:
             return False
         if self.owner is None:
