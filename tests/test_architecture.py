@@ -203,7 +203,6 @@ SAME_NAME_ALLOWED = {
     "compute_score": "the name that a score function has by contract",
     "register": "verl's decorator of worker methods, and the one of plug-ins",
     "gpg": "the paper's name of its advantage and of its loss",
-    "PolicyLoss": "the class goes with the update's own pass",
 }
 
 
