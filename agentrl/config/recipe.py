@@ -1,4 +1,4 @@
-"""From files and overrides to one tree of plain values that remembers where each value was written."""
+"""From files and overrides to one tree of plain values, with the folder in which each value was written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentrl.yaml_reader import parse_flow, parse_scalar, read_yaml
 
 SELF = "_self_"
 VERL_DEFAULTS = frozenset({"ppo_trainer", "ppo_megatron_trainer"})
-"""Names of verl's own base configurations: agentrl's defaults stand in for them."""
+"""Names of verl's own base configurations: agentrl's defaults replace them."""
 
 
 @dataclass
@@ -27,17 +27,17 @@ class Recipe:
     folders: dict[str, Path] = field(default_factory=dict)
     """Folder of the YAML that a dotted key was last given in; absent for overrides."""
     notes: list[str] = field(default_factory=list)
-    """What was accepted without an effect, for the user to read."""
+    """Notes for the user on values that were accepted but have no effect."""
     problems: list[str] = field(default_factory=list)
 
     def merge(self, tree: Tree, folder: Path | None, model: type[Section]) -> None:
-        """Lay values over those that are there: mappings are merged, everything else is replaced."""
+        """Merge values over the present ones: mappings are merged, everything else is replaced."""
         for key, value in leaves(tree):
             known = find_field(model, key)
             if known is not None and section_of(known):
                 if isinstance(value, str) and value.startswith("${"):
                     set_value(self.tree, key, value)
-                elif value:  # `critic:` with nothing below it says nothing
+                elif value:  # `critic:` with nothing below it is allowed and changes nothing
                     self.problems.append(f"{key}: got {value!r}, wanted {describe_field(known)}")
                 continue
             set_value(self.tree, key, value)
@@ -48,7 +48,7 @@ class Recipe:
 
 
 def read_recipe(path: str | Path | None, overrides: list[str], model: type[Section]) -> Recipe:
-    """Read a recipe with everything it includes, and lay the overrides over it.
+    """Read a recipe with everything that it includes, then apply the overrides.
 
     Raises:
         ConfigError: a file cannot be found or read, or includes itself.
@@ -65,7 +65,7 @@ def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: t
     path = path.resolve()
     if path in including:
         chain = " -> ".join(str(file) for file in (*including, path))
-        raise ConfigError(f"`defaults` goes in a circle: {chain}")
+        raise ConfigError(f"`defaults` includes itself: {chain}")
     tree = {} if (content := read_yaml(path)) is None else content
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: holds a {type(tree).__name__}, wanted a mapping of sections")
@@ -77,13 +77,13 @@ def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: t
             recipe.notes += notes
             recipe.problems += [f"{path}: {problem}" for problem in problems]
         elif name in VERL_DEFAULTS:
-            recipe.notes.append(f"{path}: agentrl's own defaults stand in for verl's '{name}'")
+            recipe.notes.append(f"{path}: agentrl's own defaults replace verl's '{name}'")
         else:
             _read_file(find_file(name, path.parent, ".yaml"), (*including, path), recipe, model)
 
 
 def _included(given: Any, path: Path) -> list[str]:
-    """Names in `defaults`, with `_self_` (the file's own values) where it is named, else last."""
+    """Names in `defaults`; `_self_` (the file's own values) comes last unless the list names it."""
     names = [given] if isinstance(given, str) else ([] if given is None else given)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{path}: defaults: got {given!r}, wanted a list of recipe names")
@@ -94,7 +94,7 @@ def _apply_override(text: str, recipe: Recipe, model: type[Section]) -> None:
     key, equals, value = text.partition("=")
     key = key.strip()
     if key.startswith("~"):
-        recipe.problems.append(f"override '{text}': `~key` (delete) is not there; set the key to its default instead")
+        recipe.problems.append(f"override '{text}': `~key` (delete) is not supported; set the key to its default")
         return
     key = key.lstrip("+").strip()
     if not equals or not key or not all(key.split(".")):
@@ -113,7 +113,7 @@ def _apply_override(text: str, recipe: Recipe, model: type[Section]) -> None:
 
 
 def _override_value(key: str, text: str, model: type[Section]) -> Any:
-    """Read a value by YAML's rules; what looks like a number stays text where the key wants text."""
+    """Read a value by YAML's rules; a value that looks like a number stays text if the key wants text."""
     if text[:1] in ("[", "{", "'", '"'):
         return parse_flow(text)
     field = find_field(model, key)
