@@ -57,7 +57,7 @@ def raises(payload: dict[str, Any]) -> tuple[list[int], str]:
         (raises, "env_error", "500"),
         (lambda p: ([], "stop"), "empty", "no token"),
         (lambda p: ([5, 6], "abort"), "aborted", "aborted"),
-        (lambda p: ([5] * 600, "stop"), "env_error", "sampled 600 tokens where 512 were left"),
+        (lambda p: ([5] * 600, "stop"), "env_error", "sampled 600 tokens, but only 512 were left"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
