@@ -57,7 +57,7 @@ class AdvantageEstimator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """The arguments of an estimator, and what several of them derive. Arithmetic is float64."""
+    """The arguments of an estimator, and values that several estimators derive from them. Arithmetic is float64."""
 
     rewards: Tensor
     mask: Tensor
@@ -246,7 +246,7 @@ def _reward_to_go(rollouts: Rollouts, gamma: float) -> Tensor:
 
 
 def _sampled_first(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Column orders `(B, T)` that move each row's sampled tokens to the front, in order, and that move them back."""
+    """Column orders `(B, T)` that move each row's sampled tokens to the front, in order, and back again."""
     order = mask.bool().logical_not().to(torch.uint8).argsort(dim=-1, stable=True)
     return order, order.argsort(dim=-1)
 

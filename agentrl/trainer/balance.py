@@ -1,4 +1,4 @@
-"""Which row goes to which rank, so that every rank has about the same number of tokens."""
+"""Assigns rows to ranks so that every rank has about the same number of tokens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def partition_by_tokens(lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
-    """Spread rows over ranks: the longest row first, always to the rank with the fewest tokens.
+    """Assign rows to ranks: the longest row first, always to the rank with the fewest tokens.
 
-    Every rank gets at least one row where there are enough rows. Ties go to the lower rank, so the result depends on
-    `lengths` alone.
+    Every rank gets at least one row if there are enough. Ties go to the lower rank, so the result depends on `lengths`
+    alone.
 
     Returns:
         Row indices per rank, each list ascending.

@@ -20,7 +20,7 @@ class PolicyLoss:
         response_length: the scale of `seq-mean-token-sum-norm`: the longest response that the run allows.
 
     Raises:
-        ConfigError: there is no policy loss of that name.
+        ConfigError: the policy loss is unknown.
     """
 
     def __init__(self, config: ActorConfig, response_length: int) -> None:
@@ -41,7 +41,7 @@ class PolicyLoss:
 
     @property
     def entropy_mode(self) -> EntropyMode:
-        """The entropy carries a gradient only where it is part of the loss."""
+        """The entropy has a gradient only if it is part of the loss."""
         return EntropyMode.GRADIENT if self.config.entropy_coeff != 0 else EntropyMode.VALUE
 
     @property

@@ -21,7 +21,7 @@ from agentrl.workers.token_nets import RowShape
 
 
 class MetricSums:
-    """Adds up shares by name: what a micro-batch contributes to the mean over its mini-batch on all ranks.
+    """Sums shares by name: a micro-batch's contributions to the mean over its mini-batch on all ranks.
 
     Shares stay on their device until `mean`, so that adding one never waits for a GPU.
     """
@@ -44,7 +44,7 @@ class MetricSums:
 
 @dataclass(frozen=True, slots=True)
 class LossContext:
-    """What the loss of a micro-batch needs beside the net's output.
+    """What the loss of a micro-batch needs besides the net's output.
 
     Attributes:
         batch: this rank's rows.
@@ -64,7 +64,7 @@ MicroLoss = Callable[[LossContext, MicroBatch, Any], torch.Tensor]
 """(context, micro-batch, what the net returned) -> this micro-batch's share of the loss."""
 
 OVERHEAD_TOKENS = {"cpu": 256, "cuda": 1024}
-"""What a forward and backward pass costs beside its tokens, in tokens."""
+"""Cost of a forward and backward pass besides its tokens, in tokens."""
 
 
 def update_limits(section: MicroBatchSection, device: torch.device, shape: RowShape, key: str) -> MicroLimits:
@@ -97,8 +97,8 @@ def run_update(
     """Take one optimizer step per mini-batch and epoch.
 
     Returns:
-        what `loss` collected, as means over the mini-batches; `grad_norm`, the mean over the steps taken; `lr`;
-        `skipped_steps`: how many were left out because their gradient was not finite. The same on every rank.
+        The metrics of `loss` as means over the mini-batches; `grad_norm`, the mean over the steps taken; `lr`;
+        `skipped_steps`: the number of steps skipped because their gradient was not finite. The same on every rank.
     """
     batch = batch.to(model.device)
     layout = RowLayout(batch, "loss_mask")
