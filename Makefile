@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` and `make test`. Both set up `.venv` first.
+# Two commands do everything: `make demo` and `make test`. Both set up `.venv` first, the latter the programs of tests too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,9 @@ STAMP := $(VENV)/.installed
 
 .PHONY: setup demo test lint bench docs clean
 
+# The programs that tests need, at every call: the stamp knows nothing of the system. Takes no time when all are there.
 setup: $(STAMP)
+	@$(BIN)/python tests/needs.py
 
 # torch first and alone: a CPU build, so that no later requirement pulls a CUDA one.
 $(STAMP): pyproject.toml
@@ -16,24 +18,24 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install -q -e ".[dev]"
 	touch $(STAMP)
 
-demo: setup
+demo: $(STAMP)
 	$(BIN)/agentrl demo
 
 test: setup
 	$(BIN)/python -m pytest -n 2
 
-lint: setup
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup
+bench: $(STAMP)
 	$(BIN)/agentrl demo --prepare
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/agent_loop.py
 	$(BIN)/python benchmarks/train_step.py
 
-docs: setup
+docs: $(STAMP)
 	$(BIN)/agentrl docs config --out docs/config_reference.md
 
 clean:

@@ -20,6 +20,7 @@ from agentrl.types import (
     StopReason,
     ToolCall,
     ToolResponse,
+    TrajectoryFacts,
 )
 
 
@@ -68,7 +69,7 @@ class Conversation:
         self._tool_metrics: dict[str, float] = {}
         self._num_tool_calls = self._num_tool_errors = 0
         self._generate_s = self._tools_s = 0.0
-        self._extra: JsonDict = {}
+        self._stop_tool: JsonDict | None = None
 
     async def generate(self, stop: Sequence[str] = ()) -> str:
         """Sample one assistant turn and return its text; sets `stop_reason` if nothing may follow it.
@@ -169,19 +170,18 @@ class Conversation:
     async def finish(self, **extra: object) -> AgentLoopOutput:
         """The finished trajectory. `extra` is added to its `extra_fields`."""
         context, trajectory = self._context, self._trajectory
-        fields: JsonDict = {
-            "messages": self.messages,
-            "turn_scores": self.turn_scores,
-            "turn_score_turns": self._score_turns,
-            "tool_rewards": self._tool_rewards,
-            "tool_reward_turns": self._reward_turns,
-            "num_tool_calls": self._num_tool_calls,
-            "tool_scores": await context.tools.calc_rewards(),
-            **self._extra,
-            **extra,
-        }
-        if context.interaction is not None:
-            fields["interaction_score"] = await context.interaction.calculate_score()
+        facts = TrajectoryFacts(
+            messages=self.messages,
+            turn_scores=self.turn_scores,
+            turn_score_turns=self._score_turns,
+            tool_rewards=self._tool_rewards,
+            tool_reward_turns=self._reward_turns,
+            num_tool_calls=self._num_tool_calls,
+            tool_scores=await context.tools.calc_rewards(),
+            interaction_score=None if context.interaction is None else await context.interaction.calculate_score(),
+            stop_tool=self._stop_tool,
+            other=dict(extra),
+        )
         return AgentLoopOutput(
             prompt_ids=trajectory.prompt_ids,
             response_ids=trajectory.response_ids,
@@ -197,7 +197,7 @@ class Conversation:
                 "num_tool_errors": self._num_tool_errors,
                 **self._tool_metrics,
             },
-            extra_fields=fields,
+            extra_fields=facts.as_fields(),
         )
 
     def _append(self, ids: list[int], messages: Sequence[Message]) -> None:
@@ -212,7 +212,7 @@ class Conversation:
         for call, response in zip(calls, responses, strict=True):
             if call.name in self._context.limits.stop_tools and not response.is_error:
                 self.stop_reason = StopReason.STOP_TOOL
-                self._extra["stop_tool"] = {"name": call.name, "arguments": call.arguments, "response": response.text}
+                self._stop_tool = {"name": call.name, "arguments": call.arguments, "response": response.text}
                 return True
         return False
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from agentrl.agent_loops.langgraph_talk import ConversationOver, GraphTalk
 from agentrl.errors import PluginError
 from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
-from agentrl.types import AgentLoopOutput, JsonDict, Message, StopReason
+from agentrl.types import AgentLoopOutput, JsonDict, Message, Sample, StopReason
 
 GraphFactory = Callable[[Any, list[Any]], Any]
 _RECURSION_LIMIT = 10_000
@@ -62,19 +62,19 @@ class LangGraphAgent(AgentLoopBase):
         """The run's parser, since a graph may have its own tools."""
         return self.context.tool_parser
 
-    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Let the graph play the conversation."""
         from langgraph.errors import GraphRecursionError
 
         from agentrl.agent_loops.langgraph_model import ExactChatModel, ExactTool, to_langchain
 
-        talk = GraphTalk(self.context, sampling_params, row_fields.get("index"))
+        talk = GraphTalk(self.context, sampling_params, sample.index)
         tools = [ExactTool.of(talk, schema) for schema in self.context.tools.schemas]
         graph = self._graph(ExactChatModel.of(talk), tools)
         graph = await graph if inspect.isawaitable(graph) else graph
         if not hasattr(graph, "ainvoke"):
             raise PluginError(f"langgraph_agent: `graph` returned {graph!r}, wanted a compiled graph")
-        state = {"messages": to_langchain(row_fields["messages"])}
+        state = {"messages": to_langchain(sample.prompt)}
         try:
             await graph.ainvoke(state, config={"recursion_limit": self._recursion_limit})
         except ConversationOver:

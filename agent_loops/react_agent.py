@@ -17,7 +17,7 @@ from agentrl.agent_loops.conversation import Conversation
 from agentrl.chat.tool_parsers.react import ReactToolParser
 from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
-from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, StopReason
+from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, Sample, StopReason
 
 STYLES = ("chat", "scratchpad", "text")
 _STOP = "Observation:"
@@ -71,15 +71,15 @@ class ReactAgent(AgentLoopBase):
         """Reads actions."""
         return ReactTurns()
 
-    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Play the conversation to its final answer or a limit."""
-        tools, prompt = self.context.tools.schemas, row_fields["messages"]
+        tools, prompt = self.context.tools.schemas, sample.prompt
         stops = [*(sampling_params.get("stop") or ()), _STOP, *([f"\n{_QUESTION}"] if self._style == "text" else ())]
         talk = Conversation(
             self.context,
             _with_instructions(prompt, tools),
             {**sampling_params, "stop": stops},
-            index=row_fields.get("index"),
+            index=sample.index,
             prompt_ids=self.render_prompt(self.context.renderer, prompt, tools, style=self._style),
         )
         parser = self.parser

@@ -15,7 +15,7 @@ from agentrl.agent_loops.conversation import Conversation
 from agentrl.chat.tool_parsers.search_r1 import SearchR1ToolParser
 from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
-from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, StopReason
+from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, Sample, StopReason
 
 STOPS = ("</search>", "</answer>")
 _END = re.compile("</search>|</answer>")
@@ -62,10 +62,10 @@ class SearchR1Agent(AgentLoopBase):
         """The parser of the tags."""
         return SearchR1Turns()
 
-    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Play the conversation to its answer or a limit."""
         params = {**sampling_params, "stop": [*(sampling_params.get("stop") or ()), *STOPS]}
-        talk = Conversation(self.context, row_fields["messages"], params, index=row_fields.get("index"))
+        talk = Conversation(self.context, sample.prompt, params, index=sample.index)
         parser, searches, corrections = self.parser, 0, 0
         while talk.stop_reason is None:
             text = await talk.generate()

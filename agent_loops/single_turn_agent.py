@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agentrl.agent_loops.conversation import Conversation
 from agentrl.interfaces import AgentLoopBase
-from agentrl.types import AgentLoopOutput, JsonDict
+from agentrl.types import AgentLoopOutput, JsonDict, Sample
 
 
 class SingleTurnAgent(AgentLoopBase):
@@ -15,8 +15,8 @@ class SingleTurnAgent(AgentLoopBase):
     uses_tools: ClassVar[bool] = False
     uses_interaction: ClassVar[bool] = False
 
-    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Render the prompt, sample, stop."""
-        talk = Conversation(self.context, row_fields["messages"], sampling_params, index=row_fields.get("index"))
+        talk = Conversation(self.context, sample.prompt, sampling_params, index=sample.index)
         await talk.generate()
         return await talk.finish()

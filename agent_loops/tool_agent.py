@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from agentrl.agent_loops.conversation import Conversation
 from agentrl.interfaces import AgentLoopBase
-from agentrl.types import AgentLoopOutput, JsonDict, StopReason
+from agentrl.types import AgentLoopOutput, JsonDict, Sample, StopReason
 
 
 class ToolAgent(AgentLoopBase):
@@ -23,10 +21,10 @@ class ToolAgent(AgentLoopBase):
            └────────────fits────────────────┘
     """
 
-    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Play the conversation to its end."""
         tools = self.context.tools.schemas
-        talk = Conversation(self.context, row_fields["messages"], sampling_params, tools, index=row_fields.get("index"))
+        talk = Conversation(self.context, sample.prompt, sampling_params, tools, index=sample.index)
         while talk.stop_reason is None:
             text = await talk.generate()
             if talk.stop_reason is not None:

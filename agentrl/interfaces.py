@@ -7,6 +7,8 @@ attributes are the trajectory's state and nothing needs a dictionary by id.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +34,10 @@ from agentrl.types import (
     LoopLimits,
     Message,
     ParsedTurn,
+    Sample,
     ToolCall,
     ToolResponse,
+    TrajectoryFacts,
 )
 
 if TYPE_CHECKING:
@@ -51,11 +55,13 @@ __all__ = [
     "RewardManager",
     "RewardResult",
     "RunResult",
+    "Sample",
     "SandboxClient",
     "ServiceClient",
     "TestOutcome",
     "ToolParser",
     "ToolRunner",
+    "TrajectoryFacts",
     "WorkerScope",
     "check_config",
     "last_code_block",
@@ -285,17 +291,52 @@ class AgentLoopBase(ABC):
         """The parser that finds calls for `multi_turn.trainable_turns`; None: the loop's turns hold no calls."""
         return self.context.tool_parser if self.uses_tools and self.context.tools.schemas else None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let `run` be called with a sample or with the row's fields, whichever of the two it takes."""
+        super().__init_subclass__(**kwargs)
+        if not hasattr(cls.run, "takes_sample"):
+            cls.run = _for_either_call(cls.run)  # type: ignore[method-assign, assignment]
+
     @abstractmethod
-    async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Play the conversation to its end.
+
+        A loop may take the row's fields as keywords instead, all or some of them::
+
+            async def run(self, sampling_params, **row_fields): ...
+            async def run(self, sampling_params, messages, extra_info, **others): ...
+
+        It gets `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
+        `interaction_kwargs` and `index`. Which of the two it is, its parameters say: one named `sample`, or none.
 
         Args:
             sampling_params: as in SGLang's `/generate`: temperature, stop strings and so on. A loop passes them to
                 `context.generate`, which adds the token budget, the stop ids and the deadline of a turn; a loop that
                 wants shorter turns sets a smaller `max_new_tokens`.
-            **row_fields: `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
-                `interaction_kwargs`, `index`.
+            sample: the row. It belongs to this trajectory; nobody else sees what the loop does to it.
+
+        Returns:
+            The tokens, and in `extra_fields` what rewards read, by the names of `agentrl.types.TrajectoryFacts`.
         """
+
+
+def _for_either_call(run: Callable[..., Awaitable[AgentLoopOutput]]) -> Callable[..., Awaitable[AgentLoopOutput]]:
+    """A loop's `run` for both kinds of caller: the worker has the sample, a subclass or a test may have the fields.
+
+    Its signature is read here, once for its class.
+    """
+    takes_sample = "sample" in inspect.signature(run).parameters
+
+    @functools.wraps(run)
+    async def either(
+        self: AgentLoopBase, sampling_params: JsonDict, sample: Sample | None = None, **row_fields: Any
+    ) -> AgentLoopOutput:
+        if takes_sample:
+            return await run(self, sampling_params, Sample.of_row_fields(row_fields) if sample is None else sample)
+        return await run(self, sampling_params, **(row_fields if sample is None else sample.row_fields()))
+
+    either.takes_sample = takes_sample  # type: ignore[attr-defined]
+    return either
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +348,8 @@ class RewardInput:
     """The assistant's text of all turns, without tool and user messages."""
     ground_truth: Any
     extra_info: JsonDict = field(default_factory=dict)
-    """The row's `extra_info` and `num_turns`, `turn_scores`, `tool_rewards`, `num_tool_calls`, `messages`."""
+    """The row's `extra_info`, `num_turns`, and of `agentrl.types.TrajectoryFacts` the `messages`, `turn_scores`,
+    `tool_rewards`, `tool_scores` and `num_tool_calls`, and what else the loop gives."""
 
 
 @dataclass(frozen=True, slots=True)

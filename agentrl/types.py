@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -117,18 +117,28 @@ class InteractionResponse:
 
 @dataclass(slots=True)
 class Sample:
-    """One checked dataset row (reference: the row schema in docs/data.md)."""
+    """One checked dataset row, as docs/data.md describes it. Each trajectory has a copy of its own."""
 
     index: int
+    """Its number in the dataset, from 0."""
     prompt: list[Message]
+    """The conversation so far."""
     data_source: str
+    """Picks the score function, and the breakdown in validation."""
     ability: str = ""
+    """A free label."""
     reward_model: JsonDict = field(default_factory=dict)
+    """`{"style", "ground_truth"}`: what the score function compares with."""
     agent_name: str | None = None
+    """The agent loop; None: `rollout.agent.default_agent_loop`."""
     tools_kwargs: dict[str, JsonDict] = field(default_factory=dict)
+    """`{tool: {"create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs"}}`, each optional."""
     interaction_kwargs: JsonDict = field(default_factory=dict)
+    """`{"name", ...}`: the interaction, and what it is started with; empty: the row has none."""
     tool_config: JsonDict = field(default_factory=dict)
+    """`{"available_tools": [names], "tool_format"}`, each optional: offers fewer tools, reads calls otherwise."""
     extra_info: JsonDict = field(default_factory=dict)
+    """Whatever else the row holds; the score function gets it."""
 
     @property
     def ground_truth(self) -> Any:
@@ -144,6 +154,25 @@ class Sample:
     def tool_format(self) -> str | None:
         """The row's own tool parser; None: `multi_turn.format`."""
         return self.tool_config.get("tool_format")
+
+    def row_fields(self) -> JsonDict:
+        """The row as keywords, for a loop whose `run` has no parameter `sample`; the prompt is `messages` there."""
+        return {"messages": self.prompt, **{name: getattr(self, name) for name in _ROW_FIELDS}}
+
+    @classmethod
+    def of_row_fields(cls, row_fields: Mapping[str, Any]) -> Sample:
+        """The other way round; all but `messages` may be missing.
+
+        Raises:
+            TypeError: `messages` is missing.
+        """
+        if "messages" not in row_fields:
+            raise TypeError(f"a row needs `messages`, got {sorted(row_fields)}")
+        known = {each.name: row_fields[each.name] for each in fields(cls) if each.name in row_fields}
+        return cls(**{"index": 0, "data_source": "", **known, "prompt": row_fields["messages"]})
+
+
+_ROW_FIELDS = ("index", "data_source", "reward_model", "extra_info", "tools_kwargs", "interaction_kwargs")
 
 
 @dataclass(slots=True)
@@ -177,7 +206,43 @@ class AgentLoopOutput:
     metrics: dict[str, float] = field(default_factory=dict)
     """Seconds and counts: `generate_sequences`, `tool_calls` (seconds), `num_tool_calls`, `num_tool_errors`."""
     extra_fields: JsonDict = field(default_factory=dict)
-    """`messages`, `turn_scores`, `tool_rewards`, `num_tool_calls`, `error` (a failure's cause), and the loop's own."""
+    """The values that rewards and logs read, named as in `TrajectoryFacts`, and any others that the loop reports."""
+
+
+@dataclass(slots=True)
+class TrajectoryFacts:
+    """A loop's report on a trajectory besides its tokens: the content of `AgentLoopOutput.extra_fields`, with types.
+
+    All of it reaches the score function in `extra_info`. A field that a loop omits has its default.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    """The whole conversation, the prompt included."""
+    turn_scores: list[float] = field(default_factory=list)
+    """The interaction's scores of turns."""
+    turn_score_turns: list[int] | None = None
+    """The assistant turn of each of `turn_scores`, counted from 0; None: not reported, or one score for every turn."""
+    tool_rewards: list[float] = field(default_factory=list)
+    """The tools' rewards of calls."""
+    tool_reward_turns: list[int] | None = None
+    """The assistant turn that made the call of each of `tool_rewards`, counted from 0; None: as above."""
+    num_tool_calls: int = 0
+    """Number of calls that ran."""
+    tool_scores: dict[str, float] = field(default_factory=dict)
+    """`calc_reward` of each tool that was called, by name: its reward for the whole trajectory."""
+    interaction_score: float | None = None
+    """`calculate_score` of the interaction; None: the row has none."""
+    stop_tool: JsonDict | None = None
+    """`{"name", "arguments", "response"}` of the call of `multi_turn.stop_tools` that ended the trajectory."""
+    error: str | None = None
+    """Why the trajectory is left out, if its `stop_reason` is a failure."""
+    other: JsonDict = field(default_factory=dict)
+    """Other values that the loop reports."""
+
+    def as_fields(self) -> JsonDict:
+        """The dictionary for `extra_fields`, without values that are None."""
+        named = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "other"}
+        return {**{name: value for name, value in named.items() if value is not None}, **self.other}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +254,24 @@ class LoopLimits:
     response_length: int
     """Most tokens of a response, observations included."""
     max_assistant_turns: int | None = None
+    """Most generations."""
     max_user_turns: int | None = None
+    """Most answers to the model; a round of tool messages counts as one."""
     max_parallel_calls: int | None = None
+    """Most calls of one turn that are run; the others are answered with a message that says so."""
     max_tool_calls: int | None = None
+    """Most calls of one trajectory."""
     max_tool_response_length: int | None = None
+    """Most tokens of a tool's answer that the model reads."""
     tool_response_truncate_side: str = "middle"
+    """What is kept of a longer one: `left` its head, `right` its tail, `middle` both."""
     max_tokens_per_turn: int | None = None
+    """Most tokens of one generation; None: what is left of the response."""
     stop_tools: tuple[str, ...] = ()
     """The trajectory ends once one of these tools has run."""
     turn_timeout_s: float | None = None
+    """Deadline of one generation, retries included."""
     tool_timeout_s: float = 60.0
+    """Deadline of each call of a tool or interaction; a tool's own `config.timeout_s` goes first."""
     trajectory_timeout_s: float | None = None
+    """Deadline of everything."""

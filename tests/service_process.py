@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from needs import python_of_all_users, trouble_with_namespaces
+
 START_S = 60
 
 
@@ -32,6 +34,8 @@ class Service:
 @contextmanager
 def serve(name: str, *options: str) -> Iterator[Service]:
     """`agentrl serve NAME` on a free port; unless it was killed, it must end well when it is told to."""
+    if name == "sandbox" and trouble_with_namespaces():
+        options += ("--python", python_of_all_users())
     command = [sys.executable, "-c", "from agentrl.cli import main; main()", "serve", name, "--port", "0", *options]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stderr=log)

@@ -8,12 +8,12 @@ the mask is 0, values never matter, not even NaN.
 """
 
 from agentrl.algorithms.advantages import ADVANTAGE_ESTIMATORS
-from agentrl.algorithms.aggregation import AGGREGATION_MODES, aggregate_loss
+from agentrl.algorithms.aggregation import AGGREGATION_MODES, LossShare, aggregate_loss
 from agentrl.algorithms.corrections import finite_rows, mismatch_metrics, rollout_correction
 from agentrl.algorithms.groups import group_metrics, zero_variance_rows
 from agentrl.algorithms.kl import AdaptiveKLController, FixedKLController, kl_in_reward, kl_penalty
 from agentrl.algorithms.masked import compute_entropy, log_probs_from_logits, masked_mean, masked_whiten
-from agentrl.algorithms.policy_losses import POLICY_LOSSES
+from agentrl.algorithms.policy_losses import POLICY_LOSSES, loss_options
 from agentrl.algorithms.value_loss import value_loss
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "POLICY_LOSSES",
     "AdaptiveKLController",
     "FixedKLController",
+    "LossShare",
     "aggregate_loss",
     "compute_entropy",
     "finite_rows",
@@ -29,6 +30,7 @@ __all__ = [
     "kl_in_reward",
     "kl_penalty",
     "log_probs_from_logits",
+    "loss_options",
     "masked_mean",
     "masked_whiten",
     "mismatch_metrics",

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from torch import Tensor
 
 from agentrl.algorithms.masked import zero_outside
 from agentrl.errors import suggest
 
 AGGREGATION_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
+
+class LossShare(TypedDict):
+    """What a loss must know about the mini-batch of which one call sees a part.
+
+    A mini-batch is cut into micro-batches and spread over ranks. Each call divides its sum by the counts of the *whole*
+    mini-batch, over all ranks; so the shares of all calls add up to the loss, and their gradients to its gradient,
+    however it was cut. Two sequences of 1 and 3 tokens with losses 1 and 0, as `token-mean`::
+
+        in one call                        (1 + 0 + 0 + 0) / 4   = 0.25
+        one call each, `num_tokens=4`      1 / 4  +  0 / 4       = 0.25
+        one call each, without counts      1 / 1,    0 / 3         two means; neither their sum nor their mean is 0.25
+
+    Metrics that a loss returns are shares too. (Where gradients are averaged over ranks, as FSDP does unless told
+    otherwise, a share would have to be multiplied by the number of ranks; `FSDPModel` sums them.)
+    """
+
+    num_tokens: float | Tensor | None
+    """Masked tokens; None: of this call."""
+    num_sequences: float | Tensor | None
+    """Rows with a masked token; None: of this call."""
+    scale: float | None
+    """Divisor of `seq-mean-token-sum-norm`, best the run's response length; None: T, which varies with padding."""
 
 
 def aggregate_loss(
@@ -26,19 +51,13 @@ def aggregate_loss(
     * `seq-mean-token-mean`: mean within each sequence, mean over sequences (GRPO, arXiv 2402.03300);
     * `seq-mean-token-sum-norm`: as `seq-mean-token-sum`, divided by `scale` (Dr.GRPO, arXiv 2503.20783).
 
-    **Micro-batches and ranks.** Pass the number of masked tokens and of non-empty sequences of the whole mini-batch,
-    over all ranks, as `num_tokens` and `num_sequences`. Each call then returns its share: the sum of the shares over
-    all micro-batches and ranks is the loss of the mini-batch, and the sum of their gradients its gradient. (Where
-    gradients are averaged over ranks, as FSDP does, multiply the share by the number of ranks.) Left out, the counts
-    are those of this call alone.
-
     Args:
         loss_mat: `(B, T)` token losses.
         mask: `(B, T)`; a row without a 1 does not count as a sequence.
         mode: one of `AGGREGATION_MODES`.
-        scale: divisor of `seq-mean-token-sum-norm`, best the run's response length; None: T, which varies with padding.
-        num_tokens: global number of masked tokens.
-        num_sequences: global number of rows with a masked token.
+        scale: see `LossShare`, also for the next two.
+        num_tokens: see above.
+        num_sequences: see above.
 
     Returns:
         A scalar; 0, with zero gradients, if everything is masked.

@@ -7,6 +7,7 @@ inputs, weights the tokens, aggregates them and counts.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -54,10 +55,10 @@ class PolicyLoss(Protocol):
             clip_ratio_c: bound of the dual clip (vanilla).
             loss_agg_mode: see `aggregate_loss`; gspo and geo_mean are always `seq-mean-token-mean`.
             rollout_is_weights: `(B, T)` factors from `rollout_correction`.
-            scale: see `aggregate_loss`.
-            num_tokens: see `aggregate_loss`; metrics are shares too when it is given, so that they add up.
-            num_sequences: see `aggregate_loss`.
-            **options: of one loss (`tau_pos`, `clip_cov_ratio`, …); an unknown one is a TypeError.
+            scale: see `LossShare`, also for the next two.
+            num_tokens: see above.
+            num_sequences: see above.
+            **options: of one loss (`tau_pos`, `clip_cov_ratio`, …; see `loss_options`); an unknown one is a TypeError.
 
         Returns:
             A scalar, and `pg_clipfrac`, `pg_clipfrac_lower` and `ppo_kl` as means over tokens.
@@ -73,9 +74,9 @@ class Terms:
     """`log_prob - old_log_prob`, clamped to ±20."""
     advantages: Tensor
     mask: Tensor
-    low: float
-    high: float
-    dual: float
+    clip_ratio_low: float
+    clip_ratio_high: float
+    clip_ratio_c: float
 
     @property
     def ratio(self) -> Tensor:
@@ -83,8 +84,8 @@ class Terms:
         return self.log_ratio.exp()
 
     def clip(self, ratio: Tensor) -> Tensor:
-        """`clip(ratio, 1 - low, 1 + high)`."""
-        return ratio.clamp(1 - self.low, 1 + self.high)
+        """`clip(ratio, 1 - clip_ratio_low, 1 + clip_ratio_high)`."""
+        return ratio.clamp(1 - self.clip_ratio_low, 1 + self.clip_ratio_high)
 
     def row_mean(self, values: Tensor) -> Tensor:
         """Mean over each row's tokens, as `(B, 1)`."""
@@ -151,7 +152,7 @@ def vanilla(terms: Terms) -> TokenLoss:
     plain = -terms.advantages * terms.ratio
     clipped = -terms.advantages * terms.clip(terms.ratio)
     worst = torch.maximum(plain, clipped)
-    bound = -terms.advantages * terms.dual
+    bound = -terms.advantages * terms.clip_ratio_c
     negative = terms.advantages < 0
     loss = torch.where(negative, torch.minimum(worst, bound), worst)
     return TokenLoss(loss, clipped > plain, negative & (worst > bound))
@@ -195,11 +196,11 @@ def sapo(terms: Terms, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> TokenL
 def geo_mean(terms: Terms) -> TokenLoss:
     """`-A exp(mean clipped log-ratio)`: geometric-mean policy optimization (arXiv 2507.20673).
 
-    The log-ratio is clipped to [-low, high], pessimistically as in PPO: where clipping would favour the update, the
-    plain log-ratio stays. A is the mean advantage of the sequence.
+    The log-ratio is clipped to [-clip_ratio_low, clip_ratio_high], pessimistically as in PPO: where clipping would
+    favour the update, the plain log-ratio stays. A is the mean advantage of the sequence.
     """
     sign = terms.advantages.sign()
-    bounded = terms.log_ratio.clamp(-terms.low, terms.high)
+    bounded = terms.log_ratio.clamp(-terms.clip_ratio_low, terms.clip_ratio_high)
     pessimistic = sign * torch.minimum(sign * terms.log_ratio, sign * bounded)
     per_row = -terms.row_mean(terms.advantages) * terms.row_mean(pessimistic).exp()
     outside = terms.log_ratio != bounded
@@ -253,6 +254,18 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
     "clip_cov": clip_cov,
     "kl_cov": kl_cov,
 }
+
+
+def loss_options(name: str) -> dict[str, float]:
+    """The options that a loss takes beside those that all take, with their defaults: `{"tau_pos": 1.0, …}`."""
+    common = inspect.signature(PolicyLoss.__call__).parameters
+    own = inspect.signature(POLICY_LOSSES[name]).parameters.values()
+    keywords = (parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY)
+    return {
+        parameter.name: parameter.default
+        for parameter in keywords
+        if parameter.name not in common and isinstance(parameter.default, float)
+    }
 
 
 def _wide(values: Tensor) -> Tensor:

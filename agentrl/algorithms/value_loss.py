@@ -29,9 +29,9 @@ def value_loss(
         old_values: `(B, T)`, the critic's output at the start of the update.
         mask: `(B, T)`.
         cliprange: how far a value may move.
-        loss_agg_mode: see `aggregate_loss`, also for `scale`, `num_tokens` and `num_sequences`.
-        scale: see above.
-        num_tokens: see above; the clip fraction is a share too when it is given.
+        loss_agg_mode: see `aggregate_loss`.
+        scale: see `LossShare`, also for the next two.
+        num_tokens: see above.
         num_sequences: see above.
 
     Returns:

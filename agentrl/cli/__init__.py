@@ -69,18 +69,21 @@ def train(
     ] = False,
 ) -> None:
     """Train an agent by reinforcement learning."""
-    from agentrl.cli.train import dry_run as show
-    from agentrl.cli.train import train as run
+    from agentrl.cli.train import dry_run as show_plan
+    from agentrl.cli.train import train_command
 
-    (show if dry_run else run)(config, overrides or [])
+    if dry_run:
+        show_plan(config, overrides or [])
+    else:
+        train_command(config, overrides or [])
 
 
 @app.command()
 def sft(config: Config, overrides: Overrides = None) -> None:
     """Warm-start a model by supervised fine-tuning on demonstrations."""
-    from agentrl.cli.train import sft as run
+    from agentrl.cli.train import sft_command
 
-    run(config, overrides or [])
+    sft_command(config, overrides or [])
 
 
 @app.command()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import typer
 
 
-def train(config: str, overrides: list[str]) -> None:
+def train_command(config: str, overrides: list[str]) -> None:
     """Run a training run to its end."""
     from agentrl.config import load_config
 
     # Before the trainer is imported: a typo is reported within a second, not after the import of torch and Ray.
     resolved = load_config(*split_arguments(config, overrides))
     from agentrl.cli.demo.warm_start import prepare_if_missing
-    from agentrl.trainer.run import run_training
+    from agentrl.trainer.run import train
 
     prepare_if_missing(resolved)
-    run_training(resolved)
+    train(resolved)
 
 
 def dry_run(config: str, overrides: list[str]) -> None:
@@ -35,7 +35,7 @@ def dry_run(config: str, overrides: list[str]) -> None:
         typer.echo(f"# {topic + ':':<14} {text}")
 
 
-def sft(config: str, overrides: list[str]) -> None:
+def sft_command(config: str, overrides: list[str]) -> None:
     """Run a supervised warm start to its end."""
     from agentrl.config import load
     from agentrl.config.sft import SFT_CHECKS, SFTConfig

@@ -84,6 +84,38 @@ class MicroBatchSection(Section):
     """Rows of a micro-batch when `use_dynamic_bsz` is false."""
 
 
+class PolicyLossOptions(Section):
+    """Options of single policy losses; null: the loss's own default. One that the chosen loss lacks is an error."""
+
+    tau_pos: float | None = Field(default=None, gt=0)
+    """`sapo`: temperature of the gate where the advantage is positive."""
+    tau_neg: float | None = Field(default=None, gt=0)
+    """`sapo`: temperature of the gate elsewhere."""
+    clip_cov_ratio: float | None = Field(default=None, ge=0, le=1)
+    """`clip_cov`: share of the tokens that get no gradient."""
+    clip_cov_lb: float | None = None
+    """`clip_cov`: only tokens with a covariance above it."""
+    clip_cov_ub: float | None = None
+    """`clip_cov`: only tokens with a covariance below it."""
+    kl_cov_ratio: float | None = Field(default=None, ge=0, le=1)
+    """`kl_cov`: share of the tokens that get the penalty."""
+    ppo_kl_coef: float | None = Field(default=None, ge=0)
+    """`kl_cov`: weight of the penalty."""
+
+    def given(self) -> dict[str, float]:
+        """Those that are not null."""
+        options = {
+            "tau_pos": self.tau_pos,
+            "tau_neg": self.tau_neg,
+            "clip_cov_ratio": self.clip_cov_ratio,
+            "clip_cov_lb": self.clip_cov_lb,
+            "clip_cov_ub": self.clip_cov_ub,
+            "kl_cov_ratio": self.kl_cov_ratio,
+            "ppo_kl_coef": self.ppo_kl_coef,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
+
 class ActorConfig(MicroBatchSection):
     """The policy update."""
 
@@ -106,7 +138,9 @@ class ActorConfig(MicroBatchSection):
     loss_agg_mode: LossAggMode = "token-mean"
     """How token losses are combined into one number; independent of micro-batches and ranks."""
     policy_loss: str = "vanilla"
-    """Name in `agentrl.algorithms.POLICY_LOSSES`."""
+    """Name in `agentrl.algorithms.POLICY_LOSSES`; verl's `{loss_mode: NAME, OPTION: VALUE}` is read too."""
+    policy_loss_options: PolicyLossOptions = Field(default_factory=PolicyLossOptions)
+    """What that loss takes beside the clip ratios."""
     entropy_coeff: float = 0.0
     """Weight of the entropy bonus."""
     use_kl_loss: bool = False
@@ -119,6 +153,16 @@ class ActorConfig(MicroBatchSection):
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
     """Sharding and precision."""
+
+    @property
+    def clip_ratios(self) -> dict[str, float]:
+        """The clip ratios under the names by which every policy loss takes them."""
+        low, high = self.clip_ratio_low, self.clip_ratio_high
+        return {
+            "clip_ratio_low": self.clip_ratio if low is None else low,
+            "clip_ratio_high": self.clip_ratio if high is None else high,
+            "clip_ratio_c": self.clip_ratio_c,
+        }
 
 
 class LogProbSection(Section):

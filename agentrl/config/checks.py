@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from agentrl.config.actor import ActorConfig
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
 from agentrl.files import find_file
@@ -50,18 +51,39 @@ def check_files(config: RunConfig) -> Problems:
 
 def check_names(config: RunConfig) -> Problems:
     """The names of algorithms and trackers are known."""
-    from agentrl.algorithms import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
+    from agentrl.algorithms import ADVANTAGE_ESTIMATORS
     from agentrl.observability.trackers import make_trackers
 
-    estimator, loss = config.algorithm.adv_estimator, config.actor_rollout_ref.actor.policy_loss
+    estimator = config.algorithm.adv_estimator
     if estimator not in ADVANTAGE_ESTIMATORS:
         yield f"algorithm.adv_estimator: got '{estimator}'.{suggest(estimator, ADVANTAGE_ESTIMATORS)}"
-    if loss not in POLICY_LOSSES:
-        yield f"actor_rollout_ref.actor.policy_loss: got '{loss}'.{suggest(loss, POLICY_LOSSES)}"
+    yield from policy_loss_problems(config.actor_rollout_ref.actor)
     try:
         make_trackers(config.trainer.logger)
     except ConfigError as error:
         yield from error.problems
+
+
+def policy_loss_problems(actor: ActorConfig) -> Problems:
+    """The policy loss is known and takes the options that it is given.
+
+    An option at the default of the loss that it belongs to asks for nothing: verl's recipes list those of every loss.
+    """
+    from agentrl.algorithms import POLICY_LOSSES, loss_options
+
+    loss, key = actor.policy_loss, "actor_rollout_ref.actor.policy_loss"
+    if loss not in POLICY_LOSSES:
+        yield f"{key}: got '{loss}'.{suggest(loss, POLICY_LOSSES)}"
+        return
+    own = loss_options(loss)
+    for option, value in actor.policy_loss_options.given().items():
+        defaults = {name: loss_options(name)[option] for name in POLICY_LOSSES if option in loss_options(name)}
+        if option not in own and value not in defaults.values():
+            takes = f"it takes {', '.join(own)}" if own else "it takes none"
+            yield (
+                f"{key}_options.{option}: got {value:g}, but policy_loss is '{loss}', and {takes}; "
+                f"{option} is an option of {', '.join(defaults)}"
+            )
 
 
 def check_plugins(config: RunConfig) -> Problems:

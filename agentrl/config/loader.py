@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -25,11 +25,12 @@ M = TypeVar("M", bound=Section)
 Check = Callable[[M], Iterator[str]]
 
 
-def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(recipe: str | Path | Mapping[str, Any] | None, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a run recipe.
 
     Args:
-        path: a YAML file, or the name of a recipe in agentrl's `configs/`; None: only defaults and overrides.
+        recipe: a YAML file, the name of a recipe in agentrl's `configs/`, or what such a file would hold as a mapping
+            (also with dotted keys); None: only defaults and overrides.
         overrides: `section.key=value`, values by YAML's rules (`[a,b]`, null, true, 1e-6, quoted text); `+key=` means
             the same as `key=`.
 
@@ -39,12 +40,17 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
     Raises:
         ConfigError: lists every problem with its key, the given value, what is allowed and the nearest key.
     """
-    return load(path, overrides, RunConfig, CHECKS)
+    return load(recipe, overrides, RunConfig, CHECKS)
 
 
-def load(path: str | Path | None, overrides: Sequence[str], model: type[M], checks: Sequence[Check[M]] = ()) -> M:
+def load(
+    source: str | Path | Mapping[str, Any] | None,
+    overrides: Sequence[str],
+    model: type[M],
+    checks: Sequence[Check[M]] = (),
+) -> M:
     """As `load_config`, for any model and its checks."""
-    recipe = read_recipe(path, list(overrides), model)
+    recipe = read_recipe(source, list(overrides), model)
     for note in dict.fromkeys(recipe.notes):
         logger.warning("%s", note)
     problems = take_unknown(recipe.tree, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,15 +48,17 @@ class Recipe:
                 self.folders[key] = folder
 
 
-def read_recipe(path: str | Path | None, overrides: list[str], model: type[Section]) -> Recipe:
+def read_recipe(source: str | Path | Mapping[str, Any] | None, overrides: list[str], model: type[Section]) -> Recipe:
     """Read a recipe with everything that it includes, then apply the overrides.
 
     Raises:
         ConfigError: a file cannot be found or read, or includes itself.
     """
     recipe = Recipe()
-    if path is not None:
-        _read_file(find_file(path, suffix=".yaml"), (), recipe, model)
+    if isinstance(source, Mapping):
+        _lay(_plain(source, ""), None, (), recipe, model)
+    elif source is not None:
+        _read_file(find_file(source, suffix=".yaml"), (), recipe, model)
     for override in overrides:
         _apply_override(override, recipe, model)
     return recipe
@@ -69,24 +72,49 @@ def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: t
     tree = {} if (content := read_yaml(path)) is None else content
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: holds a {type(tree).__name__}, wanted a mapping of sections")
-    names = _included(tree.pop("defaults", None), path)
-    for name in names:
+    _lay(tree, path, (*including, path), recipe, model)
+
+
+def _lay(tree: Tree, path: Path | None, including: tuple[Path, ...], recipe: Recipe, model: type[Section]) -> None:
+    """Lay what a file (None: a mapping) includes, and its own values, over the recipe."""
+    folder, where = (path.parent, str(path)) if path is not None else (None, "the mapping")
+    for name in _included(tree.pop("defaults", None), where):
         if name == SELF:
             own, notes, problems = translate(tree, model)
-            recipe.merge(own, path.parent, model)
+            recipe.merge(own, folder, model)
             recipe.notes += notes
-            recipe.problems += [f"{path}: {problem}" for problem in problems]
+            recipe.problems += [f"{where}: {problem}" for problem in problems]
         elif name in VERL_DEFAULTS:
-            recipe.notes.append(f"{path}: agentrl's own defaults replace verl's '{name}'")
+            recipe.notes.append(f"{where}: agentrl's own defaults replace verl's '{name}'")
         else:
-            _read_file(find_file(name, path.parent, ".yaml"), (*including, path), recipe, model)
+            _read_file(find_file(name, folder, ".yaml"), including, recipe, model)
 
 
-def _included(given: Any, path: Path) -> list[str]:
+def _plain(value: Any, key: str) -> Any:
+    """A Python value in the form that YAML gives: paths are text, tuples are lists.
+
+    Raises:
+        ConfigError: a key is not text, or YAML has no such value.
+    """
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise ConfigError(f"{key or 'the mapping'}: got the key {name!r}, wanted text")
+        return {name: _plain(item, f"{key}.{name}".lstrip(".")) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, key) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise ConfigError(f"{key}: got {value!r}, wanted text, a number, true, false, null, a list or a section")
+
+
+def _included(given: Any, where: str) -> list[str]:
     """Names in `defaults`; `_self_` (the file's own values) comes last unless the list names it."""
     names = [given] if isinstance(given, str) else ([] if given is None else given)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{path}: defaults: got {given!r}, wanted a list of recipe names")
+        raise ConfigError(f"{where}: defaults: got {given!r}, wanted a list of recipe names")
     return names if SELF in names else [*names, SELF]
 
 

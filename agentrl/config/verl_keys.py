@@ -48,7 +48,6 @@ _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the numbe
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
 _NO_REWARD_MODEL = Harmless("reward models are not supported; `reward_model.enable` is off")
 _NO_LORA = Harmless("LoRA is not supported; it is off")
-_LOSS_OPTION = "is what the loss uses; it cannot be set"
 
 # The first pattern that fits a key counts.
 VERL_KEYS: dict[str, Answer] = {
@@ -117,11 +116,7 @@ VERL_KEYS: dict[str, Answer] = {
     "critic.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     _AR + "ref.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     _AR + "actor.policy_loss.loss_mode": Renamed(_AR + "actor.policy_loss"),
-    _AR + "actor.policy_loss.clip_cov_ratio": Only((2e-4, None), f"2e-4 {_LOSS_OPTION}"),
-    _AR + "actor.policy_loss.clip_cov_lb": Only((1.0, None), f"1.0 {_LOSS_OPTION}"),
-    _AR + "actor.policy_loss.clip_cov_ub": Only((5.0, None), f"5.0 {_LOSS_OPTION}"),
-    _AR + "actor.policy_loss.kl_cov_ratio": Only((2e-4, None), f"2e-4 {_LOSS_OPTION}"),
-    _AR + "actor.policy_loss.ppo_kl_coef": Only((1.0, None), f"1.0 {_LOSS_OPTION}"),
+    _AR + "actor.policy_loss.*": Renamed(_AR + "actor.policy_loss_options.*"),
     _AR + "actor.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
     "critic.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
     "*.log_prob_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("log_prob_micro_batch_size_per_gpu")),

@@ -10,6 +10,7 @@ from agentrl.plugins.registry import (
     load_file,
     load_registrations,
     register,
+    registered_name,
     resolve,
 )
 from agentrl.plugins.routing import check_routing
@@ -21,6 +22,7 @@ from agentrl.plugins.specs import (
     load_interactions,
     load_tools,
 )
+from agentrl.plugins.tool_decorator import tool
 
 __all__ = [
     "KINDS",
@@ -39,5 +41,7 @@ __all__ = [
     "load_registrations",
     "load_tools",
     "register",
+    "registered_name",
     "resolve",
+    "tool",
 ]

@@ -16,6 +16,8 @@ from agentrl.plugins.signatures import arguments_of, hints_of, innermost, type_s
 from agentrl.plugins.threads import call_in_thread
 from agentrl.types import JsonDict, ToolContext, ToolResponse
 
+TOOL_NAME = "__agentrl_tool__"
+"""Attribute of a function that is a tool under another name than its own."""
 _ARGUMENT = re.compile(r"^(\w+)(?: *\([^)]*\))?: *(.*)$")
 
 
@@ -60,7 +62,11 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
         PluginError: an annotation has no JSON type, or a model cannot fill the parameter list.
     """
     inner = innermost(function)
-    name = getattr(function, "__name__", None) or getattr(inner, "__name__", type(inner).__name__)
+    name = (
+        getattr(function, TOOL_NAME, None)
+        or getattr(function, "__name__", None)
+        or getattr(inner, "__name__", type(inner).__name__)
+    )
     summary, described = _read_docstring(inspect.getdoc(inner) or "")
     try:
         hints = hints_of(function)

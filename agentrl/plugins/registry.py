@@ -68,6 +68,8 @@ IMPORT_ERRORS = (
 )
 """Errors that a plug-in's code may raise while it is imported, or when one of its instances is built."""
 _registry: dict[Kind, dict[str, Any]] = {kind: {} for kind in KINDS}
+_loading: list[Path] = []
+"""Plug-in files that are being imported right now, the innermost last."""
 
 T = TypeVar("T")
 
@@ -150,12 +152,35 @@ def load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     import_hook.install()
+    _loading.append(path)
     try:
         spec.loader.exec_module(module)
     except IMPORT_ERRORS as error:
         del sys.modules[name]
         raise PluginError(f"plug-in file {path} cannot be imported: {_reason(error)}") from error
+    finally:
+        _loading.pop()
     return module
+
+
+def file_being_imported() -> Path | None:
+    """The plug-in file whose import this call is part of."""
+    return _loading[-1] if _loading else None
+
+
+def registered_name(kind: Kind, plugin: Any) -> str | None:
+    """The name under which a class or function is registered."""
+    return next((name for name, known in _registry[kind].items() if known is plugin), None)
+
+
+def registered_in(module: str) -> list[str]:
+    """Labels of what a module registered, such as `tool 'weather'`."""
+    return [
+        f"{_LABELS[kind]} '{name}'"
+        for kind in KINDS
+        for name, plugin in _registry[kind].items()
+        if getattr(plugin, "__module__", None) == module
+    ]
 
 
 def load_registrations(names: Iterable[str]) -> None:
@@ -250,8 +275,10 @@ def _kind_of(plugin: Any, name: str) -> Kind:
 
 
 def _identity(plugin: Any) -> tuple[Any, Any]:
-    """A key that is equal for the same class imported twice (a reloaded module)."""
-    return getattr(plugin, "__module__", None), getattr(plugin, "__qualname__", id(plugin))
+    """A key that is equal for the same class imported twice: a reloaded module, or a script that is a plug-in file too."""
+    module = getattr(plugin, "__module__", None)
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return (Path(file).resolve() if file else module), getattr(plugin, "__qualname__", id(plugin))
 
 
 def _import(module: str, name: str) -> ModuleType:

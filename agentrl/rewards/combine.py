@@ -11,7 +11,7 @@ on the trajectory's last one; with `level: trajectory` the whole reward is place
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from agentrl.config.root import CombineConfig
 from agentrl.errors import RewardError
 from agentrl.interfaces import RewardResult
+from agentrl.types import TrajectoryFacts
 
 Placed = list[tuple[int, float]]
 """Response tokens and the rewards placed on them."""
@@ -38,7 +39,7 @@ class Combined:
 
 def combine(
     result: RewardResult,
-    fields: Mapping[str, Any],
+    facts: TrajectoryFacts,
     response_mask: Sequence[int],
     weights: CombineConfig,
 ) -> Combined:
@@ -46,8 +47,7 @@ def combine(
 
     Args:
         result: result of the score function.
-        fields: `turn_scores` and `tool_rewards`, and the turn of each (`turn_score_turns`, `tool_reward_turns`,
-            counted from 0).
+        facts: its turn scores and tool rewards, and the turn of each.
         response_mask: 1 for each response token that the policy sampled, else 0.
         weights: `reward_model.combine`.
 
@@ -56,8 +56,7 @@ def combine(
     """
     if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
         return Combined(result.score, result.extra, [])
-    turn_scores = [float(score) for score in fields.get("turn_scores", ())]
-    tool_rewards = [float(reward) for reward in fields.get("tool_rewards", ())]
+    turn_scores, tool_rewards = facts.turn_scores, facts.tool_rewards
     parts = {"outcome_score": result.score, "turn_score": sum(turn_scores), "tool_reward": sum(tool_rewards)}
     weighed = zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True)
     score = sum(weight * part for weight, part in weighed if weight)
@@ -68,8 +67,8 @@ def combine(
     placed: Placed = []
     if weights.level == "turn":
         ends = turn_ends(response_mask)
-        placed += _place(turn_scores, fields.get("turn_score_turns"), weights.turn, ends, "turn_scores")
-        placed += _place(tool_rewards, fields.get("tool_reward_turns"), weights.tool, ends, "tool_rewards")
+        placed += _place(turn_scores, facts.turn_score_turns, weights.turn, ends, "turn_scores")
+        placed += _place(tool_rewards, facts.tool_reward_turns, weights.tool, ends, "tool_rewards")
     return Combined(score, {**result.extra, **parts}, placed)
 
 

@@ -28,11 +28,11 @@ COLUMNS: dict[str, Callable[[RolloutRow], Any]] = {
     "num_turns": lambda row: row.num_turns,
     "stop_reason": lambda row: row.stop_reason.value,
     "score": lambda row: row.score,
-    "messages": lambda row: row.messages,
+    "messages": lambda row: row.facts.messages,
     "reward_extra_info": lambda row: row.reward_extra,
-    "num_tool_calls": lambda row: int(row.metrics.get("num_tool_calls", 0)),
+    "num_tool_calls": lambda row: row.num_tool_calls,
     "metrics": lambda row: row.metrics,
-    "extra_fields": lambda row: row.extra,
+    "extra_fields": lambda row: {k: v for k, v in row.facts.as_fields().items() if k != "messages"},
 }
 SAMPLE_COLUMNS: dict[str, Callable[[Sample], Any]] = {
     "data_source": lambda sample: sample.data_source,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from agentrl.errors import TokenStreamError
 from agentrl.trajectory import NO_VERSION
-from agentrl.types import AgentLoopOutput, JsonDict, Message, Sample, StopReason
+from agentrl.types import AgentLoopOutput, Sample, StopReason, TrajectoryFacts
 
 IntArray = npt.NDArray[np.int32]
 MaskArray = npt.NDArray[np.int8]
@@ -124,9 +124,13 @@ class RolloutRow:
     """Why it was repeated (`rollout.refill`), one entry per earlier try."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    messages: list[Message] = field(default_factory=list)
-    extra: JsonDict = field(default_factory=dict)
-    """Other fields that the loop reported."""
+    facts: TrajectoryFacts = field(default_factory=TrajectoryFacts)
+    """What the loop reported."""
+
+    @property
+    def num_tool_calls(self) -> int:
+        """The number in the loop's metrics, else the one in its facts."""
+        return int(self.metrics.get("num_tool_calls", self.facts.num_tool_calls))
 
     @property
     def is_left_out(self) -> bool:

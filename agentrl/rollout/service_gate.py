@@ -100,6 +100,9 @@ class ServiceGate:
             cause: what happened.
         """
         state = self._services.setdefault(service, _Service(service, self._backoff_s))
+        # A call that began at 10 s and fails at 70 s does not count if another one was answered at 65 s: the service is
+        # up, and only that call is lost. Three calls that hang from 10 s on, without any answer since, are an outage if
+        # `failures` is 3.
         if started < state.alive_at:  # it answered another call since: this one was unlucky, the service is up
             return
         now = time.monotonic()
@@ -109,6 +112,8 @@ class ServiceGate:
             if self._limit and state.failures >= self._limit:
                 logger.warning("%s is down: %d failures in a row, the last: %s", service, state.failures, cause)
                 state.down_since, state.try_at = now, now + state.backoff_s
+        # While it is down, only the trajectory that tries it counts, not those that were under way when it went down
+        # and fail one after the other: with a backoff of 1 s they would have doubled it to 30 s in no time.
         elif state.tried_by is not None and started >= state.tried_since:
             state.backoff_s = min(2 * state.backoff_s, MAX_BACKOFF_S)
             state.tried_by, state.try_at = None, now + state.backoff_s
@@ -131,6 +136,7 @@ class ServiceGate:
             ends = (state.down_since or now) + longest
             if now >= ends:
                 raise ServiceDownError(f"not started, {state.name} is down: {state.cause}")
+            # Nobody tries: wake up when the next try is due. Somebody does: `_notify` wakes us with its outcome.
             due = min(ends, state.try_at) if state.tried_by is None else ends
             try:
                 async with asyncio.timeout(due - now):
@@ -171,6 +177,9 @@ class ServiceGate:
         return None
 
     def _notify(self) -> None:
-        """Wake all waiting trajectories."""
+        """Wake all waiting trajectories.
+
+        Each waits for the event that it saw: a set one is left to them, and whoever waits from now on gets a new one.
+        """
         self._changed.set()
         self._changed = asyncio.Event()

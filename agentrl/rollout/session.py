@@ -154,7 +154,10 @@ class Request:
 
     @classmethod
     def of(cls, prompt_ids: list[int], sampled: list[int] | None = None) -> Request:
-        """A request that is about to be sent; `sampled` is filled in once it is answered."""
+        """A request that is about to be sent; `sampled` is filled in once it is answered.
+
+        Made before the engine is asked: a loop may change its list while it waits, and what counts is what was sent.
+        """
         owner = _owner(prompt_ids)
         return cls(owner, len(prompt_ids), [] if owner else list(prompt_ids), sampled or [])
 
@@ -164,16 +167,20 @@ class Request:
         Contexts of one trajectory share their prefix by construction, so only the sampled ids are compared: 50 ids
         instead of 20,000 in a long conversation.
         """
+        # Asked [1, 2, 3], sampled [4, 5]: the next request must begin with [1, 2, 3, 4, 5]. So does [1, 2, 3, 4, 5, 6],
+        # with an observation of one token. [1, 2, 3, 4, 9, 6] does not: the turn was decoded and encoded again.
         if prompt_ids[self.length : self.length + len(self.sampled)] != self.sampled:
             return False
         if self.owner is None:
             return prompt_ids[: self.length] == self.ids
+        # The first three ids are known to be the same where both requests are unchanged contexts of one trajectory,
+        # which only grows at its end: a context of 30,000 ids is not compared again at each of 20 turns.
         return self.owner is _owner(prompt_ids) or prompt_ids[: self.length] == self.owner.context_ids[: self.length]
 
 
 def _own(sample: Sample) -> Sample:
     """The row with copies of the parts that plug-ins get: trajectories of a group share the row but no state."""
-    names = ("reward_model", "tools_kwargs", "interaction_kwargs", "extra_info")
+    names = ("prompt", "reward_model", "tools_kwargs", "interaction_kwargs", "tool_config", "extra_info")
     parts = copy.deepcopy({name: getattr(sample, name) for name in names})
     return replace(sample, **parts)
 

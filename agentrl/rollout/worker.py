@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,25 +18,24 @@ from agentrl.config.rollout import RolloutConfig
 from agentrl.errors import (
     EngineTimeout,
     InfrastructureError,
-    PluginError,
     RewardError,
     ServiceDownError,
     TokenStreamError,
     UserInputError,
-    suggest,
 )
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
 from agentrl.rollout.gc_pause import seldom_collected
 from agentrl.rollout.guarded_call import guarded_call
+from agentrl.rollout.loop_output import check_length, finite_score, loop_output, read_facts
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.service_gate import ServiceGate, score_service
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
 from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.trained_tokens import sampled_turns
-from agentrl.types import AgentLoopOutput, JsonDict, StopReason
+from agentrl.types import AgentLoopOutput, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -179,20 +176,10 @@ class AgentLoopWorker:
             kwargs = {key: value for key, value in sample.interaction_kwargs.items() if key != "name"}
             await session.interaction.start_interaction(**kwargs)
         params = sampling_params(self._setup.config, validate=session.step.validate)
-        fields = {
-            "messages": [dict(message) for message in sample.prompt],
-            "data_source": sample.data_source,
-            "reward_model": sample.reward_model,
-            "extra_info": sample.extra_info,
-            "tools_kwargs": sample.tools_kwargs,
-            "interaction_kwargs": sample.interaction_kwargs,
-            "index": sample.index,
-        }
         return await guarded_call(
             f"agent loop '{self._setup.loop_of(sample).name}'",
             loop.run,
-            (params,),
-            fields,
+            (params, sample),
             timeout_s=None,  # the trajectory's deadline, which also covers its tools and its score, cancels it
             expect=loop_output,
             wrap=False,
@@ -200,19 +187,18 @@ class AgentLoopWorker:
 
     async def _finish(self, session: Session, output: AgentLoopOutput) -> RolloutRow:
         """Check, score and pack the loop's output."""
-        _check_length(output, self._setup.loop_of(session.job.sample).name, self._setup.limits.response_length)
-        fields = dict(output.extra_fields)
+        loop = self._setup.loop_of(session.job.sample).name
+        check_length(output, loop, self._setup.limits.response_length)
         row = RolloutRow(
             row=session.job.row,
             tokens=TokenArrays.of(output),
             stop_reason=output.stop_reason,
             num_turns=output.num_turns,
             metrics={"generate_sequences": session.generate_s, "tool_calls": 0.0, **output.metrics},
-            messages=fields.pop("messages", []),
-            extra=fields,
+            facts=read_facts(output, loop),
         )
         if output.stop_reason.is_failure:
-            row.error = str(fields.get("error") or output.stop_reason.value)
+            row.error = row.facts.error or output.stop_reason.value
         elif not row.tokens.mask.any():
             row.error = "the engine sampled no token"
         elif not self._keep_trainable(session, row):
@@ -222,7 +208,7 @@ class AgentLoopWorker:
             result = await self._score(session, output, row)
             row.metrics["compute_score"] = time.perf_counter() - started
             weights = self._setup.config.reward_model.combine
-            whole = combine(result, row.extra, output.response_mask, weights)
+            whole = combine(result, row.facts, output.response_mask, weights)
             row.score, row.reward_extra, row.placed = whole.score, whole.extra, whole.placed
         return row
 
@@ -239,17 +225,11 @@ class AgentLoopWorker:
 
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:
-            return RewardResult(_finite(output.reward_score))
+            return RewardResult(finite_score(output.reward_score))
         if self._setup.config.reward_model.combine.outcome == 0:
             return RewardResult(0.0)
         sample = session.job.sample
-        known: JsonDict = {
-            "num_turns": row.num_turns,
-            "turn_scores": row.extra.get("turn_scores", []),
-            "tool_rewards": row.extra.get("tool_rewards", []),
-            "num_tool_calls": int(row.metrics.get("num_tool_calls", 0)),
-            "messages": row.messages,
-        }
+        known = {**row.facts.as_fields(), "num_turns": row.num_turns, "num_tool_calls": row.num_tool_calls}
         service, began = score_service(sample.data_source), time.monotonic()
         try:
             result = await self._setup.rewards.score(
@@ -257,7 +237,7 @@ class AgentLoopWorker:
                     data_source=sample.data_source,
                     solution_str=self._assistant_text(output),
                     ground_truth=sample.ground_truth,
-                    extra_info={**sample.extra_info, **row.extra, **known},
+                    extra_info={**sample.extra_info, **known},
                 )
             )
         except InfrastructureError as error:
@@ -285,38 +265,6 @@ def make_gate(rollout: RolloutConfig) -> ServiceGate:
     outage = rollout.outage
     engine_wait_s = outage.wait_s if rollout.server.addresses else 0.0
     return ServiceGate(outage.failures, outage.backoff_s, outage.wait_s, engine_wait_s)
-
-
-def loop_output(what: str, result: Any) -> AgentLoopOutput:
-    """The `expect` of a loop's `run`, which may give its stop reason as text.
-
-    Raises:
-        PluginError: the result is something else, or its stop reason does not exist.
-    """
-    if not isinstance(result, AgentLoopOutput):
-        raise PluginError(f"{what} {result!r:.200}, wanted an AgentLoopOutput")
-    reasons = [reason.value for reason in StopReason]
-    if result.stop_reason not in reasons:
-        raise PluginError(f"{what} stop_reason {result.stop_reason!r}.{suggest(str(result.stop_reason), reasons)}")
-    return replace(result, stop_reason=StopReason(result.stop_reason))
-
-
-def _check_length(output: AgentLoopOutput, loop: str, response_length: int) -> None:
-    if len(output.response_ids) > response_length:
-        raise PluginError(
-            f"agent loop '{loop}': its response has {len(output.response_ids)} tokens, but data.max_response_length is "
-            f"{response_length}"
-        )
-
-
-def _finite(score: Any) -> float:
-    try:
-        number = float(score)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise RewardError(f"the agent loop returned reward_score {score!r}, wanted a finite number")
-    return number
 
 
 def _left_out(job: Job, session: Session | None, reason: StopReason, error: BaseException) -> RolloutRow:

@@ -24,7 +24,16 @@ from agentrl.plugins import InteractionSpec, LoopSpec, ToolSpec
 from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.testing.models import byte_tokenizer
-from agentrl.types import AgentLoopOutput, InteractionResponse, JsonDict, Message, StopReason, ToolCall, ToolResponse
+from agentrl.types import (
+    AgentLoopOutput,
+    InteractionResponse,
+    JsonDict,
+    Message,
+    Sample,
+    StopReason,
+    ToolCall,
+    ToolResponse,
+)
 
 NEEDED_FIELDS = ("messages", "turn_scores", "tool_rewards", "num_tool_calls")
 NEEDED_METRICS = ("generate_sequences", "tool_calls", "num_tool_calls", "num_tool_errors")
@@ -85,12 +94,15 @@ class LoopCase:
         renderer = ChatRenderer(byte_tokenizer())
         return [*renderer.encode_text(self.final_answer), *renderer.turn_end_ids[-1:]]
 
+    def sample(self) -> Sample:
+        """The row."""
+        return Sample.of_row_fields({"messages": [{"role": "user", "content": "What is 6 * 7?"}], **self.row_fields})
+
     async def play(self, *replies: Any) -> AgentLoopOutput:
         """Run the loop over scripted replies."""
         engine = ScriptedReplies(list(replies))
         context = make_context(ChatRenderer(byte_tokenizer()), engine, tool_parser=HermesToolParser())
-        messages = [{"role": "user", "content": "What is 6 * 7?"}]
-        output = await self.spec.build(context).run({"temperature": 1.0}, messages=messages, **self.row_fields)
+        output = await self.spec.build(context).run({"temperature": 1.0}, self.sample())
         assert output.prompt_ids == engine.requests[0][0], "`prompt_ids` must be the ids of the first request"
         check_output(output)
         return output
@@ -315,7 +327,7 @@ async def _engine_failure(case: LoopCase) -> None:
 
     context = make_context(ChatRenderer(byte_tokenizer()), down, tool_parser=HermesToolParser())
     try:
-        await case.spec.build(context).run({}, messages=[{"role": "user", "content": "?"}], **case.row_fields)
+        await case.spec.build(context).run({}, case.sample())
     except EngineUnavailable:
         return
     raise AssertionError("the loop hid a failure of the engine: it must not catch EngineError")

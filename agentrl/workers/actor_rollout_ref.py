@@ -1,7 +1,4 @@
-"""The policy and its frozen reference, one rank of each.
-
-The loss is `PolicyLoss.__call__` in `policy_loss.py`; `updates.run_update` calls it for every micro-batch.
-"""
+"""The policy and its frozen reference, one rank of each. The training step is `policy_update.update_policy`."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from agentrl.config.actor import FSDPConfig, LogProbSection
-from agentrl.config.rollout import RolloutConfig
+from agentrl.config.actor import FSDPConfig
+from agentrl.config.checks import policy_loss_problems
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
@@ -22,16 +19,15 @@ from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
-from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
+from agentrl.workers.micro_limits import log_prob_limits, update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
 from agentrl.workers.optim import learning_rate
-from agentrl.workers.policy_loss import PolicyLoss
+from agentrl.workers.policy_update import update_policy
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.token_stats import EntropyMode
-from agentrl.workers.updates import make_limits, run_update, update_limits
 
 
 class ActorRolloutRefWorker(Worker):
@@ -63,12 +59,15 @@ class ActorRolloutRefWorker(Worker):
         policy, actor = self.config.actor_rollout_ref, self.config.actor_rollout_ref.actor
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config
         net, shape = self._load(fsdp)
-        self._infer_limits = self._log_prob_limits(policy.rollout if self.role == "actor" else policy.ref, shape)
+        passes = policy.rollout if self.role == "actor" else policy.ref
+        self._infer_limits = log_prob_limits(passes, self.device, shape)
         if self.role == "ref":
             self.model = FSDPModel(net, self.device, fsdp)
             return
+        problems = list(policy_loss_problems(actor))
+        if problems:
+            raise ConfigError(problems)
         self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor")
-        self._loss = PolicyLoss(actor, longest_response(self.config))
         self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, compute_dtype(fsdp, self.device))
         self.model = FSDPModel(net, self.device, fsdp, actor.optim, actor.grad_clip)
 
@@ -97,22 +96,24 @@ class ActorRolloutRefWorker(Worker):
         Returns:
             No rows; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on every rank.
         """
-        optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
-        batch = batch.select([*ROW_COLUMNS, "loss_mask", *self._loss.columns, *optional])
         actor = self.config.actor_rollout_ref.actor
+        columns = ["old_log_probs", "advantages", *(["ref_log_prob"] if actor.use_kl_loss else [])]
+        optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
+        batch = batch.select([*ROW_COLUMNS, "loss_mask", *columns, *optional])
         rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         seed = [self.config.trainer.seed, self.updates_done] if actor.shuffle else None
         plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed)
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
         began = time.perf_counter()
-        metrics = run_update(self.model, batch, plan, self._limits, self._loss, lr, self._loss.entropy_mode)
+        scale = float(longest_response(self.config))
+        metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)),
             time.perf_counter() - began,
             self._peak,
         )
         self.updates_done += 1
-        named = {f"actor/{name}": value for name, value in metrics.items()}
+        named = {f"actor/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         if actor.use_kl_loss:
             named["actor/kl_coef"] = actor.kl_loss_coef
         return DataProto(meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
@@ -154,12 +155,6 @@ class ActorRolloutRefWorker(Worker):
         if entropy is not EntropyMode.NONE:
             tensors["entropys"] = columns[1].cpu()
         return DataProto(tensors)
-
-    def _log_prob_limits(self, section: LogProbSection | RolloutConfig, shape: RowShape) -> MicroLimits:
-        rows = None if section.log_prob_use_dynamic_bsz else section.log_prob_micro_batch_size_per_gpu
-        if rows is None and not section.log_prob_use_dynamic_bsz:
-            raise ConfigError("log_prob_use_dynamic_bsz=false needs log_prob_micro_batch_size_per_gpu beside it")
-        return make_limits(section.log_prob_max_token_len_per_gpu, rows, self.device, shape)
 
     def _load(self, fsdp: FSDPConfig) -> tuple[PolicyNet, RowShape]:
         """The model on the CPU, and the shape in which it reads rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from agentrl.algorithms import value_loss
+from agentrl.algorithms import aggregate_loss, value_loss
 from agentrl.config.actor import BackboneConfig
 from agentrl.config.root import CriticConfig, RunConfig
 from agentrl.data_proto import DataProto
@@ -12,13 +12,14 @@ from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
 from agentrl.workers.loading import DTYPES, load_backbone
-from agentrl.workers.micro_batches import ROW_COLUMNS, MicroBatch, RowLayout
-from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
+from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
+from agentrl.workers.micro_limits import update_limits
+from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan, mini_batches
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import ValueNet, row_shape
-from agentrl.workers.updates import LossContext, run_update, update_limits
+from agentrl.workers.update_report import UpdateReport
 
 
 class CriticWorker(Worker):
@@ -86,9 +87,9 @@ class CriticWorker(Worker):
         epochs = self.section.ppo_epochs or policy.actor.ppo_epochs
         plan = MiniBatchPlan(batch, prompts * policy.rollout.n, epochs, None)
         lr = learning_rate(self.section.optim, self.updates_done, self.total_steps)
-        metrics = run_update(self.model, batch, plan, self._limits, self._loss, lr)
+        metrics = self._update(batch, plan, lr)
         self.updates_done += 1
-        named = {f"critic/{name}": value for name, value in metrics.items()}
+        named = {f"critic/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})
 
     @register(Dispatch.ONE_TO_ALL)
@@ -101,24 +102,27 @@ class CriticWorker(Worker):
         """Resume from what `save_checkpoint` wrote, with any number of ranks."""
         self.updates_done = load_shards(folder, self.model)
 
-    def _loss(self, context: LossContext, micro: MicroBatch, outputs: torch.Tensor) -> torch.Tensor:
-        """This micro-batch's share of the mini-batch's value loss."""
-        values = micro.spread(outputs)
-        loss, clipped = value_loss(
-            values,
-            micro.column(context.batch, "returns"),
-            micro.column(context.batch, "values"),
-            micro.mask,
-            cliprange=self.section.cliprange_value,
-            loss_agg_mode=self.section.loss_agg_mode,
-            scale=float(longest_response(self.config)),
-            num_tokens=context.num_tokens,
-            num_sequences=context.num_sequences,
-        )
-        context.metrics.add("vf_loss", loss)
-        context.metrics.add("vf_clipfrac", clipped)
-        context.metrics.add("vpred_mean", values.detach().sum() / context.num_tokens)
-        return loss
+    def _update(self, batch: DataProto, plan: MiniBatchPlan, lr: float) -> dict[str, float]:
+        """One optimizer step per mini-batch and epoch, as `policy_update.update_policy` takes them."""
+        batch = batch.to(self.model.device)
+        scale, report = float(longest_response(self.config)), UpdateReport()
+        for micros, share in mini_batches(RowLayout(batch, "loss_mask"), plan, self._limits, scale):
+            for micro, values_K in self.model.passes(micros):
+                values, mask = micro.spread(values_K), micro.mask
+                loss, clipped = value_loss(
+                    values,
+                    micro.column(batch, "returns"),
+                    micro.column(batch, "values"),
+                    mask,
+                    cliprange=self.section.cliprange_value,
+                    loss_agg_mode=self.section.loss_agg_mode,
+                    **share,
+                )
+                mean = aggregate_loss(values.detach(), mask, "token-mean", **share)
+                report.add({"vf_loss": loss, "vf_clipfrac": clipped, "vpred_mean": mean})
+                torch.autograd.backward(loss)
+            report.add_step(self.model.step(lr))
+        return report.metrics()
 
     def _model_config(self) -> BackboneConfig:
         own = self.section.model

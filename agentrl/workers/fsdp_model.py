@@ -6,7 +6,7 @@ The policy, the reference and the critic are all this class around another `Toke
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,6 @@ from agentrl.workers.optim import AdamW
 from agentrl.workers.token_nets import TokenNet
 
 logger = logging.getLogger(__name__)
-
-LossFn = Callable[[MicroBatch, Any], torch.Tensor]
-"""(micro-batch, what the net returned) -> this micro-batch's share of the loss of the whole mini-batch of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +74,33 @@ class FSDPModel:
     @torch.no_grad()
     def infer(self, micros: MicroBatches, *args: Any) -> Iterator[tuple[MicroBatch, Any]]:
         """Run the net on each micro-batch without a gradient. `args` are passed to every forward pass."""
-        passes, spare = self._passes(micros)
-        for micro in passes:
+        spare = self._placeholders(micros)
+        for micro in micros.batches:
             yield micro, self.net(micro, *args)
         for micro in spare:
             self.net(micro, *args)
         _reshard(self.net)
 
-    def update(self, micros: MicroBatches, loss_fn: LossFn, lr: float, *args: Any) -> StepReport:
-        """One optimizer step over the micro-batches of all ranks; the gradient is the sum over all of them.
+    def passes(self, micros: MicroBatches, *args: Any) -> Iterator[tuple[MicroBatch, Any]]:
+        """Run the net on each micro-batch with a gradient: call `backward` on each loss before the next one is taken.
+
+        Gradients are summed over all micro-batches of all ranks, so the losses must add up to the mini-batch's loss.
+        `step` then applies them.
 
         Args:
-            micros: this rank's part; may be empty.
-            loss_fn: the parts of all micro-batches and ranks must add up to the loss.
-            lr: learning rate of this step.
+            micros: this rank's part of a mini-batch; may be empty.
             *args: passed to every forward pass.
         """
+        spare = self._placeholders(micros)
+        for micro in micros.batches:
+            yield micro, self.net(micro, *args)
+        for micro in spare:
+            torch.autograd.backward(_first_tensor(self.net(micro, *args)).sum() * 0.0)
+
+    def step(self, lr: float) -> StepReport:
+        """Clip and apply the gradients of all ranks, unless they are not finite, and forget them."""
         if self.optimizer is None:
             raise RuntimeError("a frozen model cannot be updated")
-        passes, spare = self._passes(micros)
-        for micro in passes:
-            torch.autograd.backward(loss_fn(micro, self.net(micro, *args)))
-        for micro in spare:
-            # Collectives run in every forward and backward pass, so all ranks need the same number of them.
-            torch.autograd.backward(_first_tensor(self.net(micro, *args)).sum() * 0.0)
         if self._state_on_host:
             self.optimizer.move_state(self.device)
         norm, taken = self.optimizer.step(lr)
@@ -135,11 +135,15 @@ class FSDPModel:
                 full[name] = whole.detach().to(device="cpu", dtype=cast_to).contiguous()
         return full
 
-    def _passes(self, micros: MicroBatches) -> tuple[list[MicroBatch], list[MicroBatch]]:
-        """This rank's micro-batches, and as many placeholders as the busiest rank has micro-batches more."""
+    def _placeholders(self, micros: MicroBatches) -> list[MicroBatch]:
+        """As many passes of nothing as the busiest rank has micro-batches more.
+
+        FSDP gathers parameters in every forward pass and reduces gradients in every backward pass, and all ranks must
+        take part: with 3 and 5 micro-batches, the first rank runs 2 placeholders. Asked before the first pass: while
+        one rank asked and another still ran a pass, each would wait for the other.
+        """
         own = len(micros.batches)
-        most = int(max_over_ranks([float(own)])[0])
-        return micros.batches, [micros.placeholder(self.device)] * (most - own)
+        return [micros.placeholder(self.device)] * (int(max_over_ranks([float(own)])[0]) - own)
 
 
 def _shard(net: TokenNet, device: torch.device, config: FSDPConfig) -> None:

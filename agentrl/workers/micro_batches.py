@@ -87,6 +87,10 @@ class MicroBatch:
         """This micro-batch's part (b, R) of a response-shaped column."""
         return batch.batch[key][self.rows, : self.mask.shape[1]]
 
+    def optional_column(self, batch: DataProto, key: str) -> torch.Tensor | None:
+        """As `column`; None where the batch has no such column."""
+        return self.column(batch, key) if key in batch.batch else None
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatches:

@@ -1,13 +1,28 @@
-"""Which rows belong to which optimizer step, the same for any number of ranks."""
+"""Which rows belong to which optimizer step, the same for any number of ranks.
+
+Six rows in mini-batches of two, on two ranks; a balanced partition gave rank 0 the rows 0, 3 and 4::
+
+    row in the batch of all ranks      0 1 2 3 4 5
+    mini-batch (row * 3 // 6)          0 0 1 1 2 2
+    rank 0 has its rows 0 1 2 there    0     1 2        so `epoch` is [[0], [1], [2]]
+    rank 1                               0 1     2      so `epoch` is [[0], [1], [2]]
+
+One rank would have taken the same three steps on the same rows: [[0, 1], [2, 3], [4, 5]].
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
+import torch.distributed as dist
 
+from agentrl.algorithms import LossShare
 from agentrl.data_proto import DataProto
-from agentrl.workers.collectives import gather_objects
+from agentrl.workers.collectives import gather_objects, sum_over_ranks
+from agentrl.workers.micro_batch_plan import MicroLimits
+from agentrl.workers.micro_batches import MicroBatches, RowLayout
 
 ROW_ID = "row_id"
 """Optional column: the row's number in the batch of all ranks. Needed if ranks get rows that are not consecutive
@@ -44,10 +59,30 @@ class MiniBatchPlan:
         return [np.flatnonzero(owner == index).tolist() for index in range(self.num_batches)]
 
 
+def mini_batches(
+    layout: RowLayout, plan: MiniBatchPlan, limits: MicroLimits, scale: float
+) -> Iterator[tuple[MicroBatches, LossShare]]:
+    """Every mini-batch of every epoch that has a trained token on some rank. A collective call.
+
+    Args:
+        layout: this rank's rows.
+        plan: which of them belong to which mini-batch.
+        limits: how large a micro-batch may be.
+        scale: divisor of `seq-mean-token-sum-norm`.
+
+    Yields:
+        This rank's part (it may be empty), and what its losses must know about the mini-batch of all ranks.
+    """
+    tokens, sequences = layout.mask.sum(1), layout.mask.any(1)
+    for rows in (rows for epoch in range(plan.epochs) for rows in plan.epoch(epoch)):
+        num_tokens, num_sequences = sum_over_ranks([float(tokens[rows].sum()), float(sequences[rows].sum())])
+        if num_tokens:
+            share = LossShare(num_tokens=num_tokens, num_sequences=num_sequences, scale=scale)
+            yield layout.micro_batches(rows, limits), share
+
+
 def _row_ids(batch: DataProto, counts: list[int]) -> np.ndarray:
     if ROW_ID in batch.batch:
         return np.asarray(batch.batch[ROW_ID].cpu().numpy(), dtype=np.int64)
-    import torch.distributed as dist
-
     first = sum(counts[: dist.get_rank()])
     return np.arange(first, first + len(batch), dtype=np.int64)

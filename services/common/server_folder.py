@@ -26,10 +26,8 @@ def server_folder(service: str) -> Iterator[Path]:
         _remove_if_left(old)
     home = parent / f"{prefix}{secrets.token_hex(8)}"
     try:
-        home.mkdir(0o700)
-        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = _make_locked(home)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             yield home
         finally:
             os.close(lock)
@@ -39,6 +37,17 @@ def server_folder(service: str) -> Iterator[Path]:
         except BaseException:  # a signal: it comes once
             remove_folder(home)
             raise
+
+
+def _make_locked(home: Path) -> int:
+    """Make a folder and lock it; returns the lock's descriptor."""
+    while True:
+        home.mkdir(0o700)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if home.exists():
+            return lock
+        os.close(lock)  # before the lock, another server that starts now took the folder for left behind
 
 
 def _remove_if_left(folder: Path) -> None:

@@ -102,7 +102,6 @@ class Isolation:
             "inside": self.layout.inside,
             "shown": self.layout.shown,
             "own_users": self.own_users,
-            "terminals": self.level == "bubblewrap",
             "shm_bytes": SHM_MB * MIB,
             "tmp_bytes": self.layout.tmp_mb * MIB,
             "seccomp": None if self.seccomp_file is None else self.seccomp_file.read_bytes(),

@@ -140,6 +140,6 @@ def _try(isolation: Isolation, folder: Path, uid: int | None, launcher: Launcher
     os.close(launcher.stdout)
     if code == 0:
         return None
-    text = errors.decode(errors="replace").strip().splitlines()
+    text = [line for line in errors.decode(errors="replace").strip().splitlines() if "dmesg(1)" not in line]
     reason = text[-1] if text else f"a trial ended with code {code}"
     return f"{isolation.layout.python} does not run in it: {reason}"

@@ -16,7 +16,7 @@ from agentrl.services.sandbox.filesystem_layout import FilesystemLayout, parents
 from agentrl.services.sandbox.run_limits import MIB
 
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 SHM_MB = 64
 
 
@@ -72,7 +72,9 @@ def mount_script(
         lines += [f": > dev/{name}", f"mount --bind /dev/{name} dev/{name}"]
     lines += [
         *("ln -s /proc/self/fd dev/fd", "ln -s fd/0 dev/stdin", "ln -s fd/1 dev/stdout", "ln -s fd/2 dev/stderr"),
-        "mkdir dev/shm",
+        "mkdir dev/shm dev/pts",
+        "ln -s pts/ptmx dev/ptmx",
+        "mount -t devpts -o nosuid,noexec,newinstance,ptmxmode=0666,mode=620 none dev/pts",
         f"mount -t tmpfs -o mode=1777,size={SHM_MB}m none dev/shm",
         f"mount -t tmpfs -o mode=1777,size={layout.tmp_mb}m none tmp",
     ]
@@ -87,7 +89,7 @@ def mount_script(
         "cd /",
         "umount -l old",
         "rmdir old",
-        "mount -o remount,ro /",
+        "mount -o remount,bind,ro /",  # else the owner is named again, whom a user namespace does not know
         "unset OLDPWD",
         f"exec {spare}>&2 2>/dev/null",  # the shell itself would say how the program ended
         f'(exec "$@" 2>&{spare} {spare}>&-)',

@@ -15,7 +15,7 @@ from typing import Any
 from agentrl.services.common.server_folder import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
 from agentrl.services.sandbox.launcher_process import LauncherProcess, encode_message
-from agentrl.services.sandbox.process_tree import descendants, kill_tree, signal_quietly
+from agentrl.services.sandbox.process_tree import descendants, kill_tree, signal_quietly, threads_of
 from agentrl.services.sandbox.standard_streams import InputWriter, OutputReader
 
 START_S = 20.0
@@ -121,6 +121,10 @@ class Sandbox:
         Raises:
             SandboxFault: it cannot start.
         """
+        if self.owner is None and not self.isolation.has_own_root:
+            # The kernel counts every thread of the user, and this one is the server's, who has others.
+            limits = job["limits"]
+            job = {**job, "limits": {**limits, "RLIMIT_NPROC": limits["RLIMIT_NPROC"] + threads_of(os.geteuid())}}
         await self.send({"uid": self.owner, "folder": self.isolation.folder_inside(self.folder), **job})
         await self._expect(b"S")
         self.began_at = time.monotonic()

@@ -233,7 +233,7 @@ async def test_a_slow_engine_is_a_timeout(player: Player) -> None:
 
 
 async def test_more_tokens_than_asked_for_are_refused(player: Player) -> None:
-    with pytest.raises(EngineError, match="but only 3 were left"):
+    with pytest.raises(EngineError, match="only 3 were left"):
         await player.play([sampled([1, 2, 3, 4])], limits=limits(response_length=3))
 
 

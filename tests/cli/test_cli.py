@@ -135,7 +135,7 @@ def test_serve_engine_hands_its_arguments_on(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "--max-running-requests" in result.stdout
     assert runner.invoke(app, ["serve", "engine", "--port", "1"]).exit_code == 2
-    missing = agentrl("serve", "engine", "--model", str(tmp_path / "nowhere"), "--port", "1")
+    missing = agentrl("serve", "engine", "--model", str(tmp_path / "nowhere"), "--port", "0")
     assert missing.returncode == 2
     assert "nowhere" in missing.stderr
     assert "Traceback" not in missing.stderr

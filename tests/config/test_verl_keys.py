@@ -188,7 +188,6 @@ def test_renamed_keys(override: str, key: str, expected: object) -> None:
         "critic.model.lora_rank=8",
         "critic.model.fsdp_config.fsdp_size=2",
         "actor_rollout_ref.model.enable_activation_offloading=True",
-        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.1",
         "actor_rollout_ref.rollout.trace.backend=mlflow",
         "algorithm.filter_groups.metric=acc",
         "actor_rollout_ref.ref.model.path=other",
@@ -212,3 +211,43 @@ def test_every_known_key_is_no_key_of_agentrl_and_renames_lead_to_one() -> None:
 def test_a_renamed_key_of_a_wildcard() -> None:
     tree = {"critic": {"fsdp_config": {"dtype": "bfloat16"}}}
     assert translate(tree, RunConfig)[0] == {"critic": {"fsdp_config": {"compute_dtype": "bfloat16"}}}
+
+
+LOSS = "actor_rollout_ref.actor.policy_loss"
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "policy_loss: {loss_mode: clip_cov, clip_cov_ratio: 0.1, kl_cov_ratio: 0.0002}",
+        "policy_loss: clip_cov\n    policy_loss_options: {clip_cov_ratio: 0.1}",
+    ],
+)
+def test_a_loss_is_a_name_or_verl_s_mapping_with_its_options(tmp_path: Path, section: str) -> None:
+    recipe = write(tmp_path, "run.yaml", f"actor_rollout_ref:\n  actor:\n    {section}\n")
+    actor = load_config(recipe, overrides(f"{LOSS}.clip_cov_lb=0.5")).actor_rollout_ref.actor
+    assert actor.policy_loss == "clip_cov"
+    assert {"clip_cov_ratio": 0.1, "clip_cov_lb": 0.5}.items() <= actor.policy_loss_options.given().items()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            [f"{LOSS}.clip_cov_ratio=0.1"],
+            f"{LOSS}_options.clip_cov_ratio: got 0.1, but policy_loss is 'vanilla', and it takes none; "
+            "clip_cov_ratio is an option of clip_cov",
+        ),
+        (
+            [f"{LOSS}=sapo", f"{LOSS}_options.ppo_kl_coef=0.5"],
+            f"{LOSS}_options.ppo_kl_coef: got 0.5, but policy_loss is 'sapo', and it takes tau_pos, tau_neg; "
+            "ppo_kl_coef is an option of kl_cov",
+        ),
+        ([f"{LOSS}=sapo", f"{LOSS}.tau_poss=2"], f"Did you mean '{LOSS}_options.tau_pos'?"),
+    ],
+)
+def test_an_option_that_the_loss_does_not_take(given: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, overrides(*given))
+    assert len(caught.value.problems) == 1
+    assert problem in caught.value.problems[0]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import needs
 from pages import blocks, run_page
 from service_process import serve
 from zygote import CLIENT
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (
     "README.md",
     "docs/quickstart.md",
+    "docs/python_api.md",
     "docs/data.md",
     "docs/warm_start.md",
     "docs/write_a_tool.md",
@@ -152,6 +154,7 @@ def addresses(page: str) -> Iterator[dict[str, str]]:
     if page != "docs/services.md":
         yield {}
         return
+    needs("curl")
     with serve("retrieval") as retrieval, serve("sandbox") as sandbox:
         yield {"http://127.0.0.1:8000": retrieval.url, "http://127.0.0.1:8080": sandbox.url}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi import Response
+from needs import SYSTEM_PATH, needs
 from sandbox_server import Sandbox
 from service_process import Service, serve
 
@@ -85,6 +86,7 @@ async def test_tests_may_stand_in_the_extra_info_of_a_row(service: Service) -> N
 
 
 async def test_another_language(service: Service) -> None:
+    needs("g++", path=SYSTEM_PATH)
     score = CodeScore(service.url)
     code = "#include <iostream>\nint main() { int n; std::cin >> n; std::cout << n * n; }"
     assert (await score(answer(code, "cpp"), SQUARES, language="cpp"))["score"] == 1.0

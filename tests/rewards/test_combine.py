@@ -12,6 +12,7 @@ from agentrl.config.root import CombineConfig, RunConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.interfaces import RewardResult
 from agentrl.rewards.combine import combine, turn_ends
+from agentrl.types import TrajectoryFacts
 
 FIELDS = {
     "turn_scores": [0.0, 1.0],
@@ -23,7 +24,7 @@ SAMPLED = [1, 1, 0, 0, 1, 0, 1, 1]
 
 
 def weigh(fields: dict[str, Any] = FIELDS, **weights: Any) -> Any:
-    return combine(RewardResult(2.0, {"why": "x"}), fields, SAMPLED, CombineConfig(**weights))
+    return combine(RewardResult(2.0, {"why": "x"}), TrajectoryFacts(**fields), SAMPLED, CombineConfig(**weights))
 
 
 def test_the_outcome_alone_is_the_default() -> None:

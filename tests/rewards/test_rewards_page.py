@@ -14,6 +14,7 @@ from agentrl.config import RunConfig
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
 from agentrl.rewards.loading import load_reward_manager
+from agentrl.types import TrajectoryFacts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 (SCORE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -68,6 +69,6 @@ def test_the_schemes(number: int, score: float, fields: dict[str, Any], placed: 
     config = RunConfig.model_validate(SETTINGS[number])
     weights = config.reward_model.combine
     mask = [1, 1, 0, 1, 1]
-    whole = combine(RewardResult(1.0 if weights.outcome else 0.0), fields, mask, weights)
+    whole = combine(RewardResult(1.0 if weights.outcome else 0.0), TrajectoryFacts(**fields), mask, weights)
     assert whole.score == pytest.approx(score)
     assert whole.placed == placed

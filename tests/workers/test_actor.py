@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from agentrl.algorithms import POLICY_LOSSES
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError, DataProtoError
 from agentrl.testing.batches import random_batch
@@ -320,6 +321,44 @@ def test_rate_follows_the_schedule_of_updates(make_config: Any, make_actor: Any)
     batch = random_batch(LENGTHS, VOCAB)
     rates = [worker.update_actor(batch).meta_info["metrics"]["actor/lr"] for _ in range(3)]
     assert rates == pytest.approx([1e-4, 0.9e-4, 0.8e-4])
+
+
+def test_options_and_clip_ratios_reach_the_formula(make_config: Any, make_actor: Any) -> None:
+    """Three updates that differ in one key each; the losses are those of `POLICY_LOSSES` with the same names."""
+    lm = AutoModelForCausalLM.from_pretrained(make_config().actor_rollout_ref.model.path)
+    batch = near_policy(lm, random_batch(LENGTHS, VOCAB))
+    columns = batch.batch
+    with torch.no_grad():
+        own = plain_log_probs(lm, batch)[0]
+    terms = (own, columns["old_log_probs"], columns["advantages"], columns["loss_mask"])
+    for name, keys, options in (
+        ("sapo", {}, {}),
+        ("sapo", {}, {"tau_pos": 3.0, "tau_neg": 0.5}),
+        ("kl_cov", {}, {"kl_cov_ratio": 0.5, "ppo_kl_coef": 7.0}),
+        ("vanilla", {"clip_ratio_low": 0.01, "clip_ratio_high": 0.5, "clip_ratio_c": 1.5}, {}),
+    ):
+        config = make_config(policy_loss=name, **keys)
+        for option, value in options.items():
+            setattr(config.actor_rollout_ref.actor.policy_loss_options, option, value)
+        metrics = make_actor(config).update_actor(batch).meta_info["metrics"]
+        loss, _ = POLICY_LOSSES[name](*terms, **keys, **options)
+        assert metrics["actor/pg_loss"] == pytest.approx(float(loss), rel=1e-4), (name, keys, options)
+        plain, _ = POLICY_LOSSES[name](*terms)
+        assert (float(plain) == pytest.approx(float(loss), rel=1e-3)) is not bool(keys or options)
+
+
+def test_an_update_reads_the_loss_mask_and_log_probs_the_response_mask(make_actor: Any) -> None:
+    batch = random_batch(LENGTHS, VOCAB)
+    narrow = batch.batch["response_mask"].clone()
+    narrow[5] = 0
+    trained, without = make_actor(), make_actor()
+    trained.update_actor(DataProto({**batch.batch, "loss_mask": narrow}))
+    rest = [row for row in range(len(LENGTHS)) if row != 5]
+    without.update_actor(batch[rest])
+    for name, value in without.model.full_weights().items():
+        torch.testing.assert_close(trained.model.full_weights()[name], value, atol=5e-6, rtol=1e-5)
+    log_probs = trained.compute_log_prob(DataProto({**batch.batch, "loss_mask": narrow})).batch["old_log_probs"]
+    assert (log_probs != 0).equal(batch.batch["response_mask"].bool())
 
 
 def test_unknown_loss_is_named_with_the_nearest(make_actor: Any) -> None:

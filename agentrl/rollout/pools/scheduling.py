@@ -94,6 +94,11 @@ class _Dispatch:
         return self._results
 
     def _hand_out(self) -> None:
+        # Each chunk is half of a worker's fair share of what is left, and goes to the worker with the most room. Of 256
+        # trajectories on two workers with 32 slots each (64 with what is prefetched), the chunks are
+        #   worker 0: ceil(256 / 4) = 64, now full        worker 1: ceil(192 / 4) = 48, then 16, now full
+        # and later, with 10 trajectories left and room for them: 3, 2, 2, 1, 1, 1. Large chunks save calls while there
+        # is work for all; small ones at the end go to whoever is done first, so nobody is left with a long tail.
         while self._queue:
             free = [PREFETCH * slots - load for slots, load in zip(self._pool.slots, self._load, strict=True)]
             worker = max(range(len(free)), key=free.__getitem__)

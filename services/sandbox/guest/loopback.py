@@ -1,4 +1,7 @@
-"""Brings up the loopback device of a new network namespace; as a program, `python -S loopback.py`, of its own."""
+"""Brings up the loopback device of a new network namespace; as a program, `python -S loopback.py`, of its own.
+
+The program also gives its machine the name that code sees.
+"""
 
 from __future__ import annotations
 
@@ -17,3 +20,4 @@ def bring_up() -> None:
 
 if __name__ == "__main__":
     bring_up()
+    _socket.sethostname("sandbox")

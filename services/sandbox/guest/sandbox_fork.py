@@ -56,6 +56,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     last = fast_exit.FastExit()
     gc.freeze()  # a collection in a fork would touch, and so copy, every object made up to here
     linux_calls.mount(None, "/", None, linux_calls.MS_REC | linux_calls.MS_PRIVATE)
+    _socket.sethostname("sandbox")
     _become_orphan(socket)
     _serve(socket, setup)
     try:
@@ -157,9 +158,8 @@ def _mount(setup: dict[str, Any], name: str) -> None:
     for part in _READ_ONLY:
         if os.path.exists(f"/proc/{part}"):
             linux_calls.bind_read_only(f"/proc/{part}", f"/proc/{part}")
-    if setup["terminals"]:
-        options = "newinstance,ptmxmode=0666,mode=620"
-        linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
+    options = "newinstance,ptmxmode=0666,mode=620"
+    linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
     for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
         linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
     for path, fd in covered:  # an interpreter below /tmp was just hidden by the new /tmp: show it again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from engine_harness import Harness
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs
 
 from agentrl.inference.embedded import native_ops
 from agentrl.inference.embedded.native_ops import NativeOps, best_ops, load_library
@@ -21,11 +23,16 @@ TORCH = TorchOps()
 
 
 @pytest.fixture(scope="module")
-def native() -> NativeOps:
-    library = load_library()
-    if library is None:
-        pytest.skip("no C compiler")
-    return NativeOps(library)
+def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeOps]:
+    if shutil.which("cc") is None:
+        needs("gcc")
+    with pytest.MonkeyPatch.context() as patch:  # the user's own cache folder may not be writable
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        load_library.cache_clear()
+        library = load_library()
+        assert library is not None
+        yield NativeOps(library)
+    load_library.cache_clear()
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = 2e-5) -> None:
@@ -49,11 +56,10 @@ def test_norm_and_swiglu(rows: int, width: int, threads: int, native: NativeOps)
     lengths=st.lists(st.integers(1, 400), min_size=1, max_size=6), scale=st.sampled_from([0.1, 1.0, 20.0]),
     threads=st.sampled_from([1, 2]),
 )  # fmt: skip
-def test_attention_and_rotation(kv: int, group: int, dim: int, lengths: list[int], scale: float, threads: int) -> None:
-    library = load_library()
-    if library is None:
-        pytest.skip("no C compiler")
-    native, heads, count = NativeOps(library), kv * group, len(lengths)
+def test_attention_and_rotation(
+    kv: int, group: int, dim: int, lengths: list[int], scale: float, threads: int, native: NativeOps
+) -> None:
+    heads, count = kv * group, len(lengths)
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(sum(lengths))
     keys, values = torch.randn(2, count + 2, kv, 400, dim, generator=generator)
@@ -85,17 +91,14 @@ def test_attention_and_rotation(kv: int, group: int, dim: int, lengths: list[int
     rows=st.integers(1, 5), vocab=st.integers(1, 700), scale=st.sampled_from([0.01, 1.0, 30.0]),
     seed=st.integers(0, 2**31), temperature=st.floats(0.05, 5),
 )  # fmt: skip
-def test_sampling(rows: int, vocab: int, scale: float, seed: int, temperature: float) -> None:
-    library = load_library()
-    if library is None:
-        pytest.skip("no C compiler")
+def test_sampling(rows: int, vocab: int, scale: float, seed: int, temperature: float, native: NativeOps) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, vocab, generator=generator) * scale
     logits[:, : vocab // 2][torch.rand(rows, vocab // 2, generator=generator) < 0.5] = -torch.inf
     u = torch.rand(rows, generator=generator)
     u[0] = 0.0 if seed % 3 == 0 else 1 - 2.0**-24 if seed % 3 == 1 else u[0]
     t, greedy = torch.full((rows,), temperature), torch.rand(rows, generator=generator) < 0.3
-    mine, wanted = NativeOps(library).sample(logits, t, greedy, u), TORCH.sample(logits, t, greedy, u)
+    mine, wanted = native.sample(logits, t, greedy, u), TORCH.sample(logits, t, greedy, u)
     log_probs = torch.log_softmax(logits.double() / t[:, None], -1)  # in float, a logit of 2000 is off by 1e-4
     close(mine[1], log_probs.gather(1, mine[0][:, None]).squeeze(1).float())
     assert torch.equal(mine[0][greedy], wanted[0][greedy])
@@ -170,7 +173,7 @@ def test_without_a_compiler_torch_does_it(
     if trouble == "no folder":
         (tmp_path / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    answers = {"no compiler": None, "broken compiler": "/bin/false", "no folder": native_ops.shutil.which("gcc")}
+    answers = {"no compiler": None, "broken compiler": "/bin/false", "no folder": "/bin/true"}
     monkeypatch.setattr(native_ops.shutil, "which", lambda _: answers[trouble])
     assert load_library() is None
     harness = Harness(tiny_model_dir)

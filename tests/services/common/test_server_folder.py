@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +67,24 @@ def test_the_next_server_removes_what_a_killed_one_left_and_nothing_else(temp: P
     alive.communicate(b"")
     assert alive.returncode == 0
     assert not used.exists()
+
+
+def test_a_server_that_starts_at_the_same_moment_takes_nothing_away(
+    temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, taken = fcntl.flock, []
+
+    def flock_too_late(lock: int, operation: int) -> None:
+        if not taken:
+            taken.extend(temp.iterdir())
+            shutil.rmtree(taken[0])
+        flock(lock, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_too_late)
+    with server_folder("search") as home:
+        assert taken == [home]
+        assert (home / "lock").exists()
+    assert list(temp.iterdir()) == []
 
 
 def test_a_folder_without_permissions_is_removed(tmp_path: Path) -> None:

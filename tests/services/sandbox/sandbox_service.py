@@ -15,9 +15,30 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from needs import SYSTEM_PATH, needs, needs_namespaces, python_of_all_users, trouble_with_namespaces
 from service_process import wait_for_url
 
 COMMAND = (sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "sandbox", "--port", "0")
+APART = ("bubblewrap", "namespaces")
+"""The levels of isolation at which code has a file system of its own."""
+SERVED = ("rlimits",) if trouble_with_namespaces() else APART
+"""The levels of the services that most tests ask: the weakest only where there is no other."""
+PROGRAMS = {"nodejs": "node", "cpp": "g++", "c": "gcc"}
+"""Programs of languages that are not called as their language is."""
+
+
+def needs_level(level: str) -> None:
+    """Skip the test where the machine does not allow the level."""
+    if level == "bubblewrap":
+        needs("bwrap")
+    if level in APART:
+        needs_namespaces()
+
+
+def needs_language(language: str) -> None:
+    """Skip the test unless the language's program is where sandboxed code sees it."""
+    if language != "python":
+        needs(PROGRAMS.get(language, language), path=SYSTEM_PATH)
 
 
 class Server:
@@ -54,10 +75,11 @@ class Server:
     @property
     def folder(self) -> Path:
         """Where the folders of its runs are."""
-        for fd in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            target = os.readlink(fd)
-            if target.endswith("/lock") and "agentrl-sandbox-" in target:
-                return Path(target).parent
+        held = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        inodes = {parts[5].split(":")[2] for parts in held if parts[4] == str(self.process.pid)}
+        for lock in Path(tempfile.gettempdir()).glob("agentrl-sandbox-*/lock"):
+            if str(lock.stat().st_ino) in inodes:
+                return lock.parent
         raise AssertionError("it has no folder")
 
     def must_be_clean(self) -> None:
@@ -84,10 +106,16 @@ def is_zygote(pid: int) -> bool:
     """One of the interpreters that fork sandboxes, which itself is in none."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        is_apart = not os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid")
+        is_apart = len(_numbers(pid)) > len(_numbers(os.getpid()))
     except (FileNotFoundError, ProcessLookupError):
         return False
     return arguments[3:4] != [] and arguments[3].endswith(b"/zygote.py") and not is_apart
+
+
+def _numbers(pid: int) -> list[str]:
+    """Of a process, one per pid namespace that it is in."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
 
 
 def process_flags() -> tuple[int, int]:
@@ -117,6 +145,8 @@ def descendants(pid: int) -> list[int]:
 @contextmanager
 def serve(*options: str, environment: dict[str, str] | None = None) -> Iterator[Server]:
     """Start the service with these options; it must end well when it is told to."""
+    if trouble_with_namespaces():
+        options += ("--python", python_of_all_users())
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([*COMMAND, *options], stderr=log, env={**os.environ, **(environment or {})})
         try:

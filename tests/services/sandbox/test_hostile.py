@@ -170,6 +170,7 @@ def test_a_child_that_becomes_a_daemon(server: Server) -> None:
     assert result["execution_time"] < 10
 
 
+@pytest.mark.usefixtures("namespaces")
 def test_the_servers_environment_and_files(server: Server) -> None:
     secret = server.folder.parent / f"agentrl-secret-{os.getpid()}"
     secret.write_text("sesame")

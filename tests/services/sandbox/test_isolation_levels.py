@@ -5,47 +5,42 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 from threading import Thread
+from typing import IO, Any
 
 import httpx
 import pytest
+from needs import python_of_all_users
 from prometheus_client import CollectorRegistry
-from sandbox_service import Server, children, descendants, process_flags, serve
+from sandbox_service import Server, children, descendants, needs_level, process_flags, serve
 
 from agentrl.cli import main
 from agentrl.errors import UserInputError
 from agentrl.services.common.server_folder import server_folder
-from agentrl.services.sandbox import cli
+from agentrl.services.sandbox import cli, process_tree
 from agentrl.services.sandbox.guest import supervisor
 from agentrl.services.sandbox.guest.supervisor import SHARED
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import SandboxOptions
-from agentrl.services.sandbox.process_tree import is_dead
+from agentrl.services.sandbox.process_tree import is_dead, threads_of
 from agentrl.services.sandbox.protocol import CommandResult, RunCode
 from agentrl.services.sandbox.seccomp import seccomp_program
 from agentrl.services.sandbox.service import open_service
-
-SYSTEM_PYTHON = "/usr/bin/python3"
-"""Other users can read it, which the interpreter of the tests may not let them."""
-
-
-def test_bubblewrap_is_there() -> None:
-    if shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is absent (apt-get install bubblewrap): the other tests used plain namespaces")
-
 
 BOMB = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
 LOCAL = """
 import socket
 listener = socket.create_server(("localhost", 0))
-print(socket.create_connection(listener.getsockname(), 1).getpeername()[0], socket.gethostbyname("sandbox"))
+print(socket.create_connection(listener.getsockname(), 1).getpeername()[0], socket.gethostbyname(socket.gethostname()))
+print(socket.gethostname())
 """
+TERMINAL = "import os, pty; print(os.listdir('/dev/pts'), os.ttyname(pty.openpty()[1]), os.path.exists('/dev/tty'))"
 DAEMON = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork() or time.sleep(60)\n  os._exit(0)"
 
 
@@ -53,11 +48,10 @@ DAEMON = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork() or tim
     ("level", "fresh"), [("bubblewrap", True), ("namespaces", False), ("namespaces", True), ("rlimits", True)]
 )
 async def test_a_weaker_level(level: str, fresh: bool) -> None:
-    if level == "bubblewrap" and shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is absent (apt-get install bubblewrap)")
+    needs_level(level)
     before, flags = set(children(os.getpid())), process_flags()
     options = SandboxOptions(
-        isolation=level, require_isolation="rlimits", fresh_interpreters=fresh, parallel=3, python=SYSTEM_PYTHON
+        isolation=level, require_isolation="rlimits", fresh_interpreters=fresh, parallel=3, python=python_of_all_users()
     )
     async with open_service(options, SandboxMetrics(CollectorRegistry())) as service:
         assert (service.isolation.level, service.isolation.forks) == (level, not fresh)
@@ -83,7 +77,8 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
             killed = await run(f"import os; os.write(2, b'x'); os.kill(os.getpid(), {number})")
             assert (killed.stderr, killed.return_code) == ("x", 128 + number)
         if level != "rlimits":
-            assert (await run(LOCAL)).stdout == "127.0.0.1 127.0.0.1\n"
+            assert (await run(LOCAL)).stdout == "127.0.0.1 127.0.0.1\nsandbox\n"
+            assert (await run(TERMINAL)).stdout == "['ptmx'] /dev/pts/0 True\n"
         assert (echo.stdout, network.return_code, daemon.return_code) == ("a\n", 1, 0)
         assert (shell.stdout, shell.stderr, shell.return_code) == ("b\n", "c\n", 0)
         assert bomb.status == "TimeLimitExceeded"
@@ -106,13 +101,33 @@ for folder in {SHARED}:
 print("made", flush=True)
 {ends}
 """
-    options = SandboxOptions(isolation="rlimits", parallel=1, python=SYSTEM_PYTHON)
+    options = SandboxOptions(isolation="rlimits", parallel=1, python=python_of_all_users())
     async with open_service(options, SandboxMetrics(CollectorRegistry())) as service:
         fields = {"code": code, "language": "python", "run_timeout": 5 if not ends else 0.5}
         result = (await service.run_code(RunCode.model_validate(fields), "client")).run_result
         assert result is not None
         assert (result.stdout, result.stderr) == ("made\n", "")
     assert [path for folder in SHARED for path in Path(folder).glob(f"{name}*")] == []
+
+
+def test_memory_counts_where_what_is_shared_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_some(path: str, **options: Any) -> IO[Any]:
+        if path.endswith("/smaps_rollup"):
+            raise PermissionError(path)
+        return open(path, **options)
+
+    monkeypatch.setattr(process_tree, "open", open_some, raising=False)
+    assert process_tree.resident_bytes([os.getpid()], 0) > 10 << 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+def test_threads_of_a_user_are_counted() -> None:
+    uid = 1_900_302
+    assert threads_of(uid) == 0
+    with subprocess.Popen(["sleep", "60"], user=uid) as process:
+        assert threads_of(uid) == 1
+        process.kill()
+    assert threads_of(uid) == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the server of root gives every run a user of its own")
@@ -157,6 +172,10 @@ def test_a_refusal_is_a_message_and_exit_code_2(
     assert "Did you mean 'bubblewrap'?" in " ".join(capsys.readouterr().err.split())
 
 
+LEAST = 6
+"""Processes of a server with a session and a run, each of two, and its zygotes."""
+
+
 def test_a_killed_server_leaves_no_processes_and_the_next_one_cleans_up() -> None:
     with serve("--parallel", "1") as server:
         server.exit_code = -signal.SIGKILL
@@ -164,14 +183,14 @@ def test_a_killed_server_leaves_no_processes_and_the_next_one_cleans_up() -> Non
         server.http.post("/sessions", json={})
         running = Thread(target=_ask_in_vain, args=(server,))
         running.start()
-        while server.health["running"] == 0:
+        deadline = time.monotonic() + 30
+        while server.health["running"] == 0 or len(descendants(server.process.pid)) < LEAST:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         below = descendants(server.process.pid)
-        assert len(below) >= 6  # two of a session, two of a run, zygotes
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
         running.join()
-        deadline = time.monotonic() + 30
         while (left := [pid for pid in below if not is_dead(pid)]) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert left == []

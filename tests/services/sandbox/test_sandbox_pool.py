@@ -7,6 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+from sandbox_service import APART, needs_level
+
 from agentrl.services.sandbox.filesystem_layout import make_layout
 from agentrl.services.sandbox.isolation_choice import choose_isolation
 from agentrl.services.sandbox.sandbox_pool import SandboxPool
@@ -14,9 +17,11 @@ from agentrl.services.sandbox.sandbox_pool import SandboxPool
 UIDS = range(1_900_100, 1_900_110)
 
 
-async def test_a_request_that_ends_as_its_sandbox_comes_up_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", APART)
+async def test_a_request_that_ends_as_its_sandbox_comes_up_leaves_nothing(tmp_path: Path, level: str) -> None:
+    needs_level(level)
     layout = make_layout(tmp_path, sys.executable, UIDS, 16)
-    pool = SandboxPool(choose_isolation(tmp_path, layout, None, None), tmp_path, UIDS, 0, 1)
+    pool = SandboxPool(choose_isolation(tmp_path, layout, level, None), tmp_path, UIDS, 0, 1)
 
     async def use() -> None:
         async with pool.sandbox():

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sandbox_service import Server, serve
+from sandbox_service import Server, needs_language, serve
 
 from agentrl.tools.python import Python
 
@@ -129,6 +129,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.usefixtures("namespaces")
 def test_sources_are_what_they_are_in_a_run(server: Server, name: str) -> None:
     with Session(server) as session:
         answers = [
@@ -309,8 +310,7 @@ def test_judge_says_how_each_test_went(server: Server) -> None:
 def test_judge_fails_a_program_that_ends_before_its_check(
     server: Server, language: str, ends: str, check: str, output: str
 ) -> None:
-    if language not in server.http.get("/languages").json():
-        pytest.skip(f"{language} is not installed")
+    needs_language(language)
     before = runs(server, language, "Success")
     (result,) = server.judge(ends, [{"assert": check}], language=language)["tests"]
     assert runs(server, language, "Success") == before + 1
@@ -325,6 +325,7 @@ def test_judge_fails_a_program_that_ends_before_its_check(
 
 
 def test_judge_compiles_once_and_runs_at_the_same_time(server: Server) -> None:
+    needs_language("cpp")
     code = (
         '#include <cstdio>\n#include <unistd.h>\nint main() { int n; scanf("%d", &n); usleep(2e6); printf("%d", n); }'
     )

@@ -1,0 +1,48 @@
+"""`@tool`: a function, plain or async, as a tool with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from agentrl.errors import PluginError
+from agentrl.plugins.functions import TOOL_NAME, function_schema
+from agentrl.plugins.registry import register
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def tool(function: F) -> F: ...
+@overload
+def tool(*, name: str | None = None) -> Callable[[F], F]: ...
+def tool(function: F | None = None, *, name: str | None = None) -> F | Callable[[F], F]:
+    """Register a function as a tool; its signature and docstring are the schema that the model sees.
+
+    ::
+
+        @tool
+        def multiply(a: int, b: int) -> int:
+            "Multiply two numbers."
+            return a * b
+
+    Args:
+        function: the tool; a plain one runs in a thread of its own.
+        name: of the tool, in YAML and for the model; None: the function's own.
+
+    Returns:
+        The function, unchanged: it can still be called.
+
+    Raises:
+        PluginError: no model could call it by JSON (see `function_schema`), or the name is taken.
+    """
+
+    def decorate(plugin: F) -> F:
+        if isinstance(plugin, type) or not callable(plugin):
+            raise PluginError(f"@tool: got {plugin!r}, wanted a function; register a class with @register(name)")
+        known_as = str(name or getattr(plugin, "__name__", ""))
+        setattr(plugin, TOOL_NAME, known_as)
+        function_schema(plugin)  # a signature that cannot be a schema is an error here, not at the start of a run
+        return register(known_as, kind="tools")(plugin)
+
+    return decorate if function is None else decorate(function)

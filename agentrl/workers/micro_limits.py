@@ -1,0 +1,43 @@
+"""How large a micro-batch may be: the configuration's answer for one model on one device."""
+
+from __future__ import annotations
+
+import torch
+
+from agentrl.config.actor import LogProbSection, MicroBatchSection
+from agentrl.config.rollout import RolloutConfig
+from agentrl.errors import ConfigError
+from agentrl.workers.micro_batch_plan import MicroLimits
+from agentrl.workers.token_nets import RowShape
+
+OVERHEAD_TOKENS = {"cpu": 256, "cuda": 1024}
+"""What a forward and backward pass costs beside its tokens, in tokens."""
+
+
+def update_limits(section: MicroBatchSection, device: torch.device, shape: RowShape, key: str) -> MicroLimits:
+    """The micro-batch limits of an update.
+
+    Raises:
+        ConfigError: neither tokens nor rows are given.
+    """
+    rows = None if section.use_dynamic_bsz else section.ppo_micro_batch_size_per_gpu
+    if rows is None and not section.use_dynamic_bsz:
+        raise ConfigError(f"{key}.use_dynamic_bsz=false needs {key}.ppo_micro_batch_size_per_gpu")
+    return _limits(section.ppo_max_token_len_per_gpu, rows, device, shape)
+
+
+def log_prob_limits(section: LogProbSection | RolloutConfig, device: torch.device, shape: RowShape) -> MicroLimits:
+    """The micro-batch limits of log-probs without a gradient.
+
+    Raises:
+        ConfigError: neither tokens nor rows are given.
+    """
+    rows = None if section.log_prob_use_dynamic_bsz else section.log_prob_micro_batch_size_per_gpu
+    if rows is None and not section.log_prob_use_dynamic_bsz:
+        raise ConfigError("log_prob_use_dynamic_bsz=false needs log_prob_micro_batch_size_per_gpu beside it")
+    return _limits(section.log_prob_max_token_len_per_gpu, rows, device, shape)
+
+
+def _limits(max_tokens: int, max_rows: int | None, device: torch.device, shape: RowShape) -> MicroLimits:
+    packed, share = shape is RowShape.PACKED, shape is RowShape.SHARED_PROMPTS
+    return MicroLimits(max_tokens, max_rows, packed, share, OVERHEAD_TOKENS[device.type])

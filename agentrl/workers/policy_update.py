@@ -1,0 +1,79 @@
+"""The policy's training step, from top to bottom: mini-batches, micro-batches, the loss, backward, the optimizer.
+
+The formulas are in `agentrl/algorithms/policy_losses.py`; the names of the configuration go there unchanged.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from agentrl.algorithms import POLICY_LOSSES, aggregate_loss, kl_penalty, loss_options
+from agentrl.config.actor import ActorConfig
+from agentrl.data_proto import DataProto
+from agentrl.workers.fsdp_model import FSDPModel
+from agentrl.workers.micro_batch_plan import MicroLimits
+from agentrl.workers.micro_batches import RowLayout
+from agentrl.workers.mini_batches import MiniBatchPlan, mini_batches
+from agentrl.workers.token_stats import EntropyMode
+from agentrl.workers.update_report import UpdateReport
+
+
+def update_policy(
+    model: FSDPModel,
+    batch: DataProto,
+    plan: MiniBatchPlan,
+    limits: MicroLimits,
+    config: ActorConfig,
+    *,
+    scale: float,
+    lr: float,
+) -> dict[str, float]:
+    """Take one optimizer step per mini-batch and epoch. A collective call.
+
+    `loss = pg_loss + kl_loss_coef * kl_loss - entropy_coeff * entropy`
+
+    Args:
+        model: a sharded `PolicyNet`.
+        batch: this rank's rows, with the columns that `ActorRolloutRefWorker.update_actor` lists.
+        plan: which rows belong to which step.
+        limits: how large a micro-batch may be.
+        config: `actor_rollout_ref.actor`.
+        scale: divisor of `seq-mean-token-sum-norm`: the longest response that the run allows.
+        lr: learning rate.
+
+    Returns:
+        What `UpdateReport.metrics` says, the same on every rank.
+    """
+    batch = batch.to(model.device)
+    policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode
+    taken = loss_options(config.policy_loss)
+    options = {name: value for name, value in config.policy_loss_options.given().items() if name in taken}
+    # The entropy carries a gradient only where it is part of the loss.
+    entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE
+    report = UpdateReport()
+    for micros, share in mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale):
+        for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
+            log_probs, mask = micro.spread(log_probs_K), micro.mask
+            loss, metrics = policy_loss(
+                log_probs,
+                micro.column(batch, "old_log_probs"),
+                micro.column(batch, "advantages"),
+                mask,
+                loss_agg_mode=mode,
+                rollout_is_weights=micro.optional_column(batch, "rollout_is_weights"),
+                **config.clip_ratios,
+                **options,
+                **share,
+            )
+            report.add({"pg_loss": loss, **metrics})
+            if config.use_kl_loss:
+                kl = kl_penalty(log_probs, micro.column(batch, "ref_log_prob"), config.kl_loss_type)
+                kl_loss = aggregate_loss(kl, mask, mode, **share)
+                loss = loss + config.kl_loss_coef * kl_loss
+                report.add({"kl_loss": kl_loss})
+            entropy = aggregate_loss(micro.spread(entropies_K), mask, mode, **share)
+            loss = loss - config.entropy_coeff * entropy
+            report.add({"entropy": entropy})
+            torch.autograd.backward(loss)
+        report.add_step(model.step(lr))
+    return report.metrics()

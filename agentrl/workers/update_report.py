@@ -1,0 +1,48 @@
+"""What one training step of a model has to report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from agentrl.workers.collectives import gather_objects
+from agentrl.workers.fsdp_model import StepReport
+
+
+class UpdateReport:
+    """Adds up what micro-batches contribute to the mean over their mini-batch, and what became of the steps.
+
+    Shares stay on their device until `metrics`, so that adding one never waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float | torch.Tensor] = {}
+        self._steps: list[StepReport] = []
+
+    def add(self, shares: Mapping[str, float | torch.Tensor]) -> None:
+        """Add one micro-batch's shares, by name; see `LossShare`."""
+        for name, share in shares.items():
+            own = share.detach() if isinstance(share, torch.Tensor) else share
+            self._sums[name] = self._sums.get(name, 0.0) + own
+
+    def add_step(self, step: StepReport) -> None:
+        """Note one optimizer step, taken or not."""
+        self._steps.append(step)
+
+    def metrics(self) -> dict[str, float]:
+        """The same on every rank. A collective call.
+
+        Returns:
+            the shares of all ranks, summed, as means over the mini-batches; `grad_norm`, the mean over the steps taken;
+            `skipped_steps`: how many were left out because their gradient was not finite.
+        """
+        ranks: list[dict[str, float]] = gather_objects({name: float(total) for name, total in self._sums.items()})
+        names = dict.fromkeys(name for rank in ranks for name in rank)
+        mini_batches = max(1, len(self._steps))
+        norms = [step.grad_norm for step in self._steps if step.taken]
+        return {
+            **{name: sum(rank.get(name, 0.0) for rank in ranks) / mini_batches for name in names},
+            "grad_norm": sum(norms) / max(1, len(norms)),
+            "skipped_steps": float(len(self._steps) - len(norms)),
+        }

@@ -1,0 +1,90 @@
+"""What tests need of the machine, and how to get it.
+
+`make setup` runs this file, which installs the programs where it can; a test that lacks something skips and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+
+import pytest
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NOBODY = 65534
+PACKAGES = {
+    "bwrap": "bubblewrap",
+    "unshare": "util-linux",
+    "mount": "mount",
+    "gcc": "gcc libc6-dev",
+    "g++": "g++",
+    "node": "nodejs",
+    "perl": "perl",
+    "curl": "curl",
+}
+"""What `make setup` installs: packages of Debian, by the program that tests look for."""
+
+
+def needs(*programs: str, path: str | None = None) -> None:
+    """Skip the test unless the programs are on this path (the user's own, if none is given)."""
+    if missing := _missing(programs, path):
+        pytest.skip(f"{' and '.join(missing)} not found (Debian: {_command(missing)})")
+
+
+def needs_namespaces() -> None:
+    """Skip the test where this user may not make namespaces."""
+    if trouble := trouble_with_namespaces():
+        pytest.skip(f"no namespaces here, as in a container without privileges ({trouble})")
+
+
+@cache
+def trouble_with_namespaces() -> str:
+    """Why this user may not make namespaces, found without the code under test; empty: they work."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    names = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork"]
+    command = ["unshare", *user, *names, "mount", "-t", "proc", "proc", "/proc"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        return str(error)
+    return done.stderr.strip() if done.returncode else ""
+
+
+@cache
+def python_of_all_users() -> str:
+    """An interpreter that other users can run too: as root, a sandbox without namespaces runs code as one of them."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        with suppress(OSError):
+            if os.geteuid() != 0 or subprocess.run([python, "-c", ""], user=NOBODY, check=False).returncode == 0:
+                return python
+    pytest.skip(f"other users can run neither {sys.executable} nor /usr/bin/python3 (Debian: apt-get install python3)")
+
+
+def install_programs() -> None:
+    """Install what is missing, as root or with a sudo that asks no password; else say what will be skipped."""
+    missing = _missing(PACKAGES, SYSTEM_PATH)
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if missing and not _missing(["apt-get", *sudo[:1]], SYSTEM_PATH):
+        apt = [*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "--no-install-recommends"]
+        for task in (["update"], _command(missing).split()[1:]):
+            subprocess.run([*apt, *task], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        missing = _missing(PACKAGES, SYSTEM_PATH)
+    if missing:
+        sys.stdout.write(f"Tests that need {', '.join(missing)} will be skipped (Debian: {_command(missing)}).\n")
+
+
+def _missing(programs: Iterable[str], path: str | None) -> list[str]:
+    return [program for program in programs if shutil.which(program, path=path) is None]
+
+
+def _command(programs: Iterable[str]) -> str:
+    return f"apt-get install {' '.join(PACKAGES.get(program, program) for program in programs)}"
+
+
+if __name__ == "__main__":
+    install_programs()
