@@ -275,7 +275,7 @@ def _kind_of(plugin: Any, name: str) -> Kind:
 
 
 def _identity(plugin: Any) -> tuple[Any, Any]:
-    """A key that is equal for the same class imported twice: a reloaded module, or a script that is a plug-in file too."""
+    """A key that is equal for the same class imported twice: a reloaded module, or a script that is also a plug-in."""
     module = getattr(plugin, "__module__", None)
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     return (Path(file).resolve() if file else module), getattr(plugin, "__qualname__", id(plugin))

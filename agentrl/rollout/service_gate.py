@@ -103,7 +103,7 @@ class ServiceGate:
         # A call that began at 10 s and fails at 70 s does not count if another one was answered at 65 s: the service is
         # up, and only that call is lost. Three calls that hang from 10 s on, without any answer since, are an outage if
         # `failures` is 3.
-        if started < state.alive_at:  # it answered another call since: this one was unlucky, the service is up
+        if started < state.alive_at:
             return
         now = time.monotonic()
         state.failures += 1
@@ -179,7 +179,7 @@ class ServiceGate:
     def _notify(self) -> None:
         """Wake all waiting trajectories.
 
-        Each waits for the event that it saw: a set one is left to them, and whoever waits from now on gets a new one.
+        They wait for the event that they saw, so that one is set and left to them; later ones get a new event.
         """
         self._changed.set()
         self._changed = asyncio.Event()
