@@ -14,6 +14,8 @@ def partition_by_tokens(lengths: Sequence[int], num_ranks: int) -> list[list[int
     Returns:
         Row indices per rank, each list ascending.
     """
+    # Lengths 9, 7, 6, 2 on two ranks: 9 to rank 0, 7 to rank 1, 6 to rank 1 (7 < 9), 2 to rank 0 (9 < 13). The ranks
+    # get 11 and 13 tokens.
     loads = [(0, 0)] * num_ranks
     parts: list[list[int]] = [[] for _ in range(num_ranks)]
     for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

@@ -87,7 +87,7 @@ class CheckpointManager:
         text = pointer.read_text(encoding="utf-8").strip()
         if not text.isdigit():
             raise CheckpointError(
-                f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start anew"
+                f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start from step 1"
             )
         folder = self.folder / f"{PREFIX}{text}"
         replaced = _set_aside(folder)

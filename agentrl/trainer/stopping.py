@@ -49,7 +49,7 @@ class StopGuard:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._deferred and not self._requested:
             self._requested = True
-            LOG.warning("%s: stopping after this update; once more to stop at once", signal.Signals(number).name)
+            LOG.warning("%s: stopping after this update; send it again to stop now", signal.Signals(number).name)
             return
         self._requested = True
         raise KeyboardInterrupt

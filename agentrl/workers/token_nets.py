@@ -56,6 +56,8 @@ class TokenNet(nn.Module):
 
         kept = DynamicCache()
         passed = {_cache_argument(type(self.backbone)): kept, "use_cache": True}
+        # Each prompt is read once. Its keys and values are then copied to every row that begins with it: owners
+        # [0, 0, 1] give three rows of keys from two prompts.
         first = self.backbone(input_ids=prompts.input_ids, attention_mask=None, **passed)
         kept.reorder_cache(prompts.owners)
         lengths = prompts.lengths[prompts.owners][:, None]

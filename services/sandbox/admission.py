@@ -83,10 +83,12 @@ class Admission:
 
     def _join(self, client: str, turn: asyncio.Future[None]) -> None:
         if self.is_full:
+            # Queues of 5 and 3: a request of the second client displaces the first one's last, and they are 4 and
+            # 4. At 4 and 3 it would only swap the two clients, so the new request is refused.
             longest = max(self._waiting, key=lambda name: len(self._waiting[name]), default=client)
             own = len(self._waiting.get(client, ()))
             if len(self._waiting.get(longest, ())) <= own + 1:
-                raise self._busy(f"{self.waiting} requests wait already")
+                raise self._busy(f"{self.waiting} requests are already waiting")
             displaced = self._waiting[longest].pop()
             if not displaced.done():  # its wait may have ended just now
                 displaced.set_exception(self._busy("the queue is full and most of it is this client's"))

@@ -103,7 +103,7 @@ class SandboxService:
         session = self.sessions.get(name)
         seconds = self.runner.limits(request.run_timeout, -1).seconds
         if session.busy > self.options.queue:
-            raise Busy(f"{session.busy} runs of this session wait already", 1)
+            raise Busy(f"{session.busy} runs of this session are already waiting", 1)
         session.busy += 1
         try:
             async with session.turn, self.admission.place(client):
