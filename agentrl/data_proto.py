@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -47,16 +47,6 @@ class DataProto:
         self.non_tensor_batch = {key: _as_object_array(key, value) for key, value in (non_tensor_batch or {}).items()}
         self.meta_info: dict[str, Any] = dict(meta_info or {})
         self.check()
-
-    @classmethod
-    def from_dict(
-        cls,
-        tensors: Mapping[str, torch.Tensor] | None = None,
-        non_tensors: Mapping[str, Any] | None = None,
-        meta_info: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Build from plain dictionaries; same checks as the constructor."""
-        return cls(tensors, non_tensors, meta_info)
 
     def check(self) -> None:
         """Verify that all parts have the same rows; call it after writing into `batch` directly."""
@@ -154,17 +144,6 @@ class DataProto:
         """Rows `start` to `stop`, as views."""
         return self[start:stop]
 
-    def reorder(self, indices: Rows) -> DataProto:
-        """The same rows in another order.
-
-        Raises:
-            DataProtoError: `indices` is not a permutation of the rows.
-        """
-        index = self._as_index(indices)
-        if sorted(index.tolist()) != list(range(len(self))):
-            raise DataProtoError(f"reorder needs each of {len(self)} rows exactly once, got {index.tolist()}")
-        return self[index]
-
     def chunk(self, chunks: int) -> list[DataProto]:
         """Exactly `chunks` consecutive parts whose sizes differ by at most one; some are empty if rows are few."""
         if chunks < 1:
@@ -204,24 +183,6 @@ class DataProto:
             raise DataProtoError(f"repeat_times must not be negative, got {repeat_times}")
         index = np.arange(len(self))
         return self[index.repeat(repeat_times) if interleave else np.tile(index, repeat_times)]
-
-    def pad_to_divisor(self, divisor: int) -> tuple[DataProto, int]:
-        """Repeat the first rows until `divisor` divides their number; returns the container and how many were added.
-
-        Only for computations that are row by row and whose extra rows `unpad` removes; never for a loss.
-        """
-        if divisor < 1:
-            raise DataProtoError(f"divisor must be at least 1, got {divisor}")
-        added = -len(self) % divisor
-        if not added:
-            return self, 0
-        return self[np.arange(len(self) + added) % len(self)], added
-
-    def unpad(self, added: int) -> DataProto:
-        """Remove the rows that `pad_to_divisor` added."""
-        if not 0 <= added <= len(self):
-            raise DataProtoError(f"cannot remove {added} of {len(self)} rows")
-        return self[: len(self) - added]
 
     def to(self, device: torch.device | str) -> DataProto:
         """Tensors on `device`."""

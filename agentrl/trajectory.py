@@ -125,11 +125,6 @@ class Trajectory:
         """The number of tokens that still fit into the response."""
         return self._response_length - len(self._ids) - len(self._pending)
 
-    @property
-    def was_cut(self) -> bool:
-        """True once a length limit ended a turn."""
-        return self._cut
-
     def append_completion(self, output: GenerationOutput) -> None:
         """Append one sampled turn with mask 1, and the pending observation before it with mask 0.
 

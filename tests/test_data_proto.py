@@ -163,27 +163,12 @@ def test_chunk_is_uneven_and_concat_undoes_it(rows: int, parts: int) -> None:
     assert whole.meta_info == {"step": 1}
 
 
-def test_split_reorder_repeat() -> None:
+def test_split_and_repeat() -> None:
     data = proto(5)
     assert [rows_of(part) for part in data.split(2)] == [[0, 1], [2, 3], [4]]
-    assert rows_of(data.reorder([4, 3, 2, 1, 0])) == [4, 3, 2, 1, 0]
     assert rows_of(proto(2).repeat(3)) == [0, 0, 0, 1, 1, 1]
     assert rows_of(proto(2).repeat(3, interleave=False)) == [0, 1, 0, 1, 0, 1]
     assert len(data.repeat(0)) == 0
-    with pytest.raises(DataProtoError, match="exactly once"):
-        data.reorder([0, 0, 1, 2, 3])
-
-
-def test_padding_to_a_divisor_is_undone() -> None:
-    padded, added = proto(5).pad_to_divisor(4)
-    assert added == 3
-    assert rows_of(padded) == [0, 1, 2, 3, 4, 0, 1, 2]
-    assert rows_of(padded.unpad(added)) == [0, 1, 2, 3, 4]
-    assert rows_of(proto(2).pad_to_divisor(7)[0]) == [0, 1, 0, 1, 0, 1, 0]
-    assert proto(4).pad_to_divisor(2)[1] == 0
-    with pytest.raises(DataProtoError, match="cannot remove"):
-        padded.unpad(9)
-    assert proto(0).pad_to_divisor(2)[1] == 0
 
 
 @pytest.mark.parametrize(

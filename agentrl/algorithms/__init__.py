@@ -12,7 +12,7 @@ from agentrl.algorithms.aggregation import AGGREGATION_MODES, LossShare, aggrega
 from agentrl.algorithms.corrections import finite_rows, mismatch_metrics, rollout_correction
 from agentrl.algorithms.groups import group_metrics, zero_variance_rows
 from agentrl.algorithms.kl import AdaptiveKLController, FixedKLController, kl_in_reward, kl_penalty
-from agentrl.algorithms.masked import compute_entropy, log_probs_from_logits, masked_mean, masked_whiten
+from agentrl.algorithms.masked import masked_mean, masked_whiten
 from agentrl.algorithms.policy_losses import POLICY_LOSSES, loss_options
 from agentrl.algorithms.value_loss import value_loss
 
@@ -24,12 +24,10 @@ __all__ = [
     "FixedKLController",
     "LossShare",
     "aggregate_loss",
-    "compute_entropy",
     "finite_rows",
     "group_metrics",
     "kl_in_reward",
     "kl_penalty",
-    "log_probs_from_logits",
     "loss_options",
     "masked_mean",
     "masked_whiten",

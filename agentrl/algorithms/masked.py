@@ -1,4 +1,4 @@
-"""Statistics over the tokens whose mask is 1, and what a model's logits say about them."""
+"""Statistics over the tokens whose mask is 1."""
 
 from __future__ import annotations
 
@@ -30,20 +30,3 @@ def masked_whiten(values: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
     centred = zero_outside(wide - wide.sum() / count.clamp(min=1), mask)
     variance = centred.square().sum() / (count - 1).clamp(min=1)
     return (centred * torch.rsqrt(variance + eps)).to(values.dtype)
-
-
-def compute_entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats of the distribution in the last dimension: `(…, V)` to `(…)`.
-
-    `logsumexp(x) - sum(softmax(x) * x)`; a logit of -inf counts as probability 0.
-    """
-    probs = torch.softmax(logits, dim=-1)
-    # The clamp turns 0 * -inf, a NaN, into 0; its gradient there is 0 too.
-    finite = logits.clamp(min=torch.finfo(logits.dtype).min)
-    return torch.logsumexp(logits, dim=-1) - (probs * finite).sum(-1)
-
-
-def log_probs_from_logits(logits: Tensor, token_ids: Tensor) -> Tensor:
-    """Log-prob of each id: logits `(…, V)` and ids `(…)` to `(…)`, without a second tensor of V columns kept."""
-    chosen = torch.gather(logits, -1, token_ids.unsqueeze(-1)).squeeze(-1)
-    return chosen - torch.logsumexp(logits, dim=-1)

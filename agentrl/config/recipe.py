@@ -122,7 +122,9 @@ def _apply_override(text: str, recipe: Recipe, model: type[Section]) -> None:
     key, equals, value = text.partition("=")
     key = key.strip()
     if key.startswith("~"):
-        recipe.problems.append(f"override '{text}': `~key` (delete) is not supported; set the key to its default")
+        recipe.problems.append(
+            f"override '{text}': agentrl cannot delete a key (`~key`); set it to its default instead"
+        )
         return
     key = key.lstrip("+").strip()
     if not equals or not key or not all(key.split(".")):

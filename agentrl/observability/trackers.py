@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentrl.data_proto import DataProto
 
 METRICS_FILE = "metrics.jsonl"
-__all__ = ["JsonlTracker", "RunInfo", "TensorboardTracker", "Tracker", "Trackers", "make_trackers", "read_metrics"]
+__all__ = ["JsonlTracker", "RunInfo", "TensorboardTracker", "Tracker", "Trackers", "make_trackers"]
 
 
 class JsonlTracker(Tracker):
@@ -127,12 +127,6 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
     if problems:
         raise ConfigError(problems)
     return [kinds[name]() for name in dict.fromkeys(names)]
-
-
-def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """Read `metrics.jsonl` of a run folder, oldest step first."""
-    with (folder / METRICS_FILE).open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:

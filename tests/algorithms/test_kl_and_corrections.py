@@ -13,11 +13,9 @@ from torch import Tensor
 from agentrl.algorithms import (
     AdaptiveKLController,
     FixedKLController,
-    compute_entropy,
     finite_rows,
     kl_in_reward,
     kl_penalty,
-    log_probs_from_logits,
     masked_mean,
     mismatch_metrics,
     rollout_correction,
@@ -193,25 +191,6 @@ def test_rows_that_are_finite_wherever_the_mask_is_set() -> None:
     first = logs([-1.0, -1.0, math.nan], [-1.0, math.nan, 0.0], [-1.0, -1.0, 0.0])
     second = logs([-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0], [-math.inf, -1.0, 0.0])
     assert finite_rows(mask, first, second).tolist() == [[True], [False], [False]]
-
-
-def test_entropy_and_log_probs() -> None:
-    logits = torch.randn(2, 3, 7, dtype=torch.double)
-    logits[0, 0, 3] = -math.inf
-    distribution = torch.distributions.Categorical(logits=logits)
-    probs = logits.softmax(-1)
-    expected = -torch.where(probs > 0, probs * probs.clamp(min=1e-300).log(), 0.0).sum(-1)
-    torch.testing.assert_close(compute_entropy(logits), expected)
-    tokens = torch.randint(0, 3, (2, 3))
-    torch.testing.assert_close(log_probs_from_logits(logits, tokens), distribution.log_prob(tokens))
-
-
-def test_entropy_gradient_is_finite_with_excluded_tokens() -> None:
-    logits = torch.randn(2, 5)
-    logits[0, 1] = -math.inf
-    logits.requires_grad_()
-    (gradient,) = torch.autograd.grad(compute_entropy(logits).sum(), logits)
-    assert torch.isfinite(gradient).all()
 
 
 def test_masked_mean_along_a_dimension() -> None:

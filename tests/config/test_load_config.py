@@ -226,3 +226,32 @@ def test_the_dump_reads_back_as_the_same_run(tmp_path: Path) -> None:
     dumped = dump_config(config)
     assert load_config(write(tmp_path, "config.yaml", dumped)) == config
     assert yaml.safe_load(dumped)["data"]["train_batch_size"] == 16
+
+
+def test_a_mapping_is_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.files.CONFIGS", tmp_path)
+    write(tmp_path, "base.yaml", "data: {seed: 3, val_batch_size: null}\ntrainer: {seed: 9}\n")
+    given = {
+        "defaults": ["base"],
+        "data": {"train_files": (Path("rows.parquet"),), "seed": 5},
+        "actor_rollout_ref.rollout": {"n": 2},
+        "actor_rollout_ref.model.path": "model",
+    }
+    config = load_config(given, ["data.shuffle=false"])
+    assert (config.data.train_files, config.data.seed, config.data.shuffle) == (["rows.parquet"], 5, False)
+    assert (config.trainer.seed, config.actor_rollout_ref.rollout.n) == (9, 2)
+    assert given["defaults"] == ["base"], "the caller's mapping stays as it was"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data": {"sed": 1}}, r"data\.sed: unknown key \(given 1\)\. Did you mean 'data\.seed'"),
+        ({"data": {1: 2}}, r"data: got the key 1, wanted text"),
+        ({"data": {"seed": object}}, r"data\.seed: got <class 'object'>, wanted text, a number"),
+        ({"defaults": 3}, r"the mapping: defaults: got 3, wanted a list of recipe names"),
+    ],
+)
+def test_a_mapping_that_is_no_recipe(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(given)

@@ -18,9 +18,12 @@ from agentrl.data.preprocess.arithmetic import (
     split_expressions,
     write_arithmetic,
 )
-from agentrl.data.preprocess.arithmetic_mix import MEAN_LENGTH, OPERATOR_SEQUENCES
+from agentrl.data.preprocess.arithmetic_mix import OPERATOR_SEQUENCES
 from agentrl.data.preprocess.expressions import canonical, clean_annotation, exact_value
 from agentrl.errors import UserInputError
+
+MEAN_LENGTH = 5.32
+"""Characters of an expression of GSM8K's annotations."""
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,12 @@ from agentrl.observability.trackers import (
     TensorboardTracker,
     Trackers,
     make_trackers,
-    read_metrics,
 )
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of a run's log, oldest step first."""
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()]
 
 
 def run(folder: Path, resumed_from: int | None = None) -> RunInfo:

@@ -77,6 +77,3 @@ PARENTHESES: dict[str, tuple[str, float]] = {
     "/*": ("(n/n)*n", 0.06),
     "//": ("n/(n/n)", 0.82),
 }
-
-MEAN_LENGTH = 5.32
-"""Characters of an expression."""
