@@ -1,6 +1,6 @@
-"""What every loop shares: one trajectory, its messages, its turn limits and its clock.
+"""The part that all loops share: one trajectory, its messages, its turn limits and its clock.
 
-A loop decides what happens next; `Conversation` keeps tokens, messages and counts in step, so no loop can misalign
+A loop decides what happens next; `Conversation` keeps tokens, messages and counts consistent, so no loop can misalign
 them.
 """
 
@@ -33,7 +33,7 @@ class Conversation:
         sampling_params: as `AgentLoopBase.run` gets them.
         tools: schemas that the chat template shows.
         index: the row's number, for error messages.
-        prompt_ids: ids of the prompt, where the loop renders it otherwise.
+        prompt_ids: ids of the prompt, if the loop renders it itself.
 
     Raises:
         DataError: the rendered prompt is longer than the limit.
@@ -53,7 +53,7 @@ class Conversation:
             prompt_ids = context.renderer.render_prompt(messages, tools)
         if len(prompt_ids) > context.limits.prompt_length:
             wanted = f"at most {context.limits.prompt_length}"
-            raise DataError("dataset", index, "prompt", f"{len(prompt_ids)} tokens once rendered", wanted)
+            raise DataError("dataset", index, "prompt", f"a rendered prompt of {len(prompt_ids)} tokens", wanted)
         self.messages = list(messages)
         self.stop_reason: StopReason | None = None
         self.turn_scores: list[float] = []
@@ -72,9 +72,9 @@ class Conversation:
         self._stop_tool: JsonDict | None = None
 
     async def generate(self, stop: Sequence[str] = ()) -> str:
-        """Sample one assistant turn and return its text; sets `stop_reason` when nothing may follow it.
+        """Sample one assistant turn and return its text; sets `stop_reason` if nothing may follow it.
 
-        How long a turn may be and how long it may take is not decided here: `context.generate` knows the run's limits.
+        The turn's token budget and deadline are not decided here: `context.generate` knows the run's limits.
 
         Args:
             stop: strings that end this turn, besides those of the sampling parameters.
@@ -104,7 +104,7 @@ class Conversation:
 
     @property
     def out_of_turns(self) -> bool:
-        """True when neither another user turn nor another assistant turn may follow."""
+        """True if neither another user turn nor another assistant turn may follow."""
         limits = self._context.limits
         users, assistants = limits.max_user_turns, limits.max_assistant_turns
         return (users is not None and self._user_turns >= users) or (
@@ -112,7 +112,7 @@ class Conversation:
         )
 
     async def call_tools(self, turn: ParsedTurn) -> list[Message]:
-        """Run a turn's calls and answer each of its mistakes (R10); empty, with `stop_reason`, when it ends there."""
+        """Run a turn's calls and answer each of its mistakes; empty, with `stop_reason`, if the conversation ends."""
         limits = self._context.limits
         most, over = limits.max_tool_calls, self.out_of_turns
         left = len(turn.tool_calls) if most is None else most - self._num_tool_calls
@@ -128,7 +128,7 @@ class Conversation:
         finally:
             self._tools_s += time.perf_counter() - started
         self._num_tool_calls += min(len(responses), limits.max_parallel_calls or len(responses))
-        spent = f"Not run: this conversation may make {most} tool calls, and they are used up."
+        spent = f"Not run: this conversation may make at most {most} tool calls, and all of them are used."
         responses += [ToolResponse(text=spent, is_error=True) for _ in turn.tool_calls[left:]]
         self._count(responses, len(turn.errors))
         if self._ran_stop_tool(turn.tool_calls, responses):
@@ -140,7 +140,7 @@ class Conversation:
         return answers + [{"role": "tool", "name": "error", "content": error} for error in turn.errors]
 
     async def ask_interaction(self) -> InteractionResponse | None:
-        """Let the row's interaction answer and score the last turn; None where the row has no interaction."""
+        """Let the row's interaction answer and score the last turn; None if the row has no interaction."""
         interaction = self._context.interaction
         if interaction is None:
             return None
@@ -151,24 +151,24 @@ class Conversation:
         return response
 
     def observe(self, messages: Sequence[Message]) -> None:
-        """Append what the model reads next; sets `stop_reason` when it does not fit (R8)."""
+        """Append the messages that the model reads next; sets `stop_reason` if they do not fit."""
         self._append(self._context.renderer.delta(messages, sampled_ids=self._sampled_ids, tools=self._tools), messages)
 
     def observe_text(self, text: str, message: Message) -> None:
-        """Append text within the model's own turn, as `observe` does messages; `message` is its entry in the log."""
+        """Append text within the model's own turn, like `observe`; `message` is its entry in the log."""
         self._append(self._context.renderer.encode_text(text), [message])
 
     def count_mistakes(self, number: int) -> None:
-        """Note calls that could not be read and that the loop answers itself."""
+        """Count calls that could not be read and that the loop answers itself."""
         self._num_tool_errors += number
 
     @property
     def ended_its_turn(self) -> bool:
-        """True when the last sampled token ends a turn of the chat template: text can only follow in a new message."""
+        """True if the last sampled token ends a turn of the chat template: text can then only follow as a message."""
         return self._sampled_ids[-1:] != [] and self._sampled_ids[-1] in self._context.renderer.stop_token_ids
 
     async def finish(self, **extra: object) -> AgentLoopOutput:
-        """The finished trajectory. `extra` joins its `extra_fields`."""
+        """The finished trajectory. `extra` is added to its `extra_fields`."""
         context, trajectory = self._context, self._trajectory
         facts = TrajectoryFacts(
             messages=self.messages,

@@ -1,4 +1,4 @@
-"""Trains a LangGraph graph as it is: its chat model is agentrl's engine with exact tokens, its tools are the row's.
+"""Trains an unchanged LangGraph graph: its chat model is agentrl's engine with exact tokens, its tools are the row's.
 
 The agent-loop YAML names a function that builds the graph (`langgraph.prebuilt.create_react_agent`,
 `langchain.agents.create_agent` or a graph of your own)::
@@ -7,8 +7,8 @@ The agent-loop YAML names a function that builds the graph (`langgraph.prebuilt.
       _target_: langgraph_agent
       graph: my_graphs.py:build          # def build(chat_model, tools): return create_agent(chat_model, tools)
 
-A graph may only append to the conversation that its model sees. One that trims, rewrites or branches it is refused: the
-trainer must see each turn after exactly what the model was shown.
+A graph may only append to the conversation that its model sees. A graph that trims, rewrites or branches it is refused:
+the trainer must see each turn after exactly the tokens that the model saw.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LangGraphAgent(AgentLoopBase):
     def render_prompt(
         cls, renderer: Renderer, messages: Sequence[Message], tools: Sequence[JsonDict], **options: Any
     ) -> list[int]:
-        """The row's prompt with its tools; a graph may put a system message of its own in front.
+        """The row's prompt with its tools; a graph may put its own system message in front.
 
         Raises:
             PluginError: LangGraph is not installed.
@@ -59,7 +59,7 @@ class LangGraphAgent(AgentLoopBase):
 
     @property
     def parser(self) -> ToolParser:
-        """The run's: a graph may bring tools of its own."""
+        """The run's parser, since a graph may have its own tools."""
         return self.context.tool_parser
 
     async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:

@@ -1,4 +1,4 @@
-"""LangChain's side of `langgraph_agent`: its chat model, its tools, its messages. Imported only where a graph runs."""
+"""LangChain's side of `langgraph_agent`: chat model, tools, messages. Imported only when a graph runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExactChatModel(BaseChatModel):
 
     @classmethod
     def of(cls, talk: GraphTalk) -> ExactChatModel:
-        """The model of one trajectory; made in its event loop."""
+        """The model of one trajectory; create it in its event loop."""
         model = cls()
         model._talk, model._loop = talk, asyncio.get_running_loop()
         return model
@@ -49,7 +49,7 @@ class ExactChatModel(BaseChatModel):
         """Offer tools; the chat template shows them.
 
         Raises:
-            PluginError: the graph wants to force a call, which no exact sampling can do.
+            PluginError: the graph wants to force a call, which exact sampling cannot do.
         """
         if tool_choice not in (None, "auto"):
             raise PluginError(f"langgraph_agent: `tool_choice` is {tool_choice!r}; the model alone chooses")
@@ -84,13 +84,13 @@ class ExactTool(BaseTool):
     """A tool of the row, run by agentrl: with its timeouts, limits, rewards and failures."""
 
     schema_: JsonDict
-    """The schema that the model is shown, as the tool YAML has it."""
+    """The schema that the model sees, as in the tool YAML."""
     _talk: GraphTalk = PrivateAttr()
     _loop: asyncio.AbstractEventLoop = PrivateAttr()
 
     @classmethod
     def of(cls, talk: GraphTalk, schema: JsonDict) -> ExactTool:
-        """A tool of one trajectory; made in its event loop."""
+        """A tool of one trajectory; create it in its event loop."""
         function = schema["function"]
         parameters = {"type": "object", "properties": {}, **function.get("parameters", {})}
         tool = cls(
@@ -103,14 +103,14 @@ class ExactTool(BaseTool):
         return tool
 
     async def ainvoke(self, input: str | dict[str, Any] | Any, config: RunnableConfig | None = None, **_: Any) -> Any:
-        """Run a call of the model's, or arguments of the graph's own."""
+        """Run a call of the model, or arguments that the graph itself gives."""
         if isinstance(input, dict) and input.get("type") == "tool_call":
             content = await self._talk.call(input["id"], self.name, input["args"])
             return ToolMessage(content=content, name=self.name, tool_call_id=input["id"])
         return await self._talk.call("", self.name, input if isinstance(input, dict) else {"input": input})
 
     def invoke(self, input: str | dict[str, Any] | Any, config: RunnableConfig | None = None, **_: Any) -> Any:
-        """The same from a node that is not async."""
+        """The same for a node that is not async."""
         return _from_thread(self.ainvoke(input, config), self._loop)
 
     def _run(self, **arguments: Any) -> Any:
@@ -140,7 +140,7 @@ def from_langchain(message: BaseMessage) -> Message:
     """A LangChain message as agentrl's.
 
     Raises:
-        PluginError: a message of another kind, or one that is not text.
+        PluginError: the message is of another kind, or is not text.
     """
     content = message.content
     if not isinstance(content, str):
@@ -166,7 +166,7 @@ def _from_thread(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) 
     """Run a coroutine in the trajectory's loop and wait for it in this thread.
 
     Raises:
-        PluginError: this is the loop's own thread, which would wait for itself.
+        PluginError: called in the loop's own thread, which would wait for itself.
     """
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()

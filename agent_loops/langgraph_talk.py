@@ -13,11 +13,11 @@ from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, StopRe
 
 
 class ConversationOver(Exception):
-    """Unwinds a graph whose conversation has ended; one that takes it for an error gets it again at its next turn."""
+    """Unwinds a graph whose conversation has ended; a graph that catches it gets it again at its next turn."""
 
 
 class GraphTalk:
-    """What a graph's model and tools share: one conversation, and how much of it the graph has shown the model.
+    """The state that a graph's model and tools share: one conversation, and how much of it the model has seen.
 
     Args:
         context: the services of this trajectory.
@@ -43,14 +43,14 @@ class GraphTalk:
         """Show the model what the graph added, and sample a turn that is not just a malformed call.
 
         Args:
-            messages: the whole conversation as the graph has it.
+            messages: the whole conversation in the graph's state.
             tools: schemas that the graph offers.
             stop: strings that end the turn, besides the run's.
 
         Raises:
-            PluginError: the graph changed what the model has seen already.
+            PluginError: the graph changed messages that the model has already seen.
             ConversationOver: a limit or the engine ended the conversation.
-            InfrastructureError: the engine failed now, or something before that the graph has hidden (R9).
+            InfrastructureError: the engine failed now, or an earlier failure was hidden by the graph.
         """
         if self._lock.locked():
             raise PluginError("langgraph_agent: the graph calls its model twice at a time; it has one conversation")
@@ -67,11 +67,11 @@ class GraphTalk:
             return reply
 
     async def call(self, call_id: str, name: str, arguments: JsonDict) -> str:
-        """The answer to a call. The first of a turn's that the graph asks for runs all of them, with the run's limits.
+        """The answer to a call. The first one that the graph asks for runs all calls of the turn, within the limits.
 
         Raises:
             ConversationOver: a limit or a stop tool ended the conversation.
-            InfrastructureError: a tool failed (R9).
+            InfrastructureError: a tool failed.
         """
         async with self._turn_of_its_own():
             asked, written = ToolCall(name, arguments), self._calls.get(call_id)
@@ -91,7 +91,7 @@ class GraphTalk:
         """The finished trajectory.
 
         Raises:
-            InfrastructureError: one that the graph has hidden (R9).
+            InfrastructureError: an earlier failure was hidden by the graph.
         """
         if self._failure is not None:
             raise self._failure
@@ -101,7 +101,7 @@ class GraphTalk:
 
     @asynccontextmanager
     async def _turn_of_its_own(self) -> AsyncIterator[None]:
-        """One thing at a time, none after the end, and no failure is ever forgotten."""
+        """Allow one step at a time and none after the end, and raise failures again that the graph has hidden."""
         async with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -140,12 +140,12 @@ class GraphTalk:
         return talk
 
     def _with_its_own_id(self, message: Message) -> Message:
-        """A tool message under the id that the model wrote; the graph's is unique in the trajectory."""
+        """A tool message with the id that the model wrote; the graph's own id is unique in the trajectory."""
         call = self._calls.get(message.get("tool_call_id", ""))
         return message if call is None else {**message, "tool_call_id": call.id}
 
     async def _sample(self, talk: Conversation, stop: Sequence[str]) -> ParsedTurn:
-        """The next turn. Malformed calls alone are answered here (R10): to a graph they would look like an answer."""
+        """The next turn. A turn of malformed calls only is answered here: to a graph it would look like an answer."""
         turn = ParsedTurn("")
         while talk.stop_reason is None:
             text = await talk.generate(stop)

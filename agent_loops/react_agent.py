@@ -3,8 +3,8 @@
 Three ways to show an observation, chosen with `style` in the agent-loop YAML:
 
 * `chat`: as a user message of the chat template;
-* `scratchpad`: as text within the model's one turn, which goes on from there, after a prompt of the chat template;
-* `text`: the same without any chat template, for base models.
+* `scratchpad`: as text within the model's single turn, which continues from there, after a prompt of the chat template;
+* `text`: the same without a chat template, for base models.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Thought: I know the answer
 
 
 class ReactAgent(AgentLoopBase):
-    """Tools are described in the prompt and called in text; generation stops where an observation is due.
+    """Tools are described in the prompt and called in text; generation stops where an observation must follow.
 
     Args:
         context: the services of this trajectory.
@@ -97,7 +97,7 @@ class ReactAgent(AgentLoopBase):
         return await talk.finish()
 
     def _show(self, talk: Conversation, text: str, answers: Sequence[Message]) -> None:
-        """Show observations: behind the action in the model's own turn, or as a user message."""
+        """Show observations: after the action in the model's own turn, or as a user message."""
         content = f"\n{_STOP} ".join(str(answer["content"]) for answer in answers)
         if self._style == "chat" or (self._style == "scratchpad" and talk.ended_its_turn):
             talk.observe([{"role": "user", "content": f"{_STOP} {content}"}])
@@ -108,7 +108,7 @@ class ReactAgent(AgentLoopBase):
 
 
 class ReactTurns(ReactToolParser):
-    """What a turn does: it acts, or gives the final answer."""
+    """The content of a turn: actions, or the final answer."""
 
     def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
         """Calls and errors of the actions. A turn that holds neither an action nor a final answer is an error."""
@@ -129,7 +129,7 @@ def _with_instructions(messages: Sequence[Message], tools: Sequence[JsonDict]) -
 
 
 def _as_text(messages: Sequence[Message]) -> str:
-    """A conversation as a text that a base model goes on with."""
+    """A conversation as text for a base model to continue."""
     heads = {"system": "", "developer": "", "user": f"{_QUESTION} "}
     shown = [f"{heads.get(message['role'], '')}{message['content']}" for message in messages]
     return "\n\n".join(shown) + f"\n{_THOUGHT}"

@@ -26,11 +26,11 @@ _CORRECTION = (
 
 
 class SearchR1Agent(AgentLoopBase):
-    """Up to `max_turns` searches, then one last generation without; documents and corrections carry mask 0.
+    """Up to `max_turns` searches, then one last generation without; documents and corrections have mask 0.
 
     Args:
         context: the services of this trajectory.
-        max_turns: most searches; as many turns without an action are corrected.
+        max_turns: most searches; at most the same number of turns without an action are corrected.
     """
 
     uses_interaction: ClassVar[bool] = False
@@ -47,19 +47,19 @@ class SearchR1Agent(AgentLoopBase):
         """The row's prompt alone: it explains the tags.
 
         Raises:
-            PluginError: the row does not offer the search tool, or `max_turns` makes no sense.
+            PluginError: the row does not offer the search tool, or `max_turns` is not a whole number of at least 0.
         """
         names = [tool["function"]["name"] for tool in tools]
         if "search" not in names:
             raise PluginError(f"search_r1_agent needs a tool named 'search'.{suggest('', names)}")
         turns = options.get("max_turns", 4)
         if not isinstance(turns, int) or turns < 0:
-            raise PluginError(f"search_r1_agent: `max_turns` must be a whole number from 0 up, got {turns!r}")
+            raise PluginError(f"search_r1_agent: `max_turns`: got {turns!r}, wanted a whole number of at least 0")
         return renderer.render_prompt(messages)
 
     @property
     def parser(self) -> ToolParser:
-        """Reads the tags."""
+        """The parser of the tags."""
         return SearchR1Turns()
 
     async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
@@ -86,7 +86,7 @@ class SearchR1Agent(AgentLoopBase):
 
 
 class SearchR1Turns(ToolParser):
-    """What a turn does: the first `</search>` or `</answer>` decides."""
+    """The action of a turn: the first `</search>` or `</answer>` decides."""
 
     def parse(self, text: str, tools: Sequence[JsonDict] | None = None) -> ParsedTurn:
         """A search is a call, an answer is content, anything else an error."""
@@ -104,7 +104,7 @@ class SearchR1Turns(ToolParser):
 
 
 def _show(talk: Conversation, answer: Message, *, found: bool) -> None:
-    """Put documents or a correction behind the action, within the model's turn if it has not ended that itself."""
+    """Put documents or a correction after the action, within the model's turn unless the model ended it."""
     content = answer["content"].strip()
     text = f"<information>{content}</information>" if found else content
     if talk.ended_its_turn:

@@ -10,7 +10,7 @@ from agentrl.types import AgentLoopOutput, JsonDict, Sample
 
 
 class SingleTurnAgent(AgentLoopBase):
-    """Samples one assistant turn; offers no tools and knows no interaction."""
+    """Samples one assistant turn; uses neither tools nor an interaction."""
 
     uses_tools: ClassVar[bool] = False
     uses_interaction: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The agent that calls tools and talks with an interaction."""
+"""The agent that calls tools and talks to an interaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentrl.types import AgentLoopOutput, JsonDict, Sample, StopReason
 
 
 class ToolAgent(AgentLoopBase):
-    """Generate, run the calls, show the results, again; without calls the interaction speaks, else it is over.
+    """Generate, run the calls, show the results, repeat; without calls the interaction answers, or it is over.
 
     ::
 

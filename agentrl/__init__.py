@@ -1,6 +1,6 @@
 """agentrl: reinforcement learning for language-model agents, with exact tokens.
 
-These names are the face of the package (see `docs/python_api.md`); each is loaded when it is first used.
+These names are the package's public face (see `docs/python_api.md`); each is loaded at first use.
 """
 
 from __future__ import annotations

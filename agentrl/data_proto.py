@@ -1,7 +1,7 @@
-"""DataProto: the one container that travels between trainer, rollout and workers.
+"""DataProto: the container that trainer, rollout and workers exchange.
 
 It holds tensors, object arrays and free metadata whose rows belong together. Every operation checks that they still
-do and says what is wrong when they do not. Nothing here pads or invents rows.
+do, and its error says what is wrong if they do not. Nothing here pads or invents rows.
 
 Conventions:
 
@@ -31,7 +31,7 @@ class DataProto:
     Args:
         batch: tensors with the rows in the first dimension.
         non_tensor_batch: arrays (any sequence becomes an object array) with one entry per row.
-        meta_info: what belongs to all rows together.
+        meta_info: values for all rows together.
 
     Raises:
         DataProtoError: the parts differ in their number of rows, or a name is used twice.
@@ -101,7 +101,7 @@ class DataProto:
         non_tensor_batch_keys: Iterable[str] = (),
         meta_info_keys: Iterable[str] = (),
     ) -> DataProto:
-        """Take columns out of this container and return them as their own; a missing key changes nothing."""
+        """Move columns from this container to a new one; a missing key changes nothing."""
         taken = self.select(list(batch_keys), list(non_tensor_batch_keys), list(meta_info_keys))
         for source, keys in (
             (self.batch, taken.batch),
@@ -145,7 +145,7 @@ class DataProto:
         return self[start:stop]
 
     def chunk(self, chunks: int) -> list[DataProto]:
-        """Exactly `chunks` consecutive parts whose sizes differ by at most one; some are empty when rows are few."""
+        """Exactly `chunks` consecutive parts whose sizes differ by at most one; some are empty if rows are few."""
         if chunks < 1:
             raise DataProtoError(f"chunk needs at least one part, got {chunks}")
         base, extra = divmod(len(self), chunks)
@@ -229,9 +229,9 @@ class DataProto:
 
 
 def merge_metrics(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One metric dictionary from one per rank: names ending in max / min take that, other numbers their mean.
+    """Merge one metric dictionary per rank: names that end in max / min take that, other numbers the mean.
 
-    A name that only some ranks report is merged over those. Values that are not numbers come from the first rank.
+    A name that only some ranks report is merged over those. Values that are not numbers are the first rank's.
     """
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: _merge_values(name, [part[name] for part in parts if name in part]) for name in names}
@@ -335,6 +335,6 @@ def _to_numpy(tensor: torch.Tensor) -> tuple[np.ndarray[Any, Any], str]:
 
 
 def _from_numpy(array: np.ndarray[Any, Any], dtype: str) -> torch.Tensor:
-    """A tensor that owns writable memory: buffers from Ray's object store are read-only and shared."""
+    """A tensor with its own writable memory: buffers from Ray's object store are read-only and shared."""
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor

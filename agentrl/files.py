@@ -1,4 +1,4 @@
-"""Where the files are that a user names: as given, beside the YAML that names them, in agentrl's `configs/`.
+"""Finds the files that a user names: as given, beside the YAML that names them, or in agentrl's `configs/`.
 
 ::
 
@@ -18,7 +18,7 @@ from agentrl.errors import ConfigError, suggest
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 _MOST_NAMES = 12
-"""Without a near one, so many names of files are still worth reading."""
+"""If no name is near, at most this many names of files are listed."""
 
 
 def expand(text: str) -> str:
@@ -32,10 +32,10 @@ def find_file(name: str | Path, near: Path | None = None, suffix: str = "") -> P
     Args:
         name: a path; `~` and `$NAME` are expanded.
         near: folder of the YAML that names it.
-        suffix: what may be left out at the end of the name.
+        suffix: suffix that the name may omit.
 
     Raises:
-        ConfigError: no file of that name; says where it was looked for, and the nearest name.
+        ConfigError: no file has that name; the message says where it was looked for, and the nearest name.
     """
     places = _places(str(name), near)
     for place in places:
@@ -51,7 +51,7 @@ def find_file(name: str | Path, near: Path | None = None, suffix: str = "") -> P
 def find_input(text: str, near: Path | None) -> str:
     """The same search for any input of a run: a file, a folder, a glob, `file.py:Name`.
 
-    What is in none of these places comes back as given: it may be a dotted module or a name on a hub.
+    An input that is in none of these places is returned as given: it may be a dotted module or a name on a hub.
     """
     return next((str(place) for place in _places(text, near) if _exists(str(place))), expand(text))
 
@@ -67,7 +67,7 @@ def _exists(path: str) -> bool:
 
 
 def _nearest(places: list[Path], suffix: str) -> str:
-    """The file of the same kind, in one of the folders, whose name is nearest."""
+    """A sentence with the nearest name of a file of the same kind in one of the folders."""
     given = places[0]
     whole = not suffix or given.suffix == suffix
     names = {

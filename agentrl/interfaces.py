@@ -1,8 +1,8 @@
 """Every extension point of agentrl on one page.
 
-A user writes one of these, names it in YAML, by entry point, with `@register` or by path, and agentrl finds it through
-`agentrl.plugins`. One tool, interaction and loop instance lives exactly as long as one trajectory, so instance
-attributes are trajectory state and nothing needs an id dictionary.
+A user writes one of these and names it in YAML, by entry point, with `@register` or by path; agentrl finds it through
+`agentrl.plugins`. Each instance of a tool, interaction or loop lives exactly as long as one trajectory, so instance
+attributes are the trajectory's state and nothing needs a dictionary by id.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ __all__ = [
 GenerateFn = Callable[[list[int], JsonDict], Awaitable[GenerationOutput]]
 """`await generate(prompt_ids, sampling_params)`: token ids in, token ids and log-probs out. Bound to one trajectory.
 
-It adds what the run decides, whatever the loop: the token budget of the turn, the ids that end it, and its deadline."""
+It adds what the run decides for every loop: the token budget of the turn, the ids that end it, and its deadline."""
 TOOL_CONFIG = ("type", "timeout_s", "max_concurrency", "rate_limit_per_s", "limits_per")
 """Keys of a tool's `config` that agentrl itself reads."""
 
 
 def check_config(config: JsonDict, known: Iterable[str]) -> None:
-    """Refuse a `config` key that a plug-in does not read; call it in `__init__`.
+    """Refuse a `config` key that a plug-in does not read. Call it in `__init__`.
 
     Raises:
-        ValueError: an unknown key, with the nearest known one.
+        ValueError: names the unknown key and the nearest known one.
     """
     known = [*known]
     for key in config:
@@ -90,17 +90,17 @@ def check_config(config: JsonDict, known: Iterable[str]) -> None:
 
 
 class BaseTool(ABC):
-    """A tool that the model may call. Errors of the model are returned; errors of a service are raised.
+    """A tool that the model may call. The model's errors are returned; a service's errors are raised.
 
     Args:
         config: the tool's `config` mapping from the tool YAML.
-        tool_schema: the OpenAI function schema from the YAML; None when the class supplies its own.
+        tool_schema: the OpenAI function schema from the YAML; None if the class supplies its own.
     """
 
     config_aliases: ClassVar[Mapping[str, str]] = {}
     """Other spellings of `config` keys; they are renamed when the tool YAML is read."""
     scope: WorkerScope | None = None
-    """What all trajectories of this worker share, connections and server processes; set before `create`."""
+    """Connections and server processes that all trajectories of this worker share; set before `create`."""
 
     def __init__(self, config: JsonDict, tool_schema: JsonDict | None = None) -> None:
         self.config = config
@@ -109,7 +109,7 @@ class BaseTool(ABC):
 
     @classmethod
     def default_schema(cls) -> JsonDict:
-        """The schema to use where the YAML gives none."""
+        """The schema to use if the YAML gives none."""
         raise NotImplementedError(f"{cls.__name__} has no schema of its own: give `tool_schema` in the tool YAML")
 
     @classmethod
@@ -128,29 +128,29 @@ class BaseTool(ABC):
         conversation so far, the row, and a scratch dict that the trajectory's tools share.
 
         Returns:
-            What goes back to the model. Set `is_error` when the model made a mistake (R10).
+            The result for the model. Set `is_error` if the model made a mistake.
 
         Raises:
-            ToolServiceError: the service behind the tool failed after its retries (R9).
+            ToolServiceError: the service behind the tool failed after its retries; the trajectory is left out.
         """
 
     async def calc_reward(self, **kwargs: Any) -> float:
-        """The tool's own reward for the whole trajectory, asked once at its end."""
+        """The tool's own reward for the whole trajectory, called once at its end."""
         return 0.0
 
     async def release(self, **kwargs: Any) -> None:
-        """Free what the tool holds. Always called, however the trajectory ended."""
+        """Release the tool's resources. Always called, however the trajectory ended."""
 
 
 class BaseInteraction(ABC):
-    """The other side of the conversation: reads what the assistant said and answers as the user.
+    """The other side of the conversation: reads the assistant's turns and answers as the user.
 
     Args:
         config: the interaction's `config` mapping from the interaction YAML.
     """
 
     scope: WorkerScope | None = None
-    """What all trajectories of this worker share; set before `start_interaction`."""
+    """Connections that all trajectories of this worker share; set before `start_interaction`."""
 
     def __init__(self, config: JsonDict) -> None:
         self.config = config
@@ -167,7 +167,7 @@ class BaseInteraction(ABC):
         return 0.0
 
     async def finalize_interaction(self) -> None:
-        """Free what the interaction holds. Always called, however the trajectory ended."""
+        """Release the interaction's resources. Always called, however the trajectory ended."""
 
 
 class ToolParser(ABC):
@@ -179,8 +179,8 @@ class ToolParser(ABC):
 
         Args:
             text: the turn, special tokens included, without the stop id that ended it.
-            tools: schemas of the tools that the row offers. Formats that write every value as text read its type there.
-                A parser of your own may leave the parameter out.
+            tools: schemas of the tools that the row offers. Formats that write every value as text take its type from
+                there. Your own parser may omit the parameter.
         """
 
 
@@ -197,18 +197,18 @@ class Renderer(Protocol):
     def delta(
         self, messages: Sequence[Message], *, sampled_ids: Sequence[int], tools: Sequence[JsonDict] | None = None
     ) -> list[int]:
-        """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt (R4)."""
+        """Ids that follow a sampled turn: its missing end-of-turn scaffold, `messages`, the generation prompt."""
 
     def encode_text(self, text: str, *, starts: bool = False) -> list[int]:
         """Ids of plain text; look-alikes of special tokens stay plain text.
 
         Args:
-            text: any.
-            starts: begin with the token that the tokenizer puts at the start of every text, if it does.
+            text: any text.
+            starts: begin with the token that the tokenizer puts at the start of every text, if there is one.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of sampled ids, without the stop id at its end; other special tokens are kept."""
+        """Text of sampled ids without the stop id at the end; other special tokens are kept."""
 
 
 class ToolRunner(Protocol):
@@ -226,8 +226,8 @@ class ToolRunner(Protocol):
         `messages`, the conversation that ends with the calls, and the number of its assistant turn are for tools that
         take a `context`.
 
-        Mistakes of the model come back as responses with `is_error` (R10). A service failure or a timeout of a tool
-        raises `ToolServiceError` (R9). Calls beyond `max_parallel_calls` are answered with a message that says so.
+        Mistakes of the model are returned as responses with `is_error`. A service failure or a timeout of a tool raises
+        `ToolServiceError`. Calls beyond `max_parallel_calls` are not run, and their responses say so.
         """
 
     async def calc_rewards(self) -> dict[str, float]:
@@ -236,7 +236,7 @@ class ToolRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopContext:
-    """What a loop works with; the worker builds one per trajectory."""
+    """The services of one trajectory's loop, built by the worker."""
 
     generate: GenerateFn
     renderer: Renderer
@@ -247,7 +247,7 @@ class LoopContext:
     """Started; the worker finalizes it. Each of its calls has a deadline (`tool_timeout_s`)."""
     limits: LoopLimits
     new_trajectory: Callable[[list[int]], Trajectory]
-    """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report partial work."""
+    """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report a failure."""
 
 
 class AgentLoopBase(ABC):
@@ -255,15 +255,15 @@ class AgentLoopBase(ABC):
 
     Args:
         context: the services of this trajectory.
-        **kwargs: what the agent-loop YAML entry gives besides `name` and `_target_`.
+        **kwargs: the options of the agent-loop YAML entry, without `name` and `_target_`.
     """
 
     uses_tools: ClassVar[bool] = True
-    """False: rows that give this loop tools are refused at the start instead of being ignored."""
+    """False: rows that give this loop tools are refused at the start, not silently ignored."""
     uses_interaction: ClassVar[bool] = True
     """False: rows that give this loop an interaction are refused at the start."""
     shows_tools: ClassVar[bool] = True
-    """False: its prompts need not name the tools. Else a chat template that leaves them out is refused at the start."""
+    """True: a chat template that omits the tools is refused at the start. False: prompts need not name the tools."""
     object_options: ClassVar[tuple[str, ...]] = ()
     """Options that name a Python object (`module.path:name` or `file.py:name`); the loop gets the object."""
 
@@ -276,19 +276,19 @@ class AgentLoopBase(ABC):
     def render_prompt(
         cls, renderer: Renderer, messages: Sequence[Message], tools: Sequence[JsonDict], **options: Any
     ) -> list[int]:
-        """Ids of the first request. Called before the run starts too, to measure each row.
+        """Ids of the first request. Also called before the run starts, to measure each row.
 
         Args:
-            renderer: the model's.
+            renderer: the model's renderer.
             messages: the row's prompt.
             tools: schemas of the tools that the row offers.
-            **options: the loop's own.
+            **options: the loop's own options.
         """
         return renderer.render_prompt(messages, tools or None)
 
     @property
     def parser(self) -> ToolParser | None:
-        """Finds the calls in a turn where training leaves some out (`multi_turn.trainable_turns`); None: no calls."""
+        """The parser that finds calls for `multi_turn.trainable_turns`; None: the loop's turns hold no calls."""
         return self.context.tool_parser if self.uses_tools and self.context.tools.schemas else None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -310,9 +310,9 @@ class AgentLoopBase(ABC):
         `interaction_kwargs` and `index`. Which of the two it is, its parameters say: one named `sample`, or none.
 
         Args:
-            sampling_params: as in SGLang's `/generate`: temperature, stop strings and the like. A loop passes them to
+            sampling_params: as in SGLang's `/generate`: temperature, stop strings and so on. A loop passes them to
                 `context.generate`, which adds the token budget, the stop ids and the deadline of a turn; a loop that
-                wants shorter turns gives a smaller `max_new_tokens`.
+                wants shorter turns sets a smaller `max_new_tokens`.
             sample: the row. It belongs to this trajectory; nobody else sees what the loop does to it.
 
         Returns:
@@ -341,11 +341,11 @@ def _for_either_call(run: Callable[..., Awaitable[AgentLoopOutput]]) -> Callable
 
 @dataclass(frozen=True, slots=True)
 class RewardInput:
-    """What a score function may look at."""
+    """The input of a score function."""
 
     data_source: str
     solution_str: str
-    """What the assistant wrote, all its turns; tool and user text never counts."""
+    """The assistant's text of all turns, without tool and user messages."""
     ground_truth: Any
     extra_info: JsonDict = field(default_factory=dict)
     """The row's `extra_info`, `num_turns`, and of `agentrl.types.TrajectoryFacts` the `messages`, `turn_scores`,
@@ -354,12 +354,12 @@ class RewardInput:
 
 @dataclass(frozen=True, slots=True)
 class RewardResult:
-    """A trajectory's outcome score and what else the score function reported (logged, and grouped in validation)."""
+    """A trajectory's outcome score and the score function's other values (logged, and grouped in validation)."""
 
     score: float
     extra: dict[str, Any] = field(default_factory=dict)
     service_used: bool = True
-    """False: no service was asked for this score, so it does not show that the service is up."""
+    """False: no service was called for this score, so it does not show that the service is up."""
 
 
 class RewardManager(ABC):
@@ -370,5 +370,5 @@ class RewardManager(ABC):
         """Score one trajectory.
 
         Raises:
-            RewardError: the score function failed; the trajectory is left out (R9), never scored 0.
+            RewardError: the score function failed; the trajectory is left out of training, never scored 0.
         """

@@ -1,4 +1,4 @@
-"""The plain data that crosses module borders: messages, tool calls, samples, generations and loop outputs."""
+"""Plain data that modules exchange: messages, tool calls, samples, generations and loop outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StopReason(StrEnum):
     """Why a trajectory ended."""
 
     COMPLETED = "completed"
-    """The model answered without a tool call and nothing asked it to go on."""
+    """The model answered without a tool call, and nothing follows."""
     INTERACTION_DONE = "interaction_done"
     """The interaction said that the conversation is over."""
     STOP_TOOL = "stop_tool"
@@ -27,19 +27,19 @@ class StopReason(StrEnum):
     MAX_TOOL_CALLS = "max_tool_calls"
     """`max_tool_calls` was used up."""
     LENGTH = "length"
-    """The token budget ended: a turn was cut (R7) or an observation did not fit (R8)."""
+    """The token budget ended: a turn was cut, or an observation did not fit."""
     EMPTY = "empty"
     """The engine returned no token for a turn."""
     ABORTED = "aborted"
     """The engine aborted the request (pause in abort mode, shutdown); partial tokens are kept, never trained on."""
     TIMEOUT = "timeout"
-    """A deadline passed (R9)."""
+    """A deadline passed. The trajectory is left out of training."""
     ENV_ERROR = "env_error"
-    """Infrastructure failed (R9)."""
+    """Infrastructure failed. The trajectory is left out of training."""
 
     @property
     def is_failure(self) -> bool:
-        """True when the trajectory must be left out of the loss and of group statistics (R9)."""
+        """True if the trajectory must be left out of the loss and of group statistics."""
         return self in (StopReason.TIMEOUT, StopReason.ENV_ERROR, StopReason.ABORTED)
 
 
@@ -51,14 +51,14 @@ class ToolCall:
     arguments: JsonDict
     id: str = ""
     arguments_span: tuple[int, int] | None = field(default=None, compare=False)
-    """Where the arguments stand in the parsed text, as characters `[start, end)`; None: the parser does not say."""
+    """Where the arguments are in the parsed text, as characters `[start, end)`; None: the parser does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedTurn:
     """What a tool parser found in one assistant turn.
 
-    `errors` holds one sentence per call that could not be parsed; it goes back to the model as a tool message (R10).
+    `errors` holds one sentence per call that could not be parsed; the model gets it as a tool message.
     """
 
     content: str
@@ -67,16 +67,16 @@ class ParsedTurn:
 
     @property
     def wants_tools(self) -> bool:
-        """True when the turn holds a call, well formed or not."""
+        """True if the turn holds a call, well formed or not."""
         return bool(self.tool_calls or self.errors)
 
 
 @dataclass(slots=True)
 class ToolResponse:
-    """What a tool gives back. `text` goes to the model; `reward` and `metrics` go to the reward function and the log.
+    """A tool's result. `text` goes to the model; `reward` and `metrics` go to the reward function and the log.
 
-    Models see text only: a response with `image` or `video` fails its trajectory instead of losing them in silence.
-    `is_error` marks a mistake of the model (R10): bad arguments, unknown tool, division by zero.
+    Models see text only: a response with `image` or `video` fails its trajectory instead of silently losing them.
+    `is_error` marks a mistake of the model: bad arguments, unknown tool, division by zero.
     """
 
     text: str = ""
@@ -89,20 +89,20 @@ class ToolResponse:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know of the conversation: one whose `execute` has a parameter `context` gets it at each call."""
+    """What a tool may know about the conversation: passed to each call if `execute` has a parameter `context`."""
 
     messages: Sequence[Mapping[str, Any]]
     """The conversation up to the call, read-only; the last message holds the call."""
     turn: int
-    """Which assistant turn makes the call; the first is 1."""
+    """Number of the assistant turn that makes the call, counted from 1."""
     index: int | None
     """Number of the row in the dataset."""
     data_source: str
     ground_truth: Any
     extra_info: JsonDict
-    """The row's `extra_info`: a copy of this trajectory's own, as is `ground_truth`."""
+    """The row's `extra_info`; like `ground_truth`, it is this trajectory's own copy."""
     scratch: JsonDict
-    """Lives as long as the trajectory; all its tools share it."""
+    """A dict that all tools of the trajectory share, for as long as it lives."""
 
 
 @dataclass(slots=True)
@@ -142,12 +142,12 @@ class Sample:
 
     @property
     def ground_truth(self) -> Any:
-        """`reward_model.ground_truth`, or None where the row has none."""
+        """`reward_model.ground_truth`; None if the row has none."""
         return self.reward_model.get("ground_truth")
 
     @property
     def tool_env_name(self) -> str | None:
-        """Which set of `multi_turn.tool_envs` the row's tools come from; None: the run's `tool_config_path`."""
+        """The set of `multi_turn.tool_envs` that holds the row's tools; None: the run's `tool_config_path`."""
         return self.extra_info.get("tool_env_name")
 
     @property
@@ -193,7 +193,7 @@ class GenerationOutput:
 
 @dataclass(slots=True)
 class AgentLoopOutput:
-    """One finished trajectory: ids, mask, log-probs and weight versions of equal length (R2)."""
+    """One finished trajectory: ids, mask, log-probs and weight versions of equal length."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -206,41 +206,41 @@ class AgentLoopOutput:
     metrics: dict[str, float] = field(default_factory=dict)
     """Seconds and counts: `generate_sequences`, `tool_calls` (seconds), `num_tool_calls`, `num_tool_errors`."""
     extra_fields: JsonDict = field(default_factory=dict)
-    """What rewards and logs read, by the names of `TrajectoryFacts`, and whatever else the loop reports."""
+    """The values that rewards and logs read, named as in `TrajectoryFacts`, and any others that the loop reports."""
 
 
 @dataclass(slots=True)
 class TrajectoryFacts:
-    """What a loop says of a trajectory besides its tokens: what `AgentLoopOutput.extra_fields` holds, with types.
+    """A loop's report on a trajectory besides its tokens: the content of `AgentLoopOutput.extra_fields`, with types.
 
-    All of it reaches the score function in `extra_info`. A field that a loop leaves out has its default.
+    All of it reaches the score function in `extra_info`. A field that a loop omits has its default.
     """
 
     messages: list[Message] = field(default_factory=list)
     """The whole conversation, the prompt included."""
     turn_scores: list[float] = field(default_factory=list)
-    """Each score that the interaction gave to a turn."""
+    """The interaction's scores of turns."""
     turn_score_turns: list[int] | None = None
-    """Of which assistant turn each of `turn_scores` is, from 0; None: not said, or one for every turn."""
+    """The assistant turn of each of `turn_scores`, counted from 0; None: not reported, or one score for every turn."""
     tool_rewards: list[float] = field(default_factory=list)
-    """Each reward that a tool gave to a call."""
+    """The tools' rewards of calls."""
     tool_reward_turns: list[int] | None = None
-    """Which assistant turn made the call of each of `tool_rewards`, from 0; None: as above."""
+    """The assistant turn that made the call of each of `tool_rewards`, counted from 0; None: as above."""
     num_tool_calls: int = 0
-    """How many calls ran."""
+    """Number of calls that ran."""
     tool_scores: dict[str, float] = field(default_factory=dict)
-    """`calc_reward` of each tool that was called, by name: its word on the whole trajectory."""
+    """`calc_reward` of each tool that was called, by name: its reward for the whole trajectory."""
     interaction_score: float | None = None
     """`calculate_score` of the interaction; None: the row has none."""
     stop_tool: JsonDict | None = None
     """`{"name", "arguments", "response"}` of the call of `multi_turn.stop_tools` that ended the trajectory."""
     error: str | None = None
-    """Why the trajectory is left out, where the loop ends with a `stop_reason` that is a failure."""
+    """Why the trajectory is left out, if its `stop_reason` is a failure."""
     other: JsonDict = field(default_factory=dict)
-    """What else the loop reports."""
+    """Other values that the loop reports."""
 
     def as_fields(self) -> JsonDict:
-        """As `extra_fields` has them; what is None is left out."""
+        """The dictionary for `extra_fields`, without values that are None."""
         named = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "other"}
         return {**{name: value for name, value in named.items() if value is not None}, **self.other}
 

@@ -1,6 +1,6 @@
-"""Every YAML of a user, by the rules of version 1.2: `1e-6` is a number, `on` is text, a key given twice is an error.
+"""Reads users' YAML by the rules of version 1.2: `1e-6` is a number, `on` is text, a key given twice is an error.
 
-JSON that a user writes is read here too, by the same rule for keys.
+It also reads users' JSON, with the same rule for keys.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file; None where it is empty.
+    """The content of a YAML file; None if it is empty.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or gives a key twice; says on which line.
+        ConfigError: the file cannot be read, is not YAML, or gives a key twice; the message gives the line.
     """
     try:
         return yaml.load(_read_text(path), _Loader)

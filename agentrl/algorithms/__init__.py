@@ -1,7 +1,7 @@
 """Advantages, policy losses, KL, value loss and corrections: pure functions on tensors, no configuration, no state.
 
-Shapes: `(B, T)` is batch by response position; groups are a list of B hashables. Masks may be bool, int or float; what
-stands where the mask is 0 never matters, not even NaN.
+Shapes: `(B, T)` is batch by response position; groups are a list of B hashables. Masks may be bool, int or float; where
+the mask is 0, values never matter, not even NaN.
 
 `ADVANTAGE_ESTIMATORS` and `POLICY_LOSSES` are the names that `algorithm.adv_estimator` and
 `actor_rollout_ref.actor.policy_loss` accept; add an entry to add an algorithm.

@@ -57,7 +57,7 @@ class AdvantageEstimator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """The arguments of an estimator, and what several of them derive. Arithmetic is float64."""
+    """The arguments of an estimator, and values that several estimators derive from them. Arithmetic is float64."""
 
     rewards: Tensor
     mask: Tensor
@@ -246,13 +246,16 @@ def _reward_to_go(rollouts: Rollouts, gamma: float) -> Tensor:
 
 
 def _sampled_first(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Column orders `(B, T)` that move each row's sampled tokens to the front, in order, and that move them back."""
+    """Column orders `(B, T)` that move each row's sampled tokens to the front, in order, and back again."""
+    # Mask [1, 0, 1] sorts as [0, 1, 0]; the stable sort keeps the sampled tokens in order: [0, 2, 1].
     order = mask.bool().logical_not().to(torch.uint8).argsort(dim=-1, stable=True)
     return order, order.argsort(dim=-1)
 
 
 def _discounted_suffix_sum(values: Tensor, factor: float) -> Tensor:
     """`out_t = values_t + factor * out_{t+1}` along the last dimension, by doubling: log2(T) steps, no loop over T."""
+    # For [a, b, c, d] and factor g: step 1 gives [a + gb, b + gc, c + gd, d]. Step 2 adds g^2 times what stands two
+    # places later: [a + gb + g^2 (c + gd), ...], which completes the sum.
     step = 1
     while step < values.shape[-1] and factor != 0.0:
         values = values + factor * pad(values[..., step:], (0, step))

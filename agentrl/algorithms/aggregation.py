@@ -1,4 +1,4 @@
-"""From token losses to one number, the same however a mini-batch is cut into micro-batches or spread over ranks."""
+"""From token losses to one number, independent of how a mini-batch is split into micro-batches and over ranks."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def aggregate_loss(
 
     Args:
         loss_mat: `(B, T)` token losses.
-        mask: `(B, T)`; a row without a 1 is no sequence.
+        mask: `(B, T)`; a row without a 1 does not count as a sequence.
         mode: one of `AGGREGATION_MODES`.
         scale: see `LossShare`, also for the next two.
         num_tokens: see above.
         num_sequences: see above.
 
     Returns:
-        A scalar; 0, with zero gradients, when everything is masked.
+        A scalar; 0, with zero gradients, if everything is masked.
 
     Raises:
         ValueError: an unknown mode, or a scale that is not positive.

@@ -1,4 +1,4 @@
-"""The gap between the engine that sampled and the trainer that learns: measured, weighted, cut.
+"""Measures and corrects the mismatch between the engine that sampled and the trainer that learns.
 
 `log_ratio = old_log_prob - rollout_log_prob`, clamped to ±20; both are log-probs of the same sampled tokens, the first
 by the trainer, the second by the engine. All values are detached.
@@ -33,8 +33,8 @@ def rollout_correction(
       tokens;
     * `is_level=None`: weights of 1.
 
-    Rejection needs bounds `rs = (low, high)`: with `rs_level="sequence"` a row leaves the mask when the geometric mean
-    of its token ratios is outside, with `"token"` each token does on its own.
+    Rejection needs bounds `rs = (low, high)`: with `rs_level="sequence"` a row leaves the mask if the geometric mean of
+    its token ratios is outside, with `"token"` each token does so on its own.
 
     Args:
         old_log_probs: `(B, T)`.

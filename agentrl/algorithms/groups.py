@@ -16,7 +16,7 @@ def outcome(token_level_rewards: Tensor, response_mask: Tensor) -> Tensor:
 
 
 class Groups:
-    """Group sums, means and deviations of row values, given back per row.
+    """Group sums, means and deviations of row values, returned per row.
 
     Everything is float64: with `std + 1e-6` as a divisor, float32 noise in a group of equal rewards would become a
     gradient.

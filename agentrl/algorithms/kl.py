@@ -86,18 +86,18 @@ class FixedKLController:
         self.value = kl_coef
 
     def update(self, current_kl: float, n_steps: int) -> None:
-        """Nothing to do."""
+        """Does nothing: the weight is fixed."""
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint: a fixed weight stays what the configuration says."""
+        """Resume from a checkpoint: a fixed weight stays as configured."""
 
 
 class AdaptiveKLController:
-    """A weight steered towards a target KL (arXiv 1909.08593, sec. 2.2).
+    """A weight adapted towards a target KL (arXiv 1909.08593, sec. 2.2).
 
     Args:
         init_kl_coef: weight at the start.
@@ -118,9 +118,9 @@ class AdaptiveKLController:
         self.value *= 1.0 + error * n_steps / self.horizon
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.value = state["value"]

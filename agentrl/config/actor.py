@@ -21,16 +21,16 @@ class BackboneConfig(Section):
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
     use_remove_padding: bool = True
-    """Pack sequences where the attention kernel skips masked blocks; on CPU, micro-batches of like length instead."""
+    """Pack sequences if the attention kernel skips masked blocks; on CPU, use micro-batches of similar lengths."""
     trust_remote_code: bool = False
     """Run model code that comes with the model folder."""
 
 
 class ModelConfig(BackboneConfig):
-    """The policy's model and what turns its messages into ids."""
+    """The policy's model, its tokenizer and its chat template."""
 
     tokenizer_path: InputPath | None = None
-    """Folder of the tokenizer, where it is not the model's."""
+    """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
 
@@ -41,19 +41,19 @@ class OptimConfig(Section):
     lr: float = Field(default=1e-6, gt=0)
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay of the first and second moment."""
+    """Decay rates of the first and second moment."""
     eps: float = 1e-8
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices."""
     lr_warmup_steps: int = -1
-    """Steps of linear warm-up; -1: `lr_warmup_steps_ratio` of all steps."""
+    """Number of linear warm-up steps; -1: `lr_warmup_steps_ratio` of all steps."""
     lr_warmup_steps_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Share of all steps that warm up."""
+    """Share of all steps used for the warm-up."""
     warmup_style: Literal["constant", "linear", "cosine"] = "constant"
     """Schedule after the warm-up, down to `min_lr_ratio` at the last step."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Last learning rate as a share of the peak."""
+    """Final learning rate as a share of the peak."""
     total_training_steps: int = -1
     """Length of the schedule; -1: the trainer's own number of steps."""
 
@@ -68,18 +68,18 @@ class FSDPConfig(Section):
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
     model_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the stored parameters and of the optimizer state."""
+    """Data type of the stored parameters and of the optimizer state."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the forward and backward pass; auto: bfloat16 on GPU, float32 on CPU."""
+    """Data type of the forward and backward pass; auto: bfloat16 on GPU, float32 on CPU."""
 
 
 class MicroBatchSection(Section):
-    """How a mini-batch is cut into micro-batches. Never changes the result."""
+    """How a mini-batch is split into micro-batches. Never changes the result."""
 
     use_dynamic_bsz: bool = True
-    """Cut by tokens (`ppo_max_token_len_per_gpu`) instead of by rows."""
+    """Split by tokens (`ppo_max_token_len_per_gpu`) instead of by rows."""
     ppo_max_token_len_per_gpu: int = Field(default=16384, ge=1)
-    """Most tokens, padding included, of a micro-batch."""
+    """Most tokens of a micro-batch, padding included."""
     ppo_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
     """Rows of a micro-batch when `use_dynamic_bsz` is false."""
 
@@ -120,13 +120,13 @@ class ActorConfig(MicroBatchSection):
     """The policy update."""
 
     ppo_mini_batch_size: int = Field(default=256, ge=1)
-    """Prompts per optimizer step (all their rollouts count, as in verl)."""
+    """Prompts per optimizer step, each with all its rollouts, as in verl."""
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     shuffle: bool = False
-    """Shuffle the rows of a batch, seeded, before they are cut into mini-batches."""
+    """Shuffle the rows of a batch, seeded, before they are split into mini-batches."""
     grad_clip: float = Field(default=1.0, gt=0)
-    """Largest gradient norm; a step whose norm is not finite is skipped and counted."""
+    """Gradients are clipped to this norm; a step whose norm is not finite is skipped and counted."""
     clip_ratio: float = Field(default=0.2, ge=0)
     """PPO clip range, both sides."""
     clip_ratio_low: float | None = Field(default=None, ge=0)
@@ -136,7 +136,7 @@ class ActorConfig(MicroBatchSection):
     clip_ratio_c: float = Field(default=3.0, gt=1)
     """Dual-clip bound for negative advantages."""
     loss_agg_mode: LossAggMode = "token-mean"
-    """How token losses become one number; independent of micro-batches and ranks."""
+    """How token losses are combined into one number; independent of micro-batches and ranks."""
     policy_loss: str = "vanilla"
     """Name in `agentrl.algorithms.POLICY_LOSSES`; verl's `{loss_mode: NAME, OPTION: VALUE}` is read too."""
     policy_loss_options: PolicyLossOptions = Field(default_factory=PolicyLossOptions)
@@ -148,7 +148,7 @@ class ActorConfig(MicroBatchSection):
     kl_loss_coef: float = 0.001
     """Weight of that KL."""
     kl_loss_type: KLKind = "low_var_kl"
-    """Its estimator."""
+    """Estimator of that KL."""
     optim: OptimConfig = Field(default_factory=OptimConfig)
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
@@ -166,18 +166,18 @@ class ActorConfig(MicroBatchSection):
 
 
 class LogProbSection(Section):
-    """How log-probs without a gradient are cut into micro-batches."""
+    """How batches are split into micro-batches for log-probs without a gradient."""
 
     log_prob_use_dynamic_bsz: bool = True
-    """Cut by tokens instead of by rows."""
+    """Split by tokens instead of by rows."""
     log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)
-    """Most tokens, padding included, of a micro-batch."""
+    """Most tokens of a micro-batch, padding included."""
     log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
     """Rows of a micro-batch when `log_prob_use_dynamic_bsz` is false."""
 
 
 class RefConfig(LogProbSection):
-    """The reference policy: the model at the start of the run, frozen."""
+    """The reference policy: the initial model, frozen."""
 
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
     """Sharding and precision."""

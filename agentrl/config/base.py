@@ -1,4 +1,4 @@
-"""The base of every configuration model: unknown keys are errors, docstrings under fields become the reference page."""
+"""The base of every configuration model: unknown keys are errors; docstrings under fields make the reference page."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ def _listed(value: Any) -> Any:
 
 
 Names = Annotated[list[str], BeforeValidator(_listed)]
-"""A list of names; a name alone is a list of one."""
+"""A list of names; a single name counts as a list of one."""

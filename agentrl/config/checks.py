@@ -17,11 +17,11 @@ Problems = Iterator[str]
 GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk"})
 """Advantage estimators that compare the rollouts of one prompt."""
 TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
-"""Advantage estimators for which it matters on which token a reward sits."""
+"""Advantage estimators whose result depends on the token that a reward is placed on."""
 
 
 def check_required(config: RunConfig) -> Problems:
-    """There is a model, and there are rows."""
+    """A model and rows are given."""
     if not config.actor_rollout_ref.model.path:
         yield "actor_rollout_ref.model.path: not given, wanted a model folder"
     if not config.data.train_files and not config.trainer.val_only:
@@ -50,7 +50,7 @@ def check_files(config: RunConfig) -> Problems:
 
 
 def check_names(config: RunConfig) -> Problems:
-    """Names of algorithms and trackers are known."""
+    """The names of algorithms and trackers are known."""
     from agentrl.algorithms import ADVANTAGE_ESTIMATORS
     from agentrl.observability.trackers import make_trackers
 
@@ -123,23 +123,23 @@ def check_validation(config: RunConfig) -> Problems:
     }
     for key, asked in given.items():
         if asked:
-            yield f"{key}: asks for validation, but data.val_files is not given"
+            yield f"{key}: needs validation rows, but data.val_files is not given"
 
 
 def check_dataset_weights(config: RunConfig) -> Problems:
-    """There is one weight per training file."""
+    """Every training file has a weight."""
     weights, files = config.data.dataset_weights, config.data.train_files
     if weights is None or not files:
         return
     count = 1 if isinstance(files, str) else len(files)
     if len(weights) != count and not any("*" in file for file in ([files] if isinstance(files, str) else files)):
-        yield f"data.dataset_weights: got {len(weights)} weights for {count} files in data.train_files"
+        yield f"data.dataset_weights: got {len(weights)} weights for {count} files in data.train_files, wanted one each"
     if min(weights, default=0) < 0 or not sum(weights) > 0:
-        yield f"data.dataset_weights: got {weights}, wanted weights of at least 0, one of them above 0"
+        yield f"data.dataset_weights: got {weights}, wanted weights of at least 0, at least one of them above 0"
 
 
 def check_batches(config: RunConfig) -> Problems:
-    """Mini-batches fit into the batch."""
+    """A mini-batch is not larger than the batch."""
     size = config.data.train_batch_size
     mini = {"actor_rollout_ref.actor.ppo_mini_batch_size": config.actor_rollout_ref.actor.ppo_mini_batch_size}
     if config.needs_critic and config.critic.ppo_mini_batch_size is not None:
@@ -150,7 +150,7 @@ def check_batches(config: RunConfig) -> Problems:
 
 
 def check_micro_batches(config: RunConfig) -> Problems:
-    """Where rows are not cut by tokens, the number of rows is given."""
+    """If micro-batches are not split by tokens, their number of rows is given."""
     policy = config.actor_rollout_ref
     sections = {
         "actor_rollout_ref.actor": (policy.actor.use_dynamic_bsz, policy.actor.ppo_micro_batch_size_per_gpu, ""),
@@ -172,36 +172,36 @@ def check_micro_batches(config: RunConfig) -> Problems:
     for key, (dynamic, rows, prefix) in sections.items():
         if not dynamic and rows is None:
             name = f"{prefix or 'ppo_'}micro_batch_size_per_gpu"
-            yield f"{key}.{name}: not given, but {key}.{prefix}use_dynamic_bsz is false"
+            yield f"{key}.{name}: not given, but needed because {key}.{prefix}use_dynamic_bsz is false"
 
 
 def check_group_size(config: RunConfig) -> Problems:
-    """Estimators that compare the rollouts of a prompt have at least two."""
+    """Estimators that compare the rollouts of a prompt have at least two of them."""
     name, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if name in GROUP_ESTIMATORS and n < 2 and not config.trainer.val_only:
-        yield f"actor_rollout_ref.rollout.n: got {n}, wanted 2 or more: adv_estimator {name} compares rollouts"
+        yield f"actor_rollout_ref.rollout.n: got {n}, wanted at least 2: adv_estimator {name} compares rollouts"
     elif config.algorithm.filter_zero_variance_groups and n < 2:
         yield (
             f"algorithm.filter_zero_variance_groups: got true, but with actor_rollout_ref.rollout.n {n} no group has "
-            "any variance: every row would be left out"
+            "any variance, so every row would be left out"
         )
 
 
 def check_critic(config: RunConfig) -> Problems:
-    """Settings of the critic have one to act on."""
+    """Settings of the critic are given only if the run has one."""
     if config.trainer.critic_warmup > 0 and not config.needs_critic:
         name = config.algorithm.adv_estimator
-        yield f"trainer.critic_warmup: got {config.trainer.critic_warmup}, but there is no critic with {name}"
+        yield f"trainer.critic_warmup: got {config.trainer.critic_warmup}, but adv_estimator {name} has no critic"
 
 
 def check_kl(config: RunConfig) -> Problems:
-    """An adaptive KL weight has a KL to steer."""
+    """An adaptive KL weight is used with a KL in the reward."""
     if config.algorithm.kl_ctrl.type == "adaptive" and not config.algorithm.use_kl_in_reward:
-        yield "algorithm.kl_ctrl.type: got 'adaptive', but algorithm.use_kl_in_reward is false: nothing to steer"
+        yield "algorithm.kl_ctrl.type: got 'adaptive', but algorithm.use_kl_in_reward is false: no KL to control"
 
 
 def check_old_log_probs(config: RunConfig) -> Problems:
-    """Rollout log-probs stand in for old ones only where they are those of the distribution sampled from."""
+    """Rollout log-probs replace old ones only if they belong to the distribution that tokens were sampled from."""
     correction, rollout = config.algorithm.rollout_correction, config.actor_rollout_ref.rollout
     if not correction.bypass_old_log_prob:
         return
@@ -211,10 +211,11 @@ def check_old_log_probs(config: RunConfig) -> Problems:
         if getattr(rollout, name) != value:
             yield (
                 f"{key}: got true, but engines report log-probs before truncation, so with "
-                f"actor_rollout_ref.rollout.{name} {getattr(rollout, name)} they are not those of what was sampled"
+                f"actor_rollout_ref.rollout.{name} {getattr(rollout, name)} they do not belong to the distribution "
+                "that was sampled from"
             )
     if correction.is_level is not None:
-        yield f"{key}: got true, which leaves algorithm.rollout_correction.is_level nothing to correct"
+        yield f"{key}: got true, so algorithm.rollout_correction.is_level has nothing to correct: unset one of the two"
 
 
 def check_rejection_bounds(config: RunConfig) -> Problems:
@@ -225,12 +226,12 @@ def check_rejection_bounds(config: RunConfig) -> Problems:
 
 
 def check_validation_sampling(config: RunConfig) -> Problems:
-    """Several validation rollouts of a prompt can differ."""
+    """Several validation rollouts of a prompt are sampled, so that they can differ."""
     kwargs = config.actor_rollout_ref.rollout.val_kwargs
     if kwargs.n > 1 and (not kwargs.do_sample or kwargs.temperature == 0):
         yield (
-            f"actor_rollout_ref.rollout.val_kwargs.n: got {kwargs.n}, but greedy rollouts are all the same: set "
-            "val_kwargs.do_sample=true and a temperature"
+            f"actor_rollout_ref.rollout.val_kwargs.n: got {kwargs.n}, but greedy rollouts are all equal: set "
+            "val_kwargs.do_sample=true and a temperature above 0"
         )
 
 
@@ -241,19 +242,19 @@ def check_backend(config: RunConfig) -> Problems:
         return
     ranks = trainer.nnodes * trainer.n_gpus_per_node
     if ranks > 1:
-        yield f"trainer.backend: got 'local' with {ranks} ranks (nnodes x n_gpus_per_node); local is one: use ray"
+        yield f"trainer.backend: got 'local' with {ranks} ranks (nnodes x n_gpus_per_node); local runs one: use ray"
     if config.ray_init.address is not None:
         yield "ray_init.address: given, but trainer.backend is local"
 
 
 def check_ray(config: RunConfig) -> Problems:
-    """A running cluster has its own CPU count."""
+    """The CPU count is only for a private cluster."""
     if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
-        yield "ray_init.num_cpus: belongs to a private cluster, but ray_init.address names a running one"
+        yield "ray_init.num_cpus: is only for a private cluster, but ray_init.address names a running one"
 
 
 def check_device(config: RunConfig) -> Problems:
-    """Offloading is for GPUs."""
+    """Offloading is used only on GPUs."""
     if config.trainer.device != "cpu":
         return
     policy = config.actor_rollout_ref
@@ -269,7 +270,7 @@ def check_device(config: RunConfig) -> Problems:
 
 
 def check_resume(config: RunConfig) -> Problems:
-    """`resume_path` and its path come together."""
+    """`resume_path` and its path are given together."""
     trainer = config.trainer
     if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
         yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
@@ -278,7 +279,7 @@ def check_resume(config: RunConfig) -> Problems:
 
 
 def check_servers(config: RunConfig) -> Problems:
-    """Settings of started servers do not stand beside servers that run already, nor one engine's beside the other."""
+    """Settings of started servers are not mixed with running servers, nor one engine's settings with the other's."""
     rollout = config.actor_rollout_ref.rollout
     key = "actor_rollout_ref.rollout"
     server = rollout.server
@@ -286,17 +287,17 @@ def check_servers(config: RunConfig) -> Problems:
         if not address.startswith(("http://", "https://")):
             yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
     if server.addresses is not None and not server.addresses:
-        yield f"{key}.server.addresses: got an empty list; null starts servers"
+        yield f"{key}.server.addresses: got an empty list, wanted addresses, or null to start servers"
     if server.addresses and (server.launch > 1 or server.port is not None or server.args):
-        yield f"{key}.server.launch, port, args: for servers that the run starts, but server.addresses is given"
+        yield f"{key}.server.launch, port, args: are only for servers that the run starts, but addresses are given"
     if rollout.name == "embedded" and (server.args or rollout.tensor_model_parallel_size > 1):
-        yield f"{key}.server.args, tensor_model_parallel_size: are for SGLang, but {key}.name is embedded"
+        yield f"{key}.server.args, tensor_model_parallel_size: are only for SGLang, but {key}.name is embedded"
     if rollout.name == "sglang" and config.trainer.deterministic:
         yield f"trainer.deterministic: got true, but only the embedded engine is deterministic: set {key}.name=embedded"
 
 
 def check_context(config: RunConfig) -> Problems:
-    """A whole conversation fits into the engine's and the model's context."""
+    """Prompt and response together fit into the engine's and the model's context."""
     rollout = config.actor_rollout_ref.rollout
     prompt = rollout.prompt_length or config.data.max_prompt_length
     response = rollout.response_length or config.data.max_response_length
@@ -316,7 +317,7 @@ def check_context(config: RunConfig) -> Problems:
 
 
 def _positions(model: Path) -> int | None:
-    """`max_position_embeddings` of a model folder; None where it cannot be told (the model's loader has the say)."""
+    """`max_position_embeddings` of a model folder; None if it is unknown (the model's loader then reports problems)."""
     try:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -326,7 +327,7 @@ def _positions(model: Path) -> int | None:
 
 
 def check_tool_cache(config: RunConfig) -> Problems:
-    """Recorded tool results have a folder."""
+    """A folder for recorded tool results is given."""
     cache = config.actor_rollout_ref.rollout.multi_turn.tool_cache
     if cache.mode != "off" and not cache.path:
         key = "actor_rollout_ref.rollout.multi_turn.tool_cache.path"
@@ -334,14 +335,14 @@ def check_tool_cache(config: RunConfig) -> Problems:
 
 
 def check_combine(config: RunConfig) -> Problems:
-    """Rewards have a weight, and are placed on turns only where the estimator looks at single tokens."""
+    """Some reward has a weight, and rewards are placed on turns only if the estimator looks at single tokens."""
     combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
     if combine.outcome == combine.turn == combine.tool == 0:
-        yield "reward_model.combine: outcome, turn and tool are all 0, wanted one weight that is not"
+        yield "reward_model.combine: outcome, turn and tool are all 0, wanted at least one weight that is not 0"
     if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
         yield (
-            f"reward_model.combine.level: turn makes no difference to algorithm.adv_estimator {estimator}, which only "
-            f"looks at a trajectory's sum: wanted trajectory, or one of {', '.join(sorted(TOKEN_ESTIMATORS))}"
+            f"reward_model.combine.level: turn has no effect with algorithm.adv_estimator {estimator}, which uses only "
+            f"a trajectory's sum: set level to trajectory, or the estimator to {' or '.join(sorted(TOKEN_ESTIMATORS))}"
         )
 
 

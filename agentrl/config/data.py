@@ -1,4 +1,4 @@
-"""`data.*`: where the rows come from and how many make a batch."""
+"""`data.*`: the source of the rows and the sizes of batches."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class DataConfig(Section):
     val_batch_size: int | None = Field(default=None, ge=1)
     """Prompts per validation batch; null: all at once."""
     train_max_samples: int = -1
-    """Use only this many training rows; -1: all."""
+    """Use at most this many training rows; -1: all."""
     val_max_samples: int = -1
-    """Use only this many validation rows; -1: all."""
+    """Use at most this many validation rows; -1: all."""
     shuffle: bool = True
-    """Draw the training rows in a seeded random order, another one each epoch."""
+    """Use the training rows in a seeded random order, a new one in each epoch."""
     seed: int = 1
     """Seed of the order of rows."""
     filter_overlong_prompts: bool = False
-    """Leave out (and count) prompts over `max_prompt_length`; false: such a row is an error."""
+    """Drop (and count) prompts over `max_prompt_length`; false: such a row is an error."""
     apply_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the chat template everywhere, for example `{enable_thinking: false}`."""
+    """Variables for the chat template, for example `{enable_thinking: false}`."""

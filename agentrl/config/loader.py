@@ -1,4 +1,4 @@
-"""`load_config`: recipe files and overrides to a checked `RunConfig`, or one error that lists everything wrong."""
+"""`load_config`: from recipe files and overrides to a checked `RunConfig`, or one error that lists all problems."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def load_config(recipe: str | Path | Mapping[str, Any] | None, overrides: Sequen
             the same as `key=`.
 
     Returns:
-        The checked configuration: `${...}` replaced, paths found.
+        The checked configuration, with `${...}` replaced and paths resolved.
 
     Raises:
-        ConfigError: every problem with its key, what was given, what is allowed and the nearest key.
+        ConfigError: lists every problem with its key, the given value, what is allowed and the nearest key.
     """
     return load(recipe, overrides, RunConfig, CHECKS)
 
@@ -61,7 +61,7 @@ def load(
     told = tuple(line.partition(": ")[0] for line in recipe.problems)  # a reference that leads nowhere is no number too
     lines = recipe.problems + [line for key, line in problems.items() if key not in told]
     if config is not None:
-        # A check that looks at a default which stands in for a wrong value would only confuse.
+        # A wrong value was replaced by its default. A check that complains about that default would only confuse.
         found = (line for check in checks for line in check(config))
         found = (line for line in found if line.partition(": ")[0] not in told)
         lines += [line for line in found if not any(key in line for key in problems)]
@@ -74,7 +74,7 @@ def check_run_config(config: RunConfig) -> None:
     """Check a configuration that was built in Python for impossible combinations.
 
     Raises:
-        ConfigError: all of them.
+        ConfigError: lists all of them.
     """
     problems = [line for check in CHECKS for line in check(config)]
     if problems:
@@ -87,8 +87,8 @@ def dump_config(config: Section) -> str:
 
 
 def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
-    """Lay the user's values over the defaults, so that `${...}` may name either."""
-    # `model_construct` gives the defaults of a model whose required keys are still missing.
+    """Merge the user's values over the defaults, so that `${...}` may name either."""
+    # `model_construct` returns the defaults even of a model whose required keys are still missing.
     merged: Tree = model.model_construct().model_dump(mode="json")
     for key, value in leaves(tree):
         set_value(merged, key, copy.deepcopy(value))
@@ -96,7 +96,7 @@ def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
 
 
 def _build(tree: Tree, model: type[M]) -> tuple[M | None, dict[str, str]]:
-    """Build the model; where values are wrong, with their defaults, so that the checks can still look at the rest."""
+    """Build the model, with defaults in place of wrong values, so that the checks can still look at the rest."""
     problems: dict[str, str] = {}
     while True:
         config, wrong = validate(tree, model)

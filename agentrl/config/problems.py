@@ -1,4 +1,4 @@
-"""What a tree of plain values gets wrong, in words: unknown keys and values of the wrong kind."""
+"""The problems in a tree of plain values, in words: unknown keys and values of the wrong kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl.config.value_tree import Tree, drop_value, get_value, leaves
 
 
 def take_unknown(tree: Tree, model: type[Section]) -> dict[str, str]:
-    """Remove unknown keys from the tree; one problem for each, by its key."""
+    """Remove unknown keys from the tree; returns one problem per key."""
     problems: dict[str, str] = {}
     for key, value in list(leaves(tree)):
         unknown = _unknown_part(model, key)
@@ -25,7 +25,8 @@ def take_unknown(tree: Tree, model: type[Section]) -> dict[str, str]:
 
 
 def _unknown_part(model: type[Section], key: str) -> str | None:
-    """The shortest front of a key that the model does not know; None where the matter is a type."""
+    """The shortest unknown prefix of a key; None if the keys are known and only a type is wrong."""
+    # `trainer.helth.window` -> `trainer.helth`: one message for the misspelt section, not one for each key in it.
     parts = key.split(".")
     for end in range(1, len(parts) + 1):
         front = ".".join(parts[:end])
@@ -41,10 +42,10 @@ def validate(tree: Tree, model: type[Section]) -> tuple[Section | None, dict[str
     """Check values against a model without any silent conversion.
 
     Returns:
-        The model, or None and one problem for each key that is wrong.
+        The model, or None and one problem per wrong key.
     """
     try:
-        # JSON mode is strict (no "3" for 3, no true for 1) and still takes a list for a tuple.
+        # Strict JSON mode takes no "3" for 3 and no true for 1, but still a list for a tuple.
         return model.model_validate_json(json.dumps(tree), strict=True), {}
     except ValidationError as error:
         problems: dict[str, str] = {}
@@ -56,7 +57,7 @@ def validate(tree: Tree, model: type[Section]) -> tuple[Section | None, dict[str
 
 
 def _field_of(loc: tuple[int | str, ...], model: type[Section]) -> str:
-    """The longest front of an error's location that is a key; what follows are list positions and union members."""
+    """The longest prefix of an error's location that is a key; the rest are list positions and union members."""
     key = ""
     for part in loc:
         longer = f"{key}.{part}" if key else str(part)

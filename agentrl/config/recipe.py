@@ -1,4 +1,4 @@
-"""From files and overrides to one tree of plain values that remembers where each value was written."""
+"""From files and overrides to one tree of plain values, with the folder in which each value was written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.yaml_reader import parse_flow, parse_scalar, read_yaml
 
 SELF = "_self_"
 VERL_DEFAULTS = frozenset({"ppo_trainer", "ppo_megatron_trainer"})
-"""Names of verl's own base configurations: agentrl's defaults stand in for them."""
+"""Names of verl's own base configurations: agentrl's defaults replace them."""
 
 
 @dataclass
@@ -28,17 +28,17 @@ class Recipe:
     folders: dict[str, Path] = field(default_factory=dict)
     """Folder of the YAML that a dotted key was last given in; absent for overrides."""
     notes: list[str] = field(default_factory=list)
-    """What was accepted without an effect, for the user to read."""
+    """Notes for the user on values that were accepted but have no effect."""
     problems: list[str] = field(default_factory=list)
 
     def merge(self, tree: Tree, folder: Path | None, model: type[Section]) -> None:
-        """Lay values over those that are there: mappings are merged, everything else is replaced."""
+        """Merge values over the present ones: mappings are merged, everything else is replaced."""
         for key, value in leaves(tree):
             known = find_field(model, key)
             if known is not None and section_of(known):
                 if isinstance(value, str) and value.startswith("${"):
                     set_value(self.tree, key, value)
-                elif value:  # `critic:` with nothing below it says nothing
+                elif value:  # `critic:` with nothing below it is allowed and changes nothing
                     self.problems.append(f"{key}: got {value!r}, wanted {describe_field(known)}")
                 continue
             set_value(self.tree, key, value)
@@ -49,7 +49,7 @@ class Recipe:
 
 
 def read_recipe(source: str | Path | Mapping[str, Any] | None, overrides: list[str], model: type[Section]) -> Recipe:
-    """Read a recipe with everything it includes, and lay the overrides over it.
+    """Read a recipe with everything that it includes, then apply the overrides.
 
     Raises:
         ConfigError: a file cannot be found or read, or includes itself.
@@ -68,7 +68,7 @@ def _read_file(path: Path, including: tuple[Path, ...], recipe: Recipe, model: t
     path = path.resolve()
     if path in including:
         chain = " -> ".join(str(file) for file in (*including, path))
-        raise ConfigError(f"`defaults` goes in a circle: {chain}")
+        raise ConfigError(f"`defaults` includes itself: {chain}")
     tree = {} if (content := read_yaml(path)) is None else content
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: holds a {type(tree).__name__}, wanted a mapping of sections")
@@ -85,16 +85,16 @@ def _lay(tree: Tree, path: Path | None, including: tuple[Path, ...], recipe: Rec
             recipe.notes += notes
             recipe.problems += [f"{where}: {problem}" for problem in problems]
         elif name in VERL_DEFAULTS:
-            recipe.notes.append(f"{where}: agentrl's own defaults stand in for verl's '{name}'")
+            recipe.notes.append(f"{where}: agentrl's own defaults replace verl's '{name}'")
         else:
             _read_file(find_file(name, folder, ".yaml"), including, recipe, model)
 
 
 def _plain(value: Any, key: str) -> Any:
-    """A Python value as YAML would give it: paths are text, tuples are lists.
+    """A Python value in the form that YAML gives: paths are text, tuples are lists.
 
     Raises:
-        ConfigError: a key that is not text, or a value that YAML does not have.
+        ConfigError: a key is not text, or YAML has no such value.
     """
     if isinstance(value, Mapping):
         for name in value:
@@ -111,7 +111,7 @@ def _plain(value: Any, key: str) -> Any:
 
 
 def _included(given: Any, where: str) -> list[str]:
-    """Names in `defaults`, with `_self_` (the file's own values) where it is named, else last."""
+    """Names in `defaults`; `_self_` (the file's own values) comes last unless the list names it."""
     names = [given] if isinstance(given, str) else ([] if given is None else given)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{where}: defaults: got {given!r}, wanted a list of recipe names")
@@ -143,7 +143,7 @@ def _apply_override(text: str, recipe: Recipe, model: type[Section]) -> None:
 
 
 def _override_value(key: str, text: str, model: type[Section]) -> Any:
-    """Read a value by YAML's rules; what looks like a number stays text where the key wants text."""
+    """Read a value by YAML's rules; a value that looks like a number stays text if the key wants text."""
     if text[:1] in ("[", "{", "'", '"'):
         return parse_flow(text)
     field = find_field(model, key)

@@ -1,4 +1,4 @@
-"""`${...}` in values, and paths: the step between the merged recipe and the models."""
+"""Resolves `${...}` and paths in values: the step between the merged recipe and the models."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FILES = (".yaml", ".yml", ".json", ".jinja", ".py")
 
 
 class _UnresolvedError(Exception):
-    """A reference that leads nowhere; the message says why."""
+    """A reference that cannot be resolved; the message says why."""
 
 
 def resolve_references(recipe: Recipe, model: type[Section]) -> None:
-    """Replace every `${section.key}`, `${oc.env:NAME}`, `${oc.env:NAME,default}` and `${NAME}`, then find the paths.
+    """Replace every `${section.key}`, `${oc.env:NAME}`, `${oc.env:NAME,default}` and `${NAME}`, then resolve the paths.
 
-    Problems are added to the recipe; the value stays as it was.
+    Problems are added to the recipe; the value then stays unchanged.
     """
     for key, value in list(leaves(recipe.tree)):
         try:
@@ -62,11 +62,11 @@ def _look_up(name: str, tree: Tree, model: type[Section], visiting: tuple[str, .
     if "." not in name and name not in model.model_fields:
         return _environment(name, None)
     if name in visiting:
-        raise _UnresolvedError(f"${{...}} goes in a circle: {' -> '.join((*visiting, name))}")
+        raise _UnresolvedError(f"${{...}} refers to itself: {' -> '.join((*visiting, name))}")
     try:
         value = get_value(tree, name)
     except KeyError:
-        raise _UnresolvedError(f"'${{{name}}}' names no key.{nearest(model, name)}") from None
+        raise _UnresolvedError(f"'${{{name}}}' does not name a key.{nearest(model, name)}") from None
     return _resolve_value(value, name, tree, model, (*visiting, name))
 
 

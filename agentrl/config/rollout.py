@@ -13,43 +13,44 @@ class ServerConfig(Section):
     """The inference servers."""
 
     addresses: list[str] | None = None
-    """`http://host:port` of servers that run already; null: the run starts its own."""
+    """`http://host:port` of running servers; null: the run starts its own."""
     launch: int = Field(default=1, ge=1)
-    """How many servers the run starts when `addresses` is null."""
+    """Number of servers that the run starts if `addresses` is null."""
     host: str = "127.0.0.1"
     """Address that started servers listen on."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """First port of started servers (the next ones count up); null: free ports."""
+    """Port of the first started server (the next ones count up); null: free ports."""
     start_timeout_s: float = Field(default=300.0, gt=0)
-    """How long a started server may take until it is healthy."""
+    """Longest time until a started server is healthy."""
     request_timeout_s: float = Field(default=600.0, gt=0)
-    """How long one generation may take."""
+    """Deadline of one generation."""
     retries: int = Field(default=3, ge=0)
-    """How often an idempotent call is tried again."""
+    """How often a failed call to a server is retried."""
     args: list[str] = Field(default_factory=list)
-    """More command-line arguments for a started SGLang server."""
+    """Additional command-line arguments for a started SGLang server."""
 
 
 class EmbeddedConfig(Section):
     """The embedded engine."""
 
     max_running_requests: int = Field(default=128, ge=1)
-    """Slots of the KV cache: requests that decode together."""
+    """Most requests that decode together."""
     max_context_length: int | None = Field(default=None, ge=1)
-    """Tokens per slot; null: prompt plus response length."""
+    """Most tokens per slot of the KV cache; null: prompt plus response length."""
     prefill_chunk: int = Field(default=2048, ge=1)
     """Most prompt tokens of one prefill step."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of the engine process; null: as many as pay off for the size of the model."""
+    """CPU threads of the engine process; null: as many as the model's size makes worthwhile."""
 
 
 class ToolCacheConfig(Section):
-    """Results of tool calls on disk, so that a run repeats without the services behind its tools."""
+    """Results of tool calls on disk, so that a run can be repeated without the services behind its tools."""
 
     mode: Literal["off", "record", "replay"] = "off"
-    """record: keep every result; replay: answer from them and call no tool (a call that was not recorded fails)."""
+    """record: keep every result; replay: answer with kept results and call no tool (a call that was not recorded
+    fails)."""
     path: OutputPath | None = None
-    """Folder of the results; needed for record and replay."""
+    """Folder of the results; required for record and replay."""
 
 
 class ToolAgentLimits(Section):
@@ -66,21 +67,21 @@ class ToolAgentLimits(Section):
     tool_cache: ToolCacheConfig = Field(default_factory=ToolCacheConfig)
     """Record the results of tool calls, or replay them."""
     format: str = "hermes"
-    """Tool-call format: a name of docs/tool_formats.md, `auto` (by the chat template), or a parser of your own."""
+    """Tool-call format: a name from docs/tool_formats.md, `auto` (by the chat template), or your own parser."""
     max_assistant_turns: int | None = Field(default=None, ge=1)
     """Most generations; null: no limit."""
     max_user_turns: int | None = Field(default=None, ge=0)
     """Most user or tool rounds; null: no limit."""
     max_parallel_calls: int | None = Field(default=None, ge=1)
-    """Most calls in one turn; those beyond it are answered with a message that says so."""
+    """Most calls in one turn; further ones are not run, and a message tells the model so; null: no limit."""
     max_tool_calls: int | None = Field(default=None, ge=1)
-    """Most calls of a trajectory."""
+    """Most calls of a trajectory; null: no limit."""
     max_tool_response_length: int | None = Field(default=256, ge=0)
     """Most tokens of one tool response; null: no limit."""
     tool_response_truncate_side: Literal["left", "right", "middle"] = "middle"
-    """Which side of a long response is kept: left the head, right the tail, middle both."""
+    """Which part of a long response is kept: left the head, right the tail, middle both ends."""
     max_tokens_per_turn: int | None = Field(default=None, ge=1)
-    """Most tokens of one generation; null: what is left of the response."""
+    """Most tokens of one generation; null: the rest of the response."""
     tool_timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one tool call."""
     turn_timeout_s: float | None = Field(default=None, gt=0)
@@ -88,8 +89,8 @@ class ToolAgentLimits(Section):
     trajectory_timeout_s: float | None = Field(default=None, gt=0)
     """Deadline of a trajectory; null: no limit."""
     trainable_turns: Literal["all_assistant", "last_assistant", "final_answer"] = "all_assistant"
-    """Which sampled turns are trained on: all, the last, or the last only if it is an answer (no call but of a stop
-    tool)."""
+    """Which sampled turns are trained on: all, the last, or the last only if it is an answer (it calls nothing but a
+    stop tool)."""
     mask_tool_call_args: bool = False
     """Leave the arguments of tool calls out of training; with `trainable_turns` only ever narrows the loss mask."""
 
@@ -104,19 +105,19 @@ class AgentConfig(Section):
     agent_loop_config_path: InputPath | None = None
     """YAML list of `{name, _target_, ...}` that adds loops."""
     max_in_flight: int = Field(default=1024, ge=1)
-    """Most trajectories that run at the same time, over all workers."""
+    """Most trajectories that run at the same time, in all workers together."""
 
 
 class OutageConfig(Section):
     """When a service (engine, tool, interaction) counts as down, and what new trajectories that need it do then."""
 
     failures: int = Field(default=8, ge=0)
-    """So many failures in a row, while the service answers nobody, are an outage; 0: nothing is."""
+    """A service is down after this many failures in a row without a success in between; 0: never."""
     backoff_s: float = Field(default=1.0, gt=0)
-    """Wait until one trajectory may try the service again; doubled after each try that fails, up to 30 s."""
+    """Pause before one trajectory tries the service again; doubled after each failed try, up to 30 s."""
     wait_s: float = Field(default=300.0, ge=0)
-    """Longest outage that trajectories wait for; then they fail with its cause. Engines that the run started are not
-    waited for: the run starts them again."""
+    """How long trajectories wait for a service that is down; then they fail with its cause. They do not wait for
+    engines that the run started: the run restarts those."""
 
 
 class ValKwargs(Section):
@@ -127,7 +128,7 @@ class ValKwargs(Section):
     temperature: float = Field(default=0.0, ge=0)
     """0: greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus."""
+    """Nucleus sampling: the smallest set of tokens with this probability."""
     top_k: int = Field(default=-1, ge=-1)
     """Most likely tokens to sample from; -1: all."""
     do_sample: bool = False
@@ -138,53 +139,53 @@ class RolloutConfig(Section):
     """Generation and agent loops."""
 
     name: Literal["auto", "sglang", "embedded"] = "auto"
-    """The engine; auto: sglang where CUDA and sglang are present, else embedded."""
+    """The engine; auto: sglang if CUDA and sglang are present, else embedded."""
     n: int = Field(default=1, ge=1)
     """Rollouts per prompt; they share one group."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature; log-probs are those of the scaled logits."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus; below 1 the old log-probs are recomputed."""
+    """Nucleus sampling; below 1 the old log-probs are recomputed."""
     top_k: int = Field(default=-1, ge=-1)
-    """Most likely tokens to sample from; -1: all. Otherwise the old log-probs are recomputed."""
+    """Number of most likely tokens to sample from; -1: all. Otherwise the old log-probs are recomputed."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Tokens below this share of the likeliest one are not sampled."""
+    """Tokens below this share of the most likely token's probability are not sampled."""
     repetition_penalty: float = Field(default=1.0, gt=0)
-    """Above 1: tokens that were seen are less likely."""
+    """Above 1: tokens that already occurred become less likely."""
     stop: Names = Field(default_factory=list)
-    """Strings that end a turn; one may stand without a list."""
+    """Strings that end a turn; a single string needs no list."""
     stop_token_ids: list[int] = Field(default_factory=list)
     """Ids that end a turn, besides the model's own."""
     ignore_eos: bool = False
-    """Never stop at the end-of-turn id (benchmarks)."""
+    """Never stop at the end-of-turn id (for benchmarks)."""
     prompt_length: int | None = Field(default=None, ge=1)
-    """Null: `data.max_prompt_length`."""
+    """Most tokens of a prompt; null: `data.max_prompt_length`."""
     response_length: int | None = Field(default=None, ge=1)
-    """Null: `data.max_response_length`."""
+    """Most tokens of a response; null: `data.max_response_length`."""
     max_failure_rate: float = Field(default=0.1, ge=0, le=1)
-    """Largest share of a step's trajectories that may end in infrastructure failures."""
+    """Largest share of a step's trajectories that may end in infrastructure failures; above it the run stops."""
     refill: bool = False
-    """Roll failed trajectories out again in the same step; false: groups go on with those that are left."""
+    """Repeat failed trajectories in the same step; false: groups continue with the remaining ones."""
     max_refills: int = Field(default=2, ge=1)
-    """Most times that one trajectory is rolled out again in a step."""
+    """How often one trajectory is repeated in a step."""
     outage: OutageConfig = Field(default_factory=OutageConfig)
     """What happens while a service is down."""
     weight_sync: Literal["auto", "disk", "tensor"] = "auto"
-    """How weights reach the engines; auto: disk, in shared memory where the machine has it."""
+    """How weights reach the engines; auto: disk, in shared memory if the machine has it."""
     weight_sync_dir: OutputPath | None = None
-    """Folder for weights on their way to the engines, seen by trainer and servers; null: a temporary one."""
+    """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)
     """GPUs per started SGLang server."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
     """Share of GPU memory for a started SGLang server."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of the engine's weights; auto: float32 on CPU, bfloat16 on GPU."""
+    """Data type of the engine's weights; auto: float32 on CPU, bfloat16 on GPU."""
     log_prob_use_dynamic_bsz: bool = True
-    """Cut old log-probs by tokens instead of by rows."""
+    """Split the micro-batches of old log-probs by tokens instead of by rows."""
     log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)
-    """Most tokens, padding included, of a micro-batch of old log-probs."""
+    """Most tokens of a micro-batch of old log-probs, padding included."""
     log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
-    """Rows of such a micro-batch when `log_prob_use_dynamic_bsz` is false."""
+    """Rows of such a micro-batch if `log_prob_use_dynamic_bsz` is false."""
     server: ServerConfig = Field(default_factory=ServerConfig)
     """The inference servers."""
     embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)

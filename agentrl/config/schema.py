@@ -1,4 +1,4 @@
-"""What the configuration models allow: which keys there are, and what each wants, in words."""
+"""The keys of the configuration models, and what each of them accepts, in words."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_field(model: type[Section], path: str) -> FieldInfo | None:
 
 
 def is_free(model: type[Section], path: str) -> bool:
-    """True below a field that takes any mapping, such as `custom_reward_function.reward_kwargs`."""
+    """Whether a path is below a field that takes any mapping, such as `custom_reward_function.reward_kwargs`."""
     parent = path
     while "." in parent:
         parent = parent.rpartition(".")[0]
@@ -59,7 +59,8 @@ def is_free(model: type[Section], path: str) -> bool:
 
 
 def nearest(model: type[Section], path: str) -> str:
-    """Say which known key comes nearest to an unknown one, anywhere in the tree."""
+    """A sentence with the known key nearest to an unknown one, anywhere in the tree."""
+    # The last part counts more than the whole path: `trainer.lr` suggests `critic.optim.lr`, not another trainer key.
     leaf = path.rpartition(".")[2]
 
     def likeness(candidate: str) -> float:
@@ -84,7 +85,7 @@ def _siblings(model: type[Section], parent: str) -> list[str]:
 
 
 def describe_field(field: FieldInfo) -> str:
-    """What a field wants, in words: `a whole number at least 1, or null`."""
+    """What a field accepts, in words: `a whole number at least 1 or null`."""
     section = section_of(field)
     if section is not None:
         return f"a section with the keys {', '.join(section.model_fields)}"
@@ -123,7 +124,7 @@ def _plural(kind: Any) -> str:
 
 
 def accepts(field: FieldInfo, kind: type) -> bool:
-    """True when a plain value of this Python type may stand in the field."""
+    """Whether the field accepts a plain value of this Python type."""
     for alternative in _alternatives(field.annotation):
         plain = get_args(alternative)[0] if get_origin(alternative) is Annotated else alternative
         if plain is kind or plain is Any or (get_origin(plain) is Literal and kind is str):

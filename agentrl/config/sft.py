@@ -12,7 +12,7 @@ from agentrl.config.base import InputPath, Names, OutputPath, Section
 
 
 class SFTDataConfig(Section):
-    """Demonstrations: rows with a whole conversation each."""
+    """Demonstrations: each row holds a whole conversation."""
 
     train_files: InputPath | list[InputPath] | None = None
     """Parquet file, list of files, or glob with the training rows."""
@@ -21,21 +21,21 @@ class SFTDataConfig(Section):
     messages_key: str = "messages"
     """Column with the conversation: `{role, content, tool_calls?, …}`."""
     tools_key: str = "tools"
-    """Column with the function schemas that a row offers: JSON text, or a list; without: `tool_config_path`."""
+    """Column with the function schemas that a row offers: JSON text or a list; default: `tool_config_path`."""
     tool_config_path: InputPath | None = None
-    """Tool YAML whose tools every row without own `tools` offers; null: none."""
+    """Tool YAML for rows without their own `tools`; null: no tools."""
     max_length: int = Field(default=2048, ge=2)
     """Most tokens of a conversation."""
     filter_overlong: bool = False
-    """Leave out (and count) conversations over `max_length`; false: such a row is an error."""
+    """Drop (and count) conversations over `max_length`; false: such a row is an error."""
     train_batch_size: int = Field(default=32, ge=1)
     """Conversations per optimizer step."""
     max_token_len: int = Field(default=8192, ge=1)
-    """Most tokens, padding included, of one forward pass. Never changes the result."""
+    """Most tokens of one forward pass, padding included. Never changes the result."""
     shuffle: bool = True
-    """Draw the rows in a seeded random order, another one each epoch."""
+    """Use the rows in a seeded random order, a new one in each epoch."""
     apply_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the chat template everywhere, for example `{enable_thinking: false}`."""
+    """Variables for the chat template, for example `{enable_thinking: false}`."""
 
 
 class SFTModelConfig(Section):
@@ -44,7 +44,7 @@ class SFTModelConfig(Section):
     path: InputPath = ""
     """Hugging Face folder with weights, configuration and tokenizer."""
     tokenizer_path: InputPath | None = None
-    """Folder of the tokenizer, where it is not the model's."""
+    """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
     enable_gradient_checkpointing: bool = False
@@ -54,39 +54,39 @@ class SFTModelConfig(Section):
 
 
 class SFTOptimConfig(OptimConfig):
-    """AdamW for everything, or Muon for the matrices of the layers and AdamW for the rest."""
+    """AdamW for all parameters, or Muon for the matrices of the layers and AdamW for the rest."""
 
     name: Literal["adamw", "muon"] = "adamw"
-    """`muon` learns small models from scratch much faster; `lr` stays that of AdamW."""
+    """`muon` trains small models from scratch much faster; `lr` then applies to AdamW's part."""
     muon_lr: float = Field(default=0.02, gt=0)
-    """Peak learning rate of the matrices under Muon; follows the same schedule."""
+    """Peak learning rate of Muon's matrices; it follows the same schedule."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of Muon."""
     grad_clip: float = Field(default=1.0, gt=0)
-    """Largest gradient norm; a step whose norm is not finite is skipped and counted."""
+    """Gradients are clipped to this norm; a step whose norm is not finite is skipped and counted."""
 
 
 class SFTTrainerConfig(Section):
-    """The run: how long, where, what is logged and saved."""
+    """The run: its length, device and logs."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Auto: cuda where there is one."""
+    """Device of the training; auto: cuda if available."""
     total_epochs: int = Field(default=1, ge=1)
     """Passes over the training rows."""
     total_training_steps: int | None = Field(default=None, ge=1)
-    """Steps; null: `total_epochs` decides."""
+    """Number of steps; null: as many as `total_epochs` gives."""
     project_name: str = "agentrl"
-    """Project in the trackers."""
+    """Name of the project in the trackers."""
     experiment_name: str = "sft"
-    """Run in the trackers."""
+    """Name of the run in the trackers."""
     default_local_dir: OutputPath = "outputs/${trainer.project_name}/${trainer.experiment_name}"
     """Run folder: resolved config, logs, and the trained model in `huggingface/`."""
     logger: Names = Field(default_factory=lambda: ["console", "jsonl"])
-    """`console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`; one name may stand without a list."""
+    """`console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`; a single name needs no list."""
     log_freq: int = Field(default=10, ge=1)
-    """Report the mean over so many steps."""
+    """Report means every `log_freq` steps."""
     test_freq: int = -1
-    """Validate every so many steps; -1: only after the last."""
+    """Validate every `test_freq` steps; -1: only after the last step."""
     seed: int = 1
     """Seed of the order of rows."""
     threads: int | None = Field(default=None, ge=1)
@@ -107,7 +107,7 @@ class SFTConfig(Section):
 
 
 def check_sft_required(config: SFTConfig) -> Iterator[str]:
-    """There is a model, and there are rows."""
+    """A model and rows are given."""
     if not config.model.path:
         yield "model.path: not given, wanted a model folder"
     if not config.data.train_files:

@@ -9,7 +9,7 @@ Tree = dict[str, Any]
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no mapping (or an empty one) with its dotted key."""
+    """Every value that is not a mapping (or is an empty one), with its dotted key."""
     for key, value in tree.items():
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -18,7 +18,7 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def set_value(tree: Tree, key: str, value: Any) -> None:
-    """Set a dotted key, making the mappings above it."""
+    """Set a dotted key, creating the mappings above it."""
     *parents, last = key.split(".")
     for parent in parents:
         below = tree.get(parent)
@@ -39,7 +39,7 @@ def get_value(tree: Tree, key: str) -> Any:
 
 
 def drop_value(tree: Tree, key: str) -> None:
-    """Remove a dotted key, if it is there."""
+    """Remove a dotted key, if it exists."""
     *parents, last = key.split(".")
     for parent in parents:
         tree = tree.get(parent, {})

@@ -1,7 +1,7 @@
-"""Keys of verl that agentrl knows but does not have: renamed, without a meaning here, or only with one value.
+"""Keys of verl that agentrl does not have itself: renamed here, without effect, or allowed with one value only.
 
-A recipe or command written for verl passes through `translate` before it is checked. A key without a meaning is
-accepted with a note, so nothing is ignored in silence; a value that asks for something agentrl does not do is an error.
+A recipe or command written for verl passes through `translate` before it is checked. A key without effect is accepted
+with a note, so nothing is ignored silently; a value that asks for something that agentrl does not do is an error.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _AR = "actor_rollout_ref."
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """Lives under another key here."""
+    """The key has another name here."""
 
     to: str
 
 
 @dataclass(frozen=True, slots=True)
 class Harmless:
-    """Changes nothing here, whatever its value."""
+    """The key changes nothing here, whatever its value."""
 
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Harmless with these values; another value asks for something that is not there."""
+    """The key changes nothing with these values; another value asks for something that agentrl does not have."""
 
     allowed: tuple[Any, ...]
     reason: str
@@ -43,35 +43,35 @@ Answer = Renamed | Harmless | Only
 
 _OFF = (False, None, 0)
 _SMALL = (1, None)
-_NO_COMPILE = Harmless("there is no torch.compile step")
+_NO_COMPILE = Harmless("agentrl does not use torch.compile")
 _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
 _NO_REWARD_MODEL = Harmless("reward models are not supported; `reward_model.enable` is off")
 _NO_LORA = Harmless("LoRA is not supported; it is off")
 
-# Of the patterns that fit a key the first one counts.
+# The first pattern that fits a key counts.
 VERL_KEYS: dict[str, Answer] = {
     "*._target_": Harmless("every section has one kind"),
     # data
     "data.return_raw_chat": Only((True,), "agent loops need the raw messages"),
     "data.return_raw_input_ids": Harmless("the agent loop makes the ids"),
     "data.return_full_prompt": Harmless("rollout dumps hold the whole prompt"),
-    "data.return_multi_modal_inputs": Harmless("there are no multi-modal inputs"),
+    "data.return_multi_modal_inputs": Harmless("agentrl has no multi-modal inputs"),
     "data.truncation": Only(("error",), "a prompt is never cut: set `data.filter_overlong_prompts=true`"),
-    "data.filter_overlong_prompts_workers": Harmless("filtering needs no processes of its own"),
+    "data.filter_overlong_prompts_workers": Harmless("filtering needs no extra processes"),
     "data.reward_fn_key": Only(("data_source",), "the score function is picked by the column `data_source`"),
     "data.tokenizer": Renamed("actor_rollout_ref.model.tokenizer_path"),
     "data.trust_remote_code": Renamed("actor_rollout_ref.model.trust_remote_code"),
     "data.dataloader_num_workers": Harmless("the loader reads in this process, so that it resumes exactly"),
     "data.gen_batch_size": Only(_OFF, "a step generates `data.train_batch_size` prompts"),
     "data.validation_shuffle": Only(_OFF, "validation rows keep their order"),
-    "data.image_key": Harmless("there are no multi-modal inputs"),
-    "data.video_key": Harmless("there are no multi-modal inputs"),
-    "data.image_patch_size": Harmless("there are no multi-modal inputs"),
+    "data.image_key": Harmless("agentrl has no multi-modal inputs"),
+    "data.video_key": Harmless("agentrl has no multi-modal inputs"),
+    "data.image_patch_size": Harmless("agentrl has no multi-modal inputs"),
     "data.use_shm": Only(_OFF, "files are memory-mapped where they are"),
-    "data.custom_cls.*": Only((None,), "there are no dataset plug-ins"),
-    "data.sampler.*": Only((None,), "there are no sampler plug-ins"),
-    "data.datagen.*": Only((None,), "there are no dataset plug-ins"),
+    "data.custom_cls.*": Only((None,), "agentrl has no dataset plug-ins"),
+    "data.sampler.*": Only((None,), "agentrl has no sampler plug-ins"),
+    "data.datagen.*": Only((None,), "agentrl has no dataset plug-ins"),
     "data.need_tools_kwargs": Harmless("a row says itself whether it has `tools_kwargs`"),
     "data.tool_config_path": Renamed("actor_rollout_ref.rollout.multi_turn.tool_config_path"),
     # actor_rollout_ref
@@ -88,16 +88,16 @@ VERL_KEYS: dict[str, Answer] = {
     "*.model.target_modules": _NO_LORA,
     "*.model.exclude_modules": _NO_LORA,
     "*.model.use_liger": Only(_OFF, "Liger kernels are not supported"),
-    "*.use_fused_kernels": Only(_OFF, "there are no fused kernels"),
-    "*.model.fused_kernel_options.*": Harmless("there are no fused kernels"),
+    "*.use_fused_kernels": Only(_OFF, "agentrl has no fused kernels"),
+    "*.model.fused_kernel_options.*": Harmless("agentrl has no fused kernels"),
     _AR + "ref.model*": Only((None, {}), "the reference policy is the model at the start of the run"),
     "*.ulysses_sequence_parallel_size": Only(_SMALL, "sequence parallelism is not supported"),
     "*.use_torch_compile": _NO_COMPILE,
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.calculate_entropy": Harmless("the entropy is always computed"),
-    "*.profiler.*": Harmless("there is no profiler section"),
-    "*.profile.*": Harmless("there is no profiler section"),
+    "*.profiler.*": Harmless("agentrl has no profiler section"),
+    "*.profile.*": Harmless("agentrl has no profiler section"),
     "*.checkpoint.*": Harmless("a checkpoint holds model, optimizer and the rest of the state"),
     "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
     "*.fsdp_config.offload_policy": Only(_OFF, "use `param_offload` and `optimizer_offload`"),
@@ -144,13 +144,13 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.expert_parallel_size": Only(_SMALL, "expert parallelism is not supported"),
     _AR + "rollout.pipeline_model_parallel_size": Only(_SMALL, "pipeline parallelism is not supported"),
     _AR + "rollout.over_sample_rate": Only(_OFF, "over-sampling is not supported"),
-    _AR + "rollout.limit_images": Harmless("there are no multi-modal inputs"),
+    _AR + "rollout.limit_images": Harmless("agentrl has no multi-modal inputs"),
     _AR + "rollout.multi_turn.tokenization_sanity_check_mode": Harmless("the template is probed when the run starts"),
     _AR + "rollout.multi_turn.use_inference_chat_template": Harmless("sampled turns are never rendered again"),
     _AR + "rollout.multi_turn.num_repeat_rollouts": Only((None,), "`rollout.n` counts"),
     _AR + "rollout.multi_turn.completion_callback": Only((None,), "write an agent loop instead"),
-    _AR + "rollout.trace.backend": Only((None,), "traces are not sent anywhere: set `trainer.rollout_data_dir`"),
-    _AR + "rollout.trace.*": Harmless("there is no trace backend"),
+    _AR + "rollout.trace.backend": Only((None,), "agentrl sends no traces: set `trainer.rollout_data_dir`"),
+    _AR + "rollout.trace.*": Harmless("agentrl has no trace backend"),
     _AR + "rollout.skip_rollout": Only(_OFF, "a step always rolls out"),
     _AR + "rollout.skip_dump_dir": Harmless("a step always rolls out"),
     _AR + "rollout.agent.custom_async_server.*": Only((None,), "give servers by `rollout.server.addresses`"),
@@ -188,15 +188,15 @@ VERL_KEYS: dict[str, Answer] = {
     "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_ckpt_to_keep"),
     "trainer.max_critic_ckpt_to_keep": Harmless("`max_actor_ckpt_to_keep` counts: actor and critic are kept together"),
     "trainer.remove_previous_ckpt_in_save": Only(_OFF, "set `trainer.max_ckpt_to_keep=1`"),
-    "trainer.del_local_ckpt_after_load": Only(_OFF, "a checkpoint is never deleted for having been read"),
+    "trainer.del_local_ckpt_after_load": Only(_OFF, "a checkpoint is never deleted after loading"),
     "trainer.default_hdfs_dir": _REMOTE,
     "trainer.ray_wait_register_center_timeout": Harmless("workers register through Ray itself"),
-    "trainer.use_legacy_worker_impl": Harmless("there is one worker implementation"),
+    "trainer.use_legacy_worker_impl": Harmless("agentrl has one worker implementation"),
     "trainer.esi_redundant_time": Harmless("checkpoints follow `trainer.save_freq`"),
-    "trainer.profile_steps": Only((None, []), "there is no profiler section"),
-    "trainer.npu_profile.*": Harmless("there is no profiler section"),
-    "trainer.*_nsight_options.*": Harmless("there is no profiler section"),
-    "global_profiler.*": Harmless("there is no profiler section"),
+    "trainer.profile_steps": Only((None, []), "agentrl has no profiler section"),
+    "trainer.npu_profile.*": Harmless("agentrl has no profiler section"),
+    "trainer.*_nsight_options.*": Harmless("agentrl has no profiler section"),
+    "global_profiler.*": Harmless("agentrl has no profiler section"),
     "ray_kwargs.ray_init.num_cpus": Renamed("ray_init.num_cpus"),
     "ray_kwargs.ray_init.address": Renamed("ray_init.address"),
     "ray_kwargs.timeline_json_file": Only((None,), "Ray's timeline is not written"),
@@ -222,7 +222,7 @@ def translate(tree: dict[str, Any], model: type[Section]) -> tuple[dict[str, Any
         if answer is None:
             set_value(out, new, value)
             if new != key:
-                notes.append(f"{key} is '{new}' here")
+                notes.append(f"{key} is called '{new}' here")
         elif isinstance(answer, Harmless):
             notes.append(f"{key} has no effect here: {answer.note}")
         elif isinstance(value, str) and value.startswith("${"):
@@ -233,7 +233,7 @@ def translate(tree: dict[str, Any], model: type[Section]) -> tuple[dict[str, Any
 
 
 def _answer(model: type[Section], key: str) -> tuple[str, Harmless | Only | None]:
-    """Where a key of verl lives here, and what there is to say if it lives nowhere."""
+    """The key's name here, and the answer for the user if agentrl has no such key."""
     while not (find_field(model, key) is not None or is_free(model, key)):
         pattern = _pattern_for(key)
         if pattern is None:
@@ -246,7 +246,7 @@ def _answer(model: type[Section], key: str) -> tuple[str, Harmless | Only | None
 
 
 def _same(value: Any, fine: Any) -> bool:
-    """Equal, and both or neither true or false: 1 is 1.0, and no `true`."""
+    """Whether two values are equal and both or neither are booleans: 1 equals 1.0, but not `true`."""
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 

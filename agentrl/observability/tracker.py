@@ -1,4 +1,4 @@
-"""What a tracker is: it hears of every step, every batch of rollouts and every validation of a run."""
+"""The interface of a tracker: it receives every step, every batch of rollouts and every validation of a run."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a tracker may want to know before the first step."""
+    """What a tracker may need before the first step."""
 
     project: str
     experiment: str
     folder: Path
     total_steps: int
     resumed_from: int | None = None
-    """Step of the checkpoint that the run goes on from; None for a new run."""
+    """Step of the checkpoint that the run resumes from; None for a new run."""
     config: JsonDict = field(default_factory=dict)
     """The resolved configuration, for trackers that show it elsewhere; see `without_secrets`."""
 
     def recall(self, name: str) -> str | None:
-        """What a tracker noted in the folder of this run, if it goes on from a checkpoint."""
+        """The text that a tracker kept in the run folder, if the run resumes from a checkpoint."""
         file = self.folder / name
         return file.read_text(encoding="utf-8") if self.resumed_from is not None and file.is_file() else None
 
     def note(self, name: str, text: str) -> None:
-        """Keep a text in the folder for when the run goes on."""
+        """Keep a text in the run folder for when the run is resumed."""
         (self.folder / name).write_text(text, encoding="utf-8")
 
 
@@ -47,22 +47,22 @@ class ValidationConversation:
 
 
 class Tracker:
-    """Receives what happens in a run. Inherit from it and override what you need; every hook has a default."""
+    """Receives the events of a run. Inherit from it and override what you need; every hook but `log` has a default."""
 
     def on_start(self, run: RunInfo) -> None:
         """Called once before the first step."""
 
     def on_stage(self, step: int, stage: str) -> None:
-        """Called as a stage (`gen`, `update_actor`, …) of a step begins."""
+        """Called when a stage (`gen`, `update_actor`, …) of a step begins."""
 
     def on_rollouts(self, step: int, batch: DataProto) -> None:
         """Called with the trajectories of a training step, before the update."""
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
-        """Called after a validation with its first `trainer.log_val_generations` conversations."""
+        """Called after a validation with the first `trainer.log_val_generations` conversations."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Called once a step with every number of that step; step 0 holds the validation before training."""
+        """Called once per step with every metric of that step; step 0 is the validation before training."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Tracker:
 
 
 def without_secrets(config: Any) -> Any:
-    """A configuration whose HTTP headers, which may hold tokens, are blanked."""
+    """The configuration with HTTP headers blanked, since they may hold tokens."""
     if isinstance(config, dict):
         return {
             key: dict.fromkeys(value, "***") if key == "headers" and isinstance(value, dict) else without_secrets(value)

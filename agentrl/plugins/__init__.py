@@ -1,4 +1,4 @@
-"""Plug-ins: found by name, read from YAML, adapted, and built once per trajectory."""
+"""Plug-ins: found by name, read from YAML, adapted if needed, and built once per trajectory."""
 
 from agentrl.plugins.registry import (
     KINDS,

@@ -1,6 +1,6 @@
 """Make plain functions and verl-style classes look like agentrl's own tools and interactions.
 
-`as_tool` and `as_interaction` recognise what they are given by its signature, so a user's plug-in works unchanged.
+`as_tool` and `as_interaction` recognise a plug-in by its signature, so users' plug-ins work unchanged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NO_TOOL = "{!r} is not a tool: a class or a function is wanted"
 
 
 def schema_of(plugin: Any, config: JsonDict) -> JsonDict:
-    """The schema that a tool class or function brings along.
+    """The schema that a tool class or function provides.
 
     Raises:
-        PluginError: it has none, or it is no tool.
+        PluginError: it has no schema, or it is not a tool.
     """
     try:
         if not callable(plugin):
@@ -62,7 +62,7 @@ def as_tool(plugin: Any, config: JsonDict, schema: JsonDict) -> BaseTool:
 
 
 def takes_context(plugin: Any, schema: JsonDict) -> bool:
-    """Whether a tool declares `context` (see `agentrl.types.ToolContext`), and not as an argument of the model's."""
+    """Whether a tool declares `context` (see `agentrl.types.ToolContext`), and not as an argument for the model."""
     function = getattr(plugin, "execute", plugin) if isinstance(plugin, type) else plugin
     own = schema["function"].get("parameters", {}).get("properties", {})
     return "context" in inspect.signature(function).parameters and (isinstance(plugin, type) or "context" not in own)
@@ -74,10 +74,10 @@ def as_interaction(plugin: Any, config: JsonDict, name: str | None = None) -> Ba
     Args:
         plugin: the class.
         config: its configuration.
-        name: what rows call it; a class written for verl finds it in its `config`, as there.
+        name: its name in rows; a class written for verl finds it in its `config`, as in verl.
 
     Raises:
-        PluginError: `plugin` is no interaction class.
+        PluginError: `plugin` is not an interaction class.
     """
     if isinstance(plugin, type):
         if issubclass(plugin, BaseInteraction):

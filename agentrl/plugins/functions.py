@@ -25,9 +25,9 @@ class FunctionTool(BaseTool):
     """Calls a function with the model's arguments; a function that is not async runs in a thread.
 
     Args:
-        function: gets the arguments as keywords, and the row's `execute_kwargs` it has parameters for.
-        config: kept for symmetry; a function has no configuration.
-        tool_schema: what the model sees.
+        function: gets the arguments as keywords, and those of the row's `execute_kwargs` that it has parameters for.
+        config: unused; a function has no configuration.
+        tool_schema: the schema that the model sees.
     """
 
     def __init__(self, function: Callable[..., Any], config: JsonDict, tool_schema: JsonDict) -> None:
@@ -35,7 +35,7 @@ class FunctionTool(BaseTool):
         self._function = function
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
-        """Run the function; what it returns becomes the response's text unless it is a `ToolResponse`."""
+        """Run the function; its result becomes the response's text unless it is a `ToolResponse`."""
         try:
             converted = arguments_of(self._function).convert(arguments)
         except ValueError as error:
@@ -47,7 +47,7 @@ class FunctionTool(BaseTool):
 async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Await an async function; run any other in a thread, so that it cannot freeze the event loop.
 
-    A function that hangs keeps its thread, and neither starves the others nor keeps the process from ending.
+    A function that hangs keeps its thread, but blocks neither other functions nor the end of the process.
     """
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
@@ -59,7 +59,7 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
     """OpenAI function schema from annotations and a Google-style docstring.
 
     Raises:
-        PluginError: an annotation that JSON cannot carry, or a parameter list that a model cannot fill.
+        PluginError: an annotation has no JSON type, or a model cannot fill the parameter list.
     """
     inner = innermost(function)
     name = (
@@ -95,7 +95,7 @@ def function_schema(function: Callable[..., Any]) -> JsonDict:
 
 
 def _is_context(hint: Any) -> bool:
-    """Whether a parameter named `context` is agentrl's to fill; one of another type is the model's."""
+    """Whether agentrl fills a parameter named `context`; one of another type is an argument for the model."""
     return hint in (Any, ToolContext, ToolContext | None)
 
 

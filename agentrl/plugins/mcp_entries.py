@@ -1,4 +1,4 @@
-"""Entries of a tool YAML that stand for the tools of MCP servers: which servers, which of their tools."""
+"""Entries of a tool YAML that stand for tools of MCP servers: which servers, and which of their tools."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from agentrl.yaml_reader import read_json
 Found = list[tuple[JsonDict, JsonDict]]
 """`config` and schema of each tool."""
 Discover = Callable[[Any, JsonDict, JsonDict], Found]
-"""`discover(cls, servers, config)`: what the servers offer."""
+"""`discover(cls, servers, config)`: the tools that the servers offer."""
 CLASS_NAME = "mcp"
 _KEYS = ("mcp_servers_config_path", "tool_selected_list")
 
 
 def ask_servers(cls: Any, servers: JsonDict, config: JsonDict) -> Found:
-    """What the servers offer; each set of servers is asked once per process.
+    """The tools that the servers offer; each set of servers is asked once per process.
 
     Raises:
         PluginError: a server cannot be used.
@@ -36,7 +36,7 @@ def _ask(cls: Any, servers: str, config: str) -> Found:
 
 
 def class_name(entry: JsonDict) -> str:
-    """The class of an entry: agentrl's where none is given, or verl's."""
+    """The class of an entry: agentrl's if none is given, or verl's."""
     name = str(entry.get("class_name") or CLASS_NAME)
     return CLASS_NAME if name.startswith("verl.tools.mcp") else name
 
@@ -65,7 +65,7 @@ def read_servers(file: Path) -> JsonDict:
     """`mcpServers` of a servers file.
 
     Raises:
-        ConfigError: it is no such file.
+        ConfigError: the file cannot be read, or does not have this form.
     """
     content = read_json(file)
     servers = content.get("mcpServers") if isinstance(content, dict) else None
@@ -78,7 +78,7 @@ def select(found: Found, names: Sequence[str] | None, where: str) -> Found:
     """The tools that an entry selects, in its order; None: all.
 
     Raises:
-        PluginError: no server has such a tool.
+        PluginError: no server has a selected tool.
     """
     if names is None:
         return found

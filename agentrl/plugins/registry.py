@@ -66,7 +66,7 @@ IMPORT_ERRORS = (
     SystemExit,
     AgentRLError,
 )
-"""What the code of a plug-in may raise while it is imported, or when one of its instances is built."""
+"""Errors that a plug-in's code may raise while it is imported, or when one of its instances is built."""
 _registry: dict[Kind, dict[str, Any]] = {kind: {} for kind in KINDS}
 _loading: list[Path] = []
 """Plug-in files that are being imported right now, the innermost last."""
@@ -75,14 +75,14 @@ T = TypeVar("T")
 
 
 def register(name: str, kind: Kind | None = None) -> Callable[[T], T]:
-    """Make a class or function known under a name.
+    """Register a class or function under a name.
 
     Args:
         name: the name in YAML and in dataset rows.
-        kind: what it is; None: seen from the base class (a function needs it).
+        kind: its kind; None: that of the base class (required for a function).
 
     Raises:
-        PluginError: the kind cannot be told, or the name is taken by another object.
+        PluginError: the kind cannot be recognised, or another object has the name.
     """
 
     def decorate(plugin: T) -> T:
@@ -99,14 +99,14 @@ def register(name: str, kind: Kind | None = None) -> Callable[[T], T]:
 
 
 def resolve(kind: Kind, name: str) -> Any:
-    """The class or function behind a name.
+    """The class or function with a name.
 
     Args:
         kind: `agent_loops`, `tools`, `interactions`, `rewards` or `tool_parsers`.
         name: registered name, entry point, `dotted.path.Name` or `path/to/file.py:Name`.
 
     Raises:
-        PluginError: nothing of that name, with the nearest one; or its module cannot be imported.
+        PluginError: nothing has that name (the message gives the nearest one), or its module cannot be imported.
     """
     if name in _registry[kind]:
         return _registry[kind][name]
@@ -135,7 +135,7 @@ def known(kind: Kind) -> list[str]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a Python file once per process under a name of its own.
+    """Import a Python file once per process under its own module name.
 
     Raises:
         PluginError: the file is missing or raises when it is imported.
@@ -184,7 +184,7 @@ def registered_in(module: str) -> list[str]:
 
 
 def load_registrations(names: Iterable[str]) -> None:
-    """Import modules and files, so that what they `@register` is known (`plugins` in a run's YAML).
+    """Import modules and files that `@register` plug-ins (`plugins` in a run's YAML).
 
     Args:
         names: dotted modules, or paths of Python files.
@@ -201,22 +201,22 @@ def load_registrations(names: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """One plug-in that has a name."""
+    """One named plug-in."""
 
     kind: Kind
     name: str
     origin: str
-    """The distribution that brings it, or `@register`."""
+    """The distribution that provides it, or `@register`."""
     target: str
     """`module:attribute`."""
     file: str | None
-    """Where its code is; None where it cannot be loaded."""
+    """The file of its code; None if it cannot be loaded."""
     problem: str | None
-    """Why it cannot be used; None: it can."""
+    """Why it cannot be used; None if it can."""
 
 
 def catalogue() -> list[PluginInfo]:
-    """Every plug-in with a name. One that cannot be loaded is listed with the reason, and breaks no other."""
+    """Every named plug-in. One that cannot be loaded is listed with the reason and does not affect the others."""
     found = []
     for kind in KINDS:
         points = [(point.name, point) for point in _points(kind)]
@@ -244,7 +244,7 @@ def _problem(kind: Kind, name: str) -> str | None:
 
 @lru_cache(maxsize=len(KINDS))
 def _entry_points(kind: Kind) -> dict[str, list[EntryPoint]]:
-    """Entry points by name: more than one where packages offer different things under one name."""
+    """Entry points by name: more than one if packages offer different objects under one name."""
     by_name: dict[str, dict[str, EntryPoint]] = {}
     for point in _points(kind):
         by_name.setdefault(point.name, {})[point.value] = point
@@ -260,7 +260,7 @@ def _origin(point: EntryPoint) -> str:
 
 
 def kind_of(plugin: Any) -> Kind | None:
-    """What a class is by its base class; None where that does not tell."""
+    """The kind of a class by its base class; None if that does not tell."""
     for base, kind in _BASES if isinstance(plugin, type) else ():
         if issubclass(plugin, base):
             return kind
@@ -275,7 +275,7 @@ def _kind_of(plugin: Any, name: str) -> Kind:
 
 
 def _identity(plugin: Any) -> tuple[Any, Any]:
-    """Equal for the same class imported twice: a reloaded module, or a script that is a plug-in file too."""
+    """A key that is equal for the same class imported twice: a reloaded module, or a script that is also a plug-in."""
     module = getattr(plugin, "__module__", None)
     file = getattr(sys.modules.get(module or ""), "__file__", None)
     return (Path(file).resolve() if file else module), getattr(plugin, "__qualname__", id(plugin))

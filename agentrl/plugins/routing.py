@@ -1,4 +1,4 @@
-"""Refuse rows that ask for a loop, tool or interaction that the run does not have, before the run starts."""
+"""Refuses rows that name a loop, tool or interaction that the run does not have, before the run starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_routing(
     """Refuse rows that name a loop, tool or interaction that the run does not have, or that their loop ignores.
 
     Raises:
-        PluginError: the first such row, with the nearest name.
+        PluginError: names the first such row and the nearest name.
     """
     for sample in samples:
         loop = sample.agent_name or default_loop

@@ -1,4 +1,4 @@
-"""Between a function's annotations and JSON: the schema of its arguments, and the objects that it is called with."""
+"""From a function's annotations to JSON and back: the schema of its arguments, and the objects for its parameters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def type_schema(hint: Any, where: str) -> JsonDict:
     """JSON Schema of one annotation.
 
     Raises:
-        PluginError: JSON cannot carry it.
+        PluginError: JSON has no such type.
     """
     if hint in _SCALARS:
         return dict(_SCALARS[hint])
@@ -58,7 +58,7 @@ def type_schema(hint: Any, where: str) -> JsonDict:
 
 
 class Arguments:
-    """Turns the JSON arguments of a call into what a function's annotations ask for: enums, dataclasses, models.
+    """Turns the JSON arguments of a call into the types of a function's annotations: enums, dataclasses, models.
 
     Args:
         function: the tool.
@@ -75,7 +75,7 @@ class Arguments:
         """The arguments as keywords of the function.
 
         Raises:
-            ValueError: a value that the annotation refuses; the message is for the model.
+            ValueError: the annotation refuses a value; the message is for the model.
         """
         converted = dict(arguments)
         for name, adapter in self._adapters.items():
@@ -96,10 +96,10 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
 
 
 def hints_of(function: Any) -> dict[str, Any]:
-    """Annotations of a function, of the function behind a partial, or of an object that can be called.
+    """Annotations of a function, of the function behind a partial, or of a callable object.
 
     Raises:
-        NameError: an annotation names what does not exist.
+        NameError: an annotation uses an undefined name.
     """
     function = innermost(function)
     hints = typing.get_type_hints(function if inspect.isroutine(function) else function.__call__, include_extras=True)
@@ -115,7 +115,7 @@ def innermost(function: Any) -> Any:
 
 
 def _needs_objects(hint: Any) -> bool:
-    """Whether JSON values are not yet what the annotation says; 3.0 is an integer in JSON."""
+    """Whether JSON values must be converted for the annotation; 3.0 is an integer in JSON."""
     if hint is int:
         return True
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -141,7 +141,7 @@ def _structure_schema(hint: Any, where: str) -> JsonDict:
 
 
 def _inline(schema: Any, definitions: JsonDict, where: str, depth: int) -> Any:
-    """A schema without references and generated titles: models read it, and it stands below `parameters`."""
+    """A schema without references and generated titles, since models read it and it is nested below `parameters`."""
     if depth > _MAX_DEPTH:
         raise PluginError(f"tool function {where}: the type contains itself; give a `tool_schema` in the tool YAML")
     if isinstance(schema, list):

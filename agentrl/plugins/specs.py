@@ -1,4 +1,4 @@
-"""Read tool, interaction and agent-loop YAML into checked specs; every mistake names file, entry and nearest key."""
+"""Reads tool, interaction and agent-loop YAML into checked specs; every error names file, entry and nearest key."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class ToolSpec:
     config: JsonDict
     schema: JsonDict
     timeout_s: float | None = None
-    """`config.timeout_s`: deadline of one call, where it differs from `multi_turn.tool_timeout_s`."""
+    """`config.timeout_s`: deadline of one call; None: `multi_turn.tool_timeout_s`."""
 
     def build(self) -> BaseTool:
-        """A fresh tool, adapted where the plug-in is a function or a verl class."""
+        """A new tool, adapted if the plug-in is a function or a verl class."""
         return as_tool(self.cls, copy.deepcopy(self.config), self.schema)
 
     def check_arguments(self, arguments: JsonDict) -> str | None:
-        """What is wrong with a call's arguments, for the model to read; None when they fit the schema."""
+        """What is wrong with a call's arguments, for the model to read; None if they fit the schema."""
         error = best_match(self._validator.iter_errors(arguments))
         if error is None:
             return None
@@ -66,7 +66,7 @@ class InteractionSpec:
     config: JsonDict = field(default_factory=dict)
 
     def build(self) -> BaseInteraction:
-        """A fresh interaction, adapted where it was written for verl."""
+        """A new interaction, adapted if it was written for verl."""
         return as_interaction(self.cls, copy.deepcopy(self.config), self.name)
 
 
@@ -79,10 +79,10 @@ class LoopSpec:
     kwargs: JsonDict = field(default_factory=dict)
 
     def build(self, context: LoopContext) -> AgentLoopBase:
-        """A fresh loop for one trajectory.
+        """A new loop for one trajectory.
 
         Raises:
-            PluginError: an option that the loop does not take.
+            PluginError: the loop does not take one of its options.
         """
         try:
             return self.cls(context, **self.kwargs)
@@ -90,10 +90,10 @@ class LoopSpec:
             raise PluginError(f"agent loop '{self.name}': {error}") from error
 
     def check_options(self, where: str) -> None:
-        """Refuse options that the loop does not take, and the lack of one that it needs.
+        """Refuse options that the loop does not take, and missing ones that it needs.
 
         Raises:
-            PluginError: with the nearest option.
+            PluginError: names the nearest option.
         """
         _check_options(self.cls, self.kwargs, where)
 
@@ -102,7 +102,7 @@ def load_tools(path: str | Path, near: Path | None = None, discover: Discover = 
     """Tools of a YAML `tools: [{class_name, config, tool_schema, mcp}]`, in its order.
 
     Args:
-        path: as given, then beside `near`, then in agentrl's `configs/`.
+        path: looked up as given, in `near`, then in agentrl's `configs/`.
         near: folder of the YAML that names `path`.
         discover: asks MCP servers what they offer.
 
@@ -150,7 +150,7 @@ def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> 
 
 
 def _renamed(cls: Any, config: JsonDict, where: str) -> JsonDict:
-    """A `config` in agentrl's spelling; of two spellings of a limit the lower counts."""
+    """A `config` in agentrl's spelling; if a limit is given in two spellings, the lower one counts."""
     aliases: Mapping[str, str] = getattr(cls, "config_aliases", {})
     renamed = {key: value for key, value in config.items() if key not in aliases}
     for key, value in config.items():
@@ -188,13 +188,13 @@ def load_interactions(path: str | Path, near: Path | None = None) -> dict[str, I
 
 
 def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -> dict[str, LoopSpec]:
-    """Every registered agent loop, and those of a YAML list `[{name, _target_, **options}]`, which win.
+    """Every registered agent loop, and those of a YAML list `[{name, _target_, **options}]`, which take precedence.
 
-    A registered one that cannot be loaded is left out: only rows that name it are refused, with the reason.
+    A registered loop that cannot be loaded is omitted: only rows that name it are refused, with the reason.
 
     Raises:
         ConfigError: the file or an entry is malformed.
-        PluginError: a class cannot be found or is no agent loop.
+        PluginError: a class cannot be found or is not an agent loop.
     """
     specs = {name: LoopSpec(name, cls) for name in known("agent_loops") if (cls := registered_loop(name)[0])}
     if path is None:
@@ -306,7 +306,7 @@ def _checked_schema(schema: Any, where: str) -> JsonDict:
 
 
 def _try_build(spec: ToolSpec | InteractionSpec, where: str) -> None:
-    """Build one instance and drop it, so that a wrong `config` is an error at the start and not in every trajectory."""
+    """Build one instance and drop it: a wrong `config` is then an error at the start, not in every trajectory."""
     try:
         spec.build()
     except PluginError as error:
@@ -316,7 +316,7 @@ def _try_build(spec: ToolSpec | InteractionSpec, where: str) -> None:
 
 
 def _check_options(cls: type[AgentLoopBase], options: Mapping[str, Any], where: str) -> None:
-    """Refuse options that the loop does not take, and the lack of one that it needs.
+    """Refuse options that the loop does not take, and missing ones that it needs.
 
     Args:
         cls: the loop; its constructor takes the context and then options by name.
@@ -324,7 +324,7 @@ def _check_options(cls: type[AgentLoopBase], options: Mapping[str, Any], where: 
         where: named in the error.
 
     Raises:
-        PluginError: with the nearest option.
+        PluginError: names the nearest option.
     """
     parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}

@@ -1,4 +1,4 @@
-"""Blocking functions of the user's, away from the event loop."""
+"""Runs users' blocking functions outside the event loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Work = Callable[[], None]
 
 
 class SpareThreads:
-    """Daemon threads that wait for the next piece of work; one that hangs just never comes back."""
+    """Daemon threads that wait for work; one that hangs is simply never used again."""
 
     def __init__(self) -> None:
         self._idle: deque[SimpleQueue[Work]] = deque()
         os.register_at_fork(after_in_child=self._idle.clear)  # a child has none of its parent's threads
 
     def run(self, work: Work) -> None:
-        """Run `work`, which must not raise, in a thread that waits, or else in a new one."""
+        """Run `work`, which must not raise, in a waiting thread, or else in a new one."""
         try:
             inbox = self._idle.pop()
         except IndexError:
@@ -39,9 +39,9 @@ _THREADS = SpareThreads()
 
 
 async def call_in_thread(function: Callable[[], Any]) -> Any:
-    """Run `function` in a daemon thread that nothing else uses meanwhile, and wait for it.
+    """Run `function` in a daemon thread of its own, and wait for it.
 
-    A function that hangs neither starves the others nor keeps the process from ending.
+    A function that hangs blocks neither other functions nor the end of the process.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
@@ -68,10 +68,10 @@ async def call_in_thread(function: Callable[[], Any]) -> Any:
 
 
 async def contained(work: Awaitable[Any]) -> Any:
-    """Await something of the user's in a task of its own; `sys.exit` there is an error as any other.
+    """Await a user's awaitable in its own task; `sys.exit` there is an error like any other.
 
     Raises:
-        RuntimeError: in place of `SystemExit`, which would end the event loop and all that runs in it.
+        RuntimeError: instead of `SystemExit`, which would end the event loop and everything that runs in it.
     """
     try:
         return await work
@@ -80,7 +80,7 @@ async def contained(work: Awaitable[Any]) -> Any:
 
 
 def _bearable(error: BaseException) -> BaseException:
-    """An exception that a future and an event loop can carry."""
+    """An exception that futures and event loops can pass on."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")

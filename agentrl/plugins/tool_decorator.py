@@ -27,14 +27,14 @@ def tool(function: F | None = None, *, name: str | None = None) -> F | Callable[
             return a * b
 
     Args:
-        function: the tool; a plain one runs in a thread of its own.
+        function: the tool; a plain function runs in its own thread.
         name: of the tool, in YAML and for the model; None: the function's own.
 
     Returns:
         The function, unchanged: it can still be called.
 
     Raises:
-        PluginError: no model could call it by JSON (see `function_schema`), or the name is taken.
+        PluginError: a model could not call it with JSON (see `function_schema`), or the name is taken.
     """
 
     def decorate(plugin: F) -> F:

@@ -1,4 +1,4 @@
 """From samples to finished, scored, padded trajectories.
 
-`manager` hands trajectories out, `worker` runs each one, `toolset` runs its tools, `batching` pads the result.
+`manager` hands out trajectories, `worker` runs each one, `toolset` runs its tools, `batching` pads the result.
 """

@@ -5,9 +5,9 @@ Prompts are padded on the left, responses on the right, both to the longest of t
     input_ids       p p P P P | R R R r r      p, r: padding
     attention_mask  0 0 1 1 1 | 1 1 1 0 0
     position_ids    0 0 0 1 2 | 3 4 5 5 5
-    response_mask               1 0 1 0 0      what was sampled; nothing changes it any more
-    loss_mask                   0 0 1 0 0      what of it is trained on; `trainer.batch_columns` may narrow it further
-    rm_scores                   0 0 s 0 0      on the last sampled token (R6), or on the turns it belongs to
+    response_mask               1 0 1 0 0      the sampled tokens; never changes
+    loss_mask                   0 0 1 0 0      those of them that are trained on; `trainer.batch_columns` may narrow it
+    rm_scores                   0 0 s 0 0      on the last sampled token, or on the turns that the rewards belong to
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def join(parts: Sequence[DataProto], pad_id: int) -> DataProto:
     """Several collated batches as one, padded to the longest of all.
 
     Args:
-        parts: batches of one step; what counts trajectories in their `metrics` becomes a mean over them.
+        parts: batches of one step; their `metrics` become means over the parts.
         pad_id: id that fills the padding.
     """
     prompts = max(part.batch["prompts"].shape[1] for part in parts)
@@ -94,7 +94,7 @@ def _widen(part: DataProto, prompts: int, responses: int, pad_id: int) -> dict[s
 
 
 def positions(attention_BT: torch.Tensor) -> torch.Tensor:
-    """Position of each token among those of its row that are no padding."""
+    """Position of each token among those of its row, not counting padding."""
     return (attention_BT.cumsum(1) - 1).clamp(min=0)
 
 
@@ -110,7 +110,7 @@ def pad(rows: Sequence[Array], fill: float, dtype: Any, *, left: bool = False) -
 
 
 def token_rewards(mask_BR: Array, rows: Sequence[RolloutRow]) -> Array:
-    """Each row's reward: what is placed on its turns there, the rest on its last sampled token."""
+    """Each row's reward: the part placed on its turns is there, the rest is on its last sampled token."""
     rests_B = np.array([row.score - sum(value for _, value in row.placed) for row in rows], np.float32)
     rewards_BR = outcome_scores(mask_BR, rests_B)
     for number, row in enumerate(rows):
@@ -120,7 +120,8 @@ def token_rewards(mask_BR: Array, rows: Sequence[RolloutRow]) -> Array:
 
 
 def outcome_scores(mask_BR: Array, scores_B: Array) -> Array:
-    """Token rewards with each row's score on its last sampled token (R6)."""
+    """Token rewards with each row's score on its last sampled token."""
+    # mask [1, 0, 1, 0]: reversed [0, 1, 0, 1], its first 1 is at 1, and 4 - 1 - 1 = 2 is the last 1.
     last_B = mask_BR.shape[1] - 1 - np.argmax(mask_BR[:, ::-1], axis=1)
     rewards_BR = np.zeros(mask_BR.shape, np.float32)
     rewards_BR[np.arange(len(scores_B)), last_B] = scores_B

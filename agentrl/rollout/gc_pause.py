@@ -1,7 +1,7 @@
-"""Python's cyclic garbage collector while trajectories run.
+"""Runs Python's cyclic garbage collector less often while trajectories run.
 
-A batch makes objects by the million, few of them in cycles. Python counts what is made and then looks through every
-object of the process, the libraries' included: a third of a second, many times per batch, in which no trajectory moves.
+A batch creates millions of objects, few of them in cycles. After a number of new objects Python scans every object of
+the process, including the libraries': a third of a second, many times per batch, in which no trajectory moves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 THRESHOLDS = (10_000, 10, 10)
-"""See `gc.set_threshold`; Python's own begin with 700."""
+"""See `gc.set_threshold`; Python's default begins with 700."""
 
 _lock = threading.Lock()
 _users = 0
@@ -22,9 +22,9 @@ _usual: tuple[int, int, int] | None = None
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Collect less often meanwhile, and only what was made since; of overlapping uses the last to end restores.
+    """Collect less often inside the `with`, and only newer objects; of overlapping uses the last to end restores.
 
-    A process that has settings of its own (collection off or rarer, frozen objects) keeps them.
+    A process with its own settings (collection off or rarer, frozen objects) keeps them.
     """
     global _users, _usual
     with _lock:

@@ -1,7 +1,6 @@
 """The one place that calls a method of a user's tool, interaction or loop while a trajectory runs.
 
-Whatever the method does, one trajectory ends with an error that names the plug-in and the method, and no other is
-touched:
+Whatever the method does, only its own trajectory ends, with an error that names the plug-in and the method:
 
 =================================  ============================================================================
 the method                         what the caller gets
@@ -13,7 +12,7 @@ raises anything else               `ToolServiceError`: tool 'search': execute ra
 ends the process (`sys.exit`)      the same: ... raised SystemExit: 3
 awaits what was cancelled          the same: ... raised CancelledError
 takes too long                     `ToolServiceError`: tool 'search': execute took longer than 60 s
-does not even stop when cancelled  the same, and the method is left behind after `GRACE_S`
+goes on although cancelled         the same, and the method is abandoned after `GRACE_S`
 =================================  ============================================================================
 """
 
@@ -35,9 +34,9 @@ T = TypeVar("T")
 GRACE_S = 1.0
 """How long a method that was cancelled may take to clean up."""
 LOOP_GRACE_S = 3.0
-"""The same for a loop, which itself waits that long for the call that it is making."""
+"""The same for a loop, which may itself be waiting for the clean-up of its current call."""
 RELEASE_TIMEOUT_S = 10.0
-"""How long a plug-in may take to give back what it holds."""
+"""How long a plug-in may take to release its resources."""
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -56,27 +55,27 @@ async def guarded_call(
     """Await `method(*args, **kwargs)` of a plug-in.
 
     Args:
-        who: the plug-in, as errors name it and as the gate knows its service: "tool 'search'".
+        who: the plug-in, as in error messages and as the name of its service in the gate: "tool 'search'".
         method: its method.
         args: of the call.
         kwargs: of the call.
         timeout_s: deadline; None: the caller has one and cancels.
-        expect: gets what to call the result ("tool 'search': execute returned") and the result; gives it checked, or
+        expect: gets a name for the result ("tool 'search': execute returned") and the result; returns it checked, or
             raises `ToolServiceError`.
-        gate: is told of failures that waiting may mend: a hang, an error of infrastructure, an `OSError`. A `KeyError`
-            is a bug, and no outage.
-        answers: a result shows that the service is up, and the gate is told. Not so for `create`, which most plug-ins
-            inherit and which asks nobody.
-        wrap: False for a loop: its errors pass as they were raised, because the worker around it is a boundary itself.
+        gate: is told about failures that may pass: a hang, an infrastructure error, an `OSError`. A `KeyError` is a
+            bug, not an outage.
+        answers: a result shows that the service is up, and the gate is told. False for `create`, which most plug-ins
+            inherit and which calls no service.
+        wrap: False for a loop: its errors pass unchanged, because the worker around it is itself a boundary.
 
     Raises:
-        AgentRLError: see the table above; what is not agentrl's own is a `ToolServiceError`.
+        AgentRLError: see the table above; any error that is not agentrl's own becomes a `ToolServiceError`.
     """
     what, started = f"{who}: {getattr(method, '__name__', method)}", time.monotonic()
 
     async def outcome() -> tuple[Any, BaseException | None]:
-        # Errors come out as values: a SystemExit that leaves a task ends the event loop, and all trajectories with it;
-        # a CancelledError that leaves it could not be told from one that is meant for us.
+        # Errors are returned as values. A SystemExit that leaves a task would end the event loop and all trajectories
+        # with it; a CancelledError that leaves it could not be told from one meant for this call.
         try:
             return await method(*args, **kwargs), None
         except BaseException as error:
@@ -99,21 +98,21 @@ async def guarded_call(
 
 
 async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:
-    """Cancel a call that still runs, and leave it behind when it goes on.
+    """Cancel a call that is still running, and abandon it if it does not stop.
 
-    `asyncio.timeout` would wait for it for as long as it likes: a method that catches everything in a retry loop would
-    hold its trajectory, and so the step, for ever.
+    `asyncio.timeout` would wait for it without limit: a method that catches everything in a retry loop would hold its
+    trajectory, and so the step, indefinitely.
     """
     if task.done():
         return
     task.cancel()
     await asyncio.wait({task}, timeout=grace_s)
     if not task.done():
-        logger.warning("%s goes on although it was cancelled: left behind", what)
+        logger.warning("%s is still running %g s after it was cancelled: abandoned", what, grace_s)
 
 
 def _named(what: str, error: BaseException) -> BaseException:
-    """The error as the caller gets it: agentrl's own as it is, any other with the name of whose it is."""
+    """The error for the caller: agentrl's own unchanged, any other with the name of its plug-in."""
     if isinstance(error, AgentRLError):
         return error
     logger.error("%s raised", what, exc_info=error)
@@ -125,7 +124,7 @@ def _named(what: str, error: BaseException) -> BaseException:
 async def guarded_release(
     who: str, method: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any] = _NO_KWARGS
 ) -> None:
-    """Let a plug-in give back what it holds. A failure is logged: the trajectory is over, and its tokens are good."""
+    """Let a plug-in release its resources. A failure is only logged: the trajectory is over, its tokens are good."""
     try:
         await guarded_call(who, method, (), kwargs, timeout_s=RELEASE_TIMEOUT_S, expect=anything)
     except AgentRLError as error:
@@ -133,14 +132,14 @@ async def guarded_release(
 
 
 def anything(what: str, result: Any) -> None:
-    """Expected of methods whose result nobody reads."""
+    """The `expect` of methods whose result nobody reads."""
 
 
 def number(what: str, result: Any) -> float:
-    """Expected of rewards and scores.
+    """The `expect` of rewards and scores.
 
     Raises:
-        ToolServiceError: it is none.
+        ToolServiceError: the result is not a number.
     """
     try:
         return float(result)

@@ -1,4 +1,4 @@
-"""The interaction of a trajectory as its loop gets it: guarded, and known to the worker's `ServiceGate`."""
+"""The interaction of a trajectory as its loop sees it: guarded, and reporting to the worker's `ServiceGate`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from agentrl.types import InteractionResponse, Message
 
 
 class GuardedInteraction(BaseInteraction):
-    """Passes everything on to the user's interaction, its own attributes included.
+    """Forwards everything to the user's interaction, including its own attributes.
 
     Args:
         interaction: the trajectory's.
         name: its name in rows.
-        timeout_s: deadline of each call; no one else sets one.
-        gate: is told which answers came and which failed.
+        timeout_s: deadline of each call; nobody else sets one.
+        gate: is told about answers and failures.
     """
 
     def __init__(self, interaction: BaseInteraction, name: str, timeout_s: float, gate: ServiceGate) -> None:
@@ -31,7 +31,7 @@ class GuardedInteraction(BaseInteraction):
         self._gate = gate
 
     def __getattr__(self, name: str) -> Any:
-        """What the interaction has besides the contract."""
+        """Attributes of the interaction besides the contract."""
         return getattr(self._interaction, name)
 
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class GuardedInteraction(BaseInteraction):
         """Ask for its answer.
 
         Raises:
-            ToolServiceError: it gives none in time, or something else.
+            ToolServiceError: it gives no answer in time, or not an `InteractionResponse`.
         """
         return await guarded_call(
             self._who,
@@ -68,10 +68,10 @@ class GuardedInteraction(BaseInteraction):
 
 
 def interaction_response(what: str, result: Any) -> InteractionResponse:
-    """Expected of `generate_response`: text that a tokenizer takes. The last reply may have none.
+    """The `expect` of `generate_response`: text that a tokenizer accepts. The last reply may have none.
 
     Raises:
-        ToolServiceError: it is something else.
+        ToolServiceError: the result is something else.
     """
     if not isinstance(result, InteractionResponse):
         raise ToolServiceError(f"{what} {result!r}, wanted an InteractionResponse")

@@ -1,4 +1,4 @@
-"""What an agent loop gave back: checked here, once, before anything of the run reads it."""
+"""Checks an agent loop's output, once, before anything else reads it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentrl.types import AgentLoopOutput, JsonDict, StopReason, TrajectoryFacts
 
 
 def loop_output(what: str, result: Any) -> AgentLoopOutput:
-    """Expected of a loop's `run`, which may write its stop reason as text.
+    """The `expect` of a loop's `run`, which may give its stop reason as text.
 
     Raises:
-        PluginError: it is something else, or its stop reason does not exist.
+        PluginError: the result is something else, or its stop reason does not exist.
     """
     if not isinstance(result, AgentLoopOutput):
         raise PluginError(f"{what} {result!r:.200}, wanted an AgentLoopOutput")
@@ -29,20 +29,20 @@ def check_length(output: AgentLoopOutput, loop: str, response_length: int) -> No
     """Refuse a response that is longer than the run allows.
 
     Raises:
-        PluginError: with both lengths.
+        PluginError: names both lengths.
     """
     if len(output.response_ids) > response_length:
         raise PluginError(
-            f"agent loop '{loop}': its response has {len(output.response_ids)} tokens, where data.max_response_length "
-            f"allows {response_length}"
+            f"agent loop '{loop}': its response has {len(output.response_ids)} tokens, but data.max_response_length is "
+            f"{response_length}"
         )
 
 
 def read_facts(output: AgentLoopOutput, loop: str) -> TrajectoryFacts:
-    """A loop's `extra_fields`, each of those that agentrl reads with its type; None counts as not given.
+    """A loop's `extra_fields`, checking the types of those that agentrl reads; None counts as not given.
 
     Raises:
-        PluginError: names the field, what it holds and what was wanted.
+        PluginError: names the field, its value and what was wanted.
     """
     given = output.extra_fields
     if not isinstance(given, Mapping):
@@ -65,14 +65,14 @@ def finite_score(score: Any) -> float:
     """A loop's `reward_score`.
 
     Raises:
-        RewardError: it is no finite number.
+        RewardError: it is not a finite number.
     """
     try:
         number = float(score)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise RewardError(f"the agent loop gave reward_score {score!r}, wanted a finite number")
+        raise RewardError(f"the agent loop returned reward_score {score!r}, wanted a finite number")
     return number
 
 

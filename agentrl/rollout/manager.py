@@ -1,4 +1,4 @@
-"""`AgentLoopManager`: samples in, finished, scored and padded trajectories out."""
+"""`AgentLoopManager`: from samples to finished, scored and padded trajectories."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class AgentLoopManager:
         """Refuse rows that name an agent loop, tool, interaction or score function that the run does not have.
 
         Raises:
-            PluginError: every problem, each with its row and the nearest name.
+            PluginError: lists every problem with its row and the nearest name.
         """
         self._setup.check_rows(samples)
 
@@ -71,13 +71,13 @@ class AgentLoopManager:
         """Roll out every row of a batch; blocks until all have ended.
 
         Args:
-            batch: `sample` and `uid` columns (samples already repeated n times, a group shares a uid); in `meta_info`
-                `validate`, `global_step` and `weight_version`, all optional.
+            batch: `sample` and `uid` columns (samples are already repeated n times, a group shares a uid); `meta_info`
+                may hold `validate`, `global_step` and `weight_version`.
 
         Returns:
             The trajectories that did not fail, in the order of the input, as `batching.collate` describes, with the
             columns of `COLUMNS` and `SAMPLE_COLUMNS` and `uid`; `row` is the row of the input. With `rollout.refill`
-            failed ones were rolled out again first. `meta_info` gains `metrics` and `failures`.
+            failed ones are repeated first. `meta_info` gains `metrics` and `failures`.
 
         Raises:
             PluginError: a row cannot be routed.
@@ -96,7 +96,7 @@ class AgentLoopManager:
         return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta)
 
     def join(self, parts: Sequence[DataProto]) -> DataProto:
-        """Results of several `generate_sequences` of one step as one."""
+        """Join the results of several `generate_sequences` of one step."""
         return parts[0] if len(parts) == 1 else join(parts, self._setup.pad_id)
 
     def set_addresses(self, addresses: Sequence[str]) -> None:

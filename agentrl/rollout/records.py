@@ -1,4 +1,4 @@
-"""What travels between the manager and its workers."""
+"""The records that the manager and its workers exchange."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepInfo:
     weight_version: int | None = None
     """The version that every sampled token must have; None: any."""
     batch: int = 0
-    """Number of the batch among all that this run rolled out."""
+    """Number of the batch among all batches of this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenArrays:
-    """The tokens of one trajectory: compact, and equal in length (R2).
+    """The tokens of one trajectory: compact arrays, all response ones of equal length (docs/token_rules.md).
 
     Attributes:
         prompt: ids of the prompt.
-        response: ids of what follows it.
-        mask: 1 for each response token that the policy sampled (R1).
-        loss_mask: 1 for those of them that are trained on; only `trained_tokens.Training` takes ones away.
+        response: ids after the prompt.
+        mask: 1 for each response token that the policy sampled.
+        loss_mask: 1 for those of them that are trained on; only `trained_tokens.Training` removes ones.
         log_probs: of the sampled tokens, 0.0 elsewhere.
         versions: the weight version that sampled each token, `NO_VERSION` elsewhere.
     """
@@ -68,16 +68,19 @@ class TokenArrays:
 
     @classmethod
     def of(cls, output: AgentLoopOutput) -> TokenArrays:
-        """Pack and check a loop's output; rules R1, R2 and R5 hold for whatever passes.
+        """Pack a loop's output and check lengths, mask, log-probs and the last token.
 
         Raises:
-            TokenStreamError: names the rule that the loop broke.
+            TokenStreamError: says in words which rule the loop broke.
         """
         count = len(output.response_ids)
         versions = output.weight_versions or [NO_VERSION] * count
         lengths = {len(output.response_mask), len(output.response_logprobs), len(versions)}
         if lengths != {count}:
-            raise TokenStreamError(f"{count} response ids, but mask, log-probs and versions have {lengths} (R2)")
+            raise TokenStreamError(
+                f"response_mask, response_logprobs and weight_versions have lengths {sorted(lengths)}, wanted {count}, "
+                "the number of response_ids"
+            )
         mask = np.asarray(output.response_mask, np.int8)
         packed = cls(
             np.asarray(output.prompt_ids, np.int32),
@@ -89,19 +92,19 @@ class TokenArrays:
         )
         sampled = packed.mask == 1
         if not (sampled | (packed.mask == 0)).all():
-            raise TokenStreamError("the response mask holds other values than 0 and 1 (R1)")
+            raise TokenStreamError("the response mask holds values other than 0 and 1")
         if packed.log_probs[~sampled].any():
-            raise TokenStreamError("a token with mask 0 has a log-prob other than 0.0 (R1)")
+            raise TokenStreamError("a token with mask 0 has a log-prob other than 0.0")
         if not np.isfinite(packed.log_probs).all():
             raise TokenStreamError("a log-prob is not finite")
         if count and not sampled[-1]:
-            raise TokenStreamError("the response ends after its last sampled token (R5)")
+            raise TokenStreamError("tokens follow the last sampled token, which must end the response")
         return packed
 
 
 @dataclass(slots=True)
 class RolloutRow:
-    """One trajectory that ended, well or not."""
+    """One trajectory that ended, successfully or not."""
 
     row: int
     tokens: TokenArrays
@@ -110,15 +113,15 @@ class RolloutRow:
     score: float = 0.0
     """Its whole reward."""
     placed: list[tuple[int, float]] = field(default_factory=list)
-    """What of it sits on other response tokens than the last sampled one (`reward_model.combine.level: turn`)."""
+    """The part of it on response tokens other than the last sampled one (`reward_model.combine.level: turn`)."""
     error: str | None = None
-    """Why it is left out (R9)."""
+    """Why it failed and is left out of training; None: it did not fail."""
     is_untrainable: bool = False
-    """Nothing of it is trained on (`multi_turn.trainable_turns`, `mask_tool_call_args`); no failure."""
+    """Nothing of it is trained on (`multi_turn.trainable_turns`, `mask_tool_call_args`). Not a failure."""
     is_final: bool = False
-    """It failed in a way that another try cannot mend: a bug, or a row that cannot be used."""
+    """It failed in a way that a retry cannot change: a bug, or a row that cannot be used."""
     earlier_errors: list[str] = field(default_factory=list)
-    """Why it was rolled out again (`rollout.refill`), one entry per try before this one."""
+    """Why it was repeated (`rollout.refill`), one entry per earlier try."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     facts: TrajectoryFacts = field(default_factory=TrajectoryFacts)
@@ -126,31 +129,31 @@ class RolloutRow:
 
     @property
     def num_tool_calls(self) -> int:
-        """As the loop's metrics have it, else as it reported it."""
+        """The number in the loop's metrics, else the one in its facts."""
         return int(self.metrics.get("num_tool_calls", self.facts.num_tool_calls))
 
     @property
     def is_left_out(self) -> bool:
-        """True when the row must not reach the trainer: infrastructure failed (R9), or no token is trained on."""
+        """True if the row must not reach the trainer: infrastructure failed, or no token is trained on."""
         return self.error is not None or self.is_untrainable
 
 
 @dataclass(slots=True)
 class LoopLag:
-    """How late an event loop woke up, in seconds: shows what blocks it."""
+    """How late an event loop woke up, in seconds: shows whether something blocks it."""
 
     count: int = 0
     total: float = 0.0
     worst: float = 0.0
 
     def add(self, late: float) -> None:
-        """Note one wake-up."""
+        """Count one wake-up."""
         self.count += 1
         self.total += late
         self.worst = max(self.worst, late)
 
     def merge(self, other: LoopLag) -> None:
-        """Take in another loop's."""
+        """Add another loop's counts."""
         self.count += other.count
         self.total += other.total
         self.worst = max(self.worst, other.worst)
@@ -158,7 +161,7 @@ class LoopLag:
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What a worker gives back for one chunk of jobs."""
+    """A worker's result for one chunk of jobs."""
 
     rows: list[RolloutRow]
     lag: LoopLag = field(default_factory=LoopLag)

@@ -1,4 +1,4 @@
-"""Numbers of one batch of rollouts, and the verdict on its failures (R9)."""
+"""Metrics of one batch of rollouts, and the check of its failures against the budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CAUSE_CHARS = 300
 
 
 def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
-    """Metrics of a batch: failures over all trajectories, the rest over those that did not fail.
+    """Metrics of a batch: failure rates over all trajectories, the rest over those that did not fail.
 
     Args:
         rows: every trajectory of the batch.
@@ -58,7 +58,7 @@ def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
 
 
 def mean_max_min(name: str, values: Iterable[float] | np.ndarray | torch.Tensor) -> Metrics:
-    """`{name}/mean`, `/max` and `/min`; empty where there are no values."""
+    """`{name}/mean`, `/max` and `/min`; empty without values."""
     array = np.asarray(values if hasattr(values, "__len__") else list(values), dtype=np.float64).reshape(-1)
     if not array.size:
         return {}
@@ -66,7 +66,7 @@ def mean_max_min(name: str, values: Iterable[float] | np.ndarray | torch.Tensor)
 
 
 def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any]) -> list[dict[str, Any]]:
-    """One record per trajectory that failed: where, why, how far it came."""
+    """One record per failed trajectory: its row, the cause, and how many tokens it had."""
     return [
         {
             "row": row.row,
@@ -82,19 +82,19 @@ def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any]) -> list[dict[st
 
 
 def tell_refills(rows: Sequence[RolloutRow]) -> None:
-    """Log what was rolled out again: a batch that is whole in the end may still show a service in trouble."""
+    """Log repeated trajectories: even a batch that ends complete may show a service in trouble."""
     again = [row for row in rows if row.earlier_errors]
     if again:
         good = sum(not row.is_left_out for row in again)
         cause = again[0].earlier_errors[0][:_CAUSE_CHARS]
-        logger.warning("rolled out again %d trajectories, %d with success; the first: %s", len(again), good, cause)
+        logger.warning("repeated %d trajectories, %d successfully; the first cause: %s", len(again), good, cause)
 
 
 def check_failure_budget(failures: Sequence[dict[str, Any]], total: int, max_rate: float) -> None:
-    """Stop the run when too many trajectories failed.
+    """Stop the run if too many trajectories failed.
 
     Raises:
-        FailureBudgetError: with the causes, most frequent first.
+        FailureBudgetError: lists the causes, the most frequent first.
     """
     if len(failures) <= max_rate * total and len(failures) < total:
         return
@@ -108,7 +108,7 @@ def check_failure_budget(failures: Sequence[dict[str, Any]], total: int, max_rat
 
 
 def check_trainable(rows: Sequence[RolloutRow]) -> None:
-    """Stop the run when a batch has nothing to train on.
+    """Stop the run if a batch has nothing to train on.
 
     Raises:
         FailureBudgetError: every trajectory failed or has an empty loss mask.
@@ -116,6 +116,7 @@ def check_trainable(rows: Sequence[RolloutRow]) -> None:
     empty = sum(row.is_untrainable for row in rows)
     if empty and all(row.is_left_out for row in rows):
         raise FailureBudgetError(
-            f"no trajectory has a token to train on: {empty} of {len(rows)} lost all of them to `multi_turn."
-            "trainable_turns` or `mask_tool_call_args` (the model gave no final answer, or only calls), the rest failed"
+            f"no trajectory has a token to train on: in {empty} of {len(rows)}, `multi_turn.trainable_turns` or "
+            "`mask_tool_call_args` excludes every token (the model gave no final answer, or only calls); the rest "
+            "failed"
         )

@@ -1,4 +1,4 @@
-"""A seed per request, so that a run's samples do not depend on what runs beside them."""
+"""A seed per request, so that samples do not depend on other requests that run at the same time."""
 
 from __future__ import annotations
 

@@ -1,10 +1,16 @@
 """Holds back new trajectories while a service that they need is down (a circuit breaker, one per service and worker).
 
-A service is an engine, a tool, an interaction or what a score needs. It counts as down after so many failures in a
-row, where a failure counts only if the service answered nobody since the failed call began: single calls that hang
-beside others that work are no outage. While it is down, trajectories that need it wait instead of failing one after the
-other. After a backoff one of them may try; its success lets all others go, its failure doubles the backoff. Who waited
-too long fails with the cause, so a step always ends.
+A service is an engine, a tool, an interaction or the service behind a score. It counts as down after a number of
+failures in a row, where a failure counts only if the service has answered nobody since the failed call began: single
+calls that hang while others work are not an outage. While it is down, trajectories that need it wait instead of failing
+one by one. After a backoff one of them may try; its success releases all others, its failure doubles the backoff. A
+trajectory that waited too long fails with the cause, so a step always ends.
+
+With 3 failures and a backoff of 1 s::
+
+    0 s   the third failure in a row: down
+    1 s   one trajectory tries and fails
+    3 s   one tries again and succeeds: up, all others start
 """
 
 from __future__ import annotations
@@ -44,15 +50,15 @@ class _Service:
     name: str
     backoff_s: float
     failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     alive_at: float = -math.inf
     """When it last answered."""
     down_since: float | None = None
     cause: str = ""
     try_at: float = 0.0
-    """When one trajectory may try whether it is back."""
+    """When one trajectory may try the service again."""
     tried_by: object | None = None
-    """The trajectory that tries."""
+    """The trajectory that is trying."""
     tried_since: float = 0.0
 
 
@@ -60,9 +66,9 @@ class ServiceGate:
     """What a worker knows about the services of its trajectories. Use it in one event loop.
 
     Args:
-        failures: so many failures in a row are an outage; 0: nothing is.
-        backoff_s: wait before the first try; doubled after each that fails.
-        wait_s: longest outage that trajectories wait for.
+        failures: a service is down after this many failures in a row; 0: never.
+        backoff_s: pause before the first try; doubled after each failed try.
+        wait_s: how long trajectories wait for a service that is down.
         engine_wait_s: the same for the engines.
     """
 
@@ -74,7 +80,7 @@ class ServiceGate:
         self._changed = asyncio.Event()
 
     def succeeded(self, service: str) -> None:
-        """A service answered."""
+        """Report that a service answered."""
         state = self._services.get(service)
         if state is None:
             state = self._services[service] = _Service(service, self._backoff_s)
@@ -86,17 +92,17 @@ class ServiceGate:
             self._notify()
 
     def failed(self, service: str, started: float, cause: str) -> None:
-        """A call failed for a reason that is not the model's.
+        """Report a call that failed for a reason other than a mistake of the model.
 
         Args:
-            service: whose call.
+            service: the called service.
             started: when the call began, on `time.monotonic`'s clock.
             cause: what happened.
         """
         state = self._services.setdefault(service, _Service(service, self._backoff_s))
-        # A call that began at 10 s and hangs until 70 s says nothing when another one was answered at 65 s: the service
-        # is up, and that call is lost. Three calls that hang from 10 s on, with no answer to anybody since, are an
-        # outage where `failures` is 3.
+        # A call that began at 10 s and fails at 70 s does not count if another one was answered at 65 s: the service is
+        # up, and only that call is lost. Three calls that hang from 10 s on, without any answer since, are an outage if
+        # `failures` is 3.
         if started < state.alive_at:
             return
         now = time.monotonic()
@@ -117,10 +123,10 @@ class ServiceGate:
         """Return once `enter` may succeed.
 
         Returns:
-            seconds of outage that this took; exactly 0 when all services are up.
+            Seconds spent waiting; exactly 0 if all services are up.
 
         Raises:
-            ServiceDownError: a service stays down for too long.
+            ServiceDownError: a service stayed down for too long.
         """
         began: float | None = None
         while (state := self._first_closed(services)) is not None:
@@ -140,7 +146,7 @@ class ServiceGate:
         return 0.0 if began is None else time.monotonic() - began
 
     def enter(self, services: Sequence[str], who: object) -> bool:
-        """Whether a trajectory may start now. If a service it needs is down, it is the one that tries."""
+        """Whether a trajectory may start now. If a service that it needs is down, this trajectory is the one to try."""
         if self._first_closed(services) is not None:
             return False
         for state in self._known(services):
@@ -149,14 +155,14 @@ class ServiceGate:
         return True
 
     def leave(self, who: object) -> None:
-        """A trajectory ended. One that was to try a service and never called it leaves that to the next."""
+        """Report that a trajectory ended. If it should have tried a service but never called it, the next one tries."""
         for state in self._services.values():
             if state.tried_by is who:
                 state.tried_by, state.try_at = None, time.monotonic()
                 self._notify()
 
     def forget(self) -> None:
-        """Take every service as up again: a new step begins, and what was down may have been started again."""
+        """Assume that every service is up: a new step begins, and services may have been restarted."""
         self._services.clear()
         self._notify()
 
@@ -171,9 +177,9 @@ class ServiceGate:
         return None
 
     def _notify(self) -> None:
-        """Wake all that wait.
+        """Wake all waiting trajectories.
 
-        Each waits for the event that it saw: a set one is left to them, and whoever waits from now on gets a new one.
+        They wait for the event that they saw, so that one is set and left to them; later ones get a new event.
         """
         self._changed.set()
         self._changed = asyncio.Event()

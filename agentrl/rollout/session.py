@@ -1,4 +1,4 @@
-"""What one trajectory holds while it runs, and the `generate` that its loop calls."""
+"""The resources of one running trajectory, and the `generate` that its loop calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Session:
-    """One trajectory under way: its tools, interaction and tokens, and what must be given back when it ends."""
+    """One running trajectory: its tools, interaction and tokens, and the resources to release when it ends."""
 
     job: Job
     step: StepInfo
@@ -87,21 +87,21 @@ class Session:
         )
 
     def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:
-        """Start the token stream; kept here so that a failure can report how far it came."""
+        """Start the token stream; kept here so that a failure can report the tokens so far."""
         self.trajectory = Trajectory(prompt_ids, self.setup.limits.response_length)
         self._last = None
         self.params.start(len(prompt_ids))
         return self.trajectory
 
     async def generate(self, prompt_ids: list[int], sampling_params: JsonDict) -> GenerationOutput:
-        """One turn on this trajectory's engine.
+        """Sample one turn on this trajectory's engine.
 
-        The one place that says how long a turn may take, how many tokens it may have and which ids end it. Loops give
-        sampling parameters and stop strings; the router is told the deadline and keeps it.
+        The only place that sets a turn's deadline, its token budget and the ids that end it. Loops give sampling
+        parameters and stop strings; the router enforces the deadline.
 
         Raises:
             TokenStreamError: the request does not continue the last turn's tokens.
-            EngineError: as `Router.generate`. The gate hears of engines that fail or hang.
+            EngineError: as `Router.generate`. Engines that fail or hang are reported to the gate.
         """
         self._check_continues(prompt_ids)
         request = Request.of(prompt_ids)
@@ -132,23 +132,24 @@ class Session:
         return output
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
-        """R3: a request begins with the last one's ids and what was sampled then."""
+        """A request must begin with the last request's ids and the ids sampled for it, unchanged."""
         if self._last is not None and not self._last.is_continued_by(prompt_ids):
             end = self._last.length + len(self._last.sampled)
             raise TokenStreamError(
-                f"turn {self.turn + 1} does not begin with the {end} tokens up to the last turn's end (R3)"
+                f"the request of turn {self.turn + 1} does not begin with the {end} ids up to the end of the last "
+                "turn: sampled ids must not be decoded and encoded again"
             )
 
 
 @dataclass(slots=True)
 class Request:
-    """What a request asked, as far as the next one must continue it."""
+    """The part of a request that the next one must continue."""
 
     owner: Trajectory | None
-    """Whose unchanged context it was."""
+    """The trajectory whose unchanged context it was; None if the ids came from elsewhere."""
     length: int
     ids: list[int]
-    """A copy, where no trajectory vouches for them."""
+    """A copy of the ids; empty if they came from `owner`, which still has them."""
     sampled: list[int]
 
     @classmethod
@@ -161,9 +162,10 @@ class Request:
         return cls(owner, len(prompt_ids), [] if owner else list(prompt_ids), sampled or [])
 
     def is_continued_by(self, prompt_ids: list[int]) -> bool:
-        """Whether a later request begins with this one and what was sampled for it.
+        """Whether a later request begins with this one and the ids sampled for it.
 
-        Contexts of one trajectory begin alike by construction: of those, only the sampled ids are compared.
+        Contexts of one trajectory share their prefix by construction, so only the sampled ids are compared: 50 ids
+        instead of 20,000 in a long conversation.
         """
         # Asked [1, 2, 3], sampled [4, 5]: the next request must begin with [1, 2, 3, 4, 5]. So does [1, 2, 3, 4, 5, 6],
         # with an observation of one token. [1, 2, 3, 4, 9, 6] does not: the turn was decoded and encoded again.
@@ -177,7 +179,7 @@ class Request:
 
 
 def _own(sample: Sample) -> Sample:
-    """The row with copies of what plug-ins get of it: the trajectories of a group share the row, and no state."""
+    """The row with copies of the parts that plug-ins get: trajectories of a group share the row but no state."""
     names = ("prompt", "reward_model", "tools_kwargs", "interaction_kwargs", "tool_config", "extra_info")
     parts = copy.deepcopy({name: getattr(sample, name) for name in names})
     return replace(sample, **parts)

@@ -1,4 +1,4 @@
-"""What a worker builds once and every trajectory uses: renderer, tools, interactions, loops, rewards, limits."""
+"""Everything that a worker builds once for all trajectories: renderer, tools, interactions, loops, rewards, limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from agentrl.rollout.trained_tokens import Training
 from agentrl.types import JsonDict, LoopLimits, Sample
 
 _parser = lru_cache(load_tool_parser)
-"""One parser per format, which says once how it was chosen."""
+"""One parser per format, so that its choice is logged only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class RolloutSetup:
 
         Args:
             config: the run.
-            renderer: a renderer of this model that is loaded already.
+            renderer: an already loaded renderer of this model.
 
         Raises:
-            UserInputError: something of it cannot be used; the message names the file and entry.
+            UserInputError: a part cannot be used; the message names the file and entry.
         """
         registry.load_registrations(config.plugins)
         rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
@@ -96,25 +96,25 @@ class RolloutSetup:
 
     @property
     def _scores_by_source(self) -> bool:
-        """Whether scores come from the functions that `data_source` picks."""
+        """Whether rows are scored by the built-in function of their `data_source`."""
         return self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0
 
     @property
     def pad_id(self) -> int:
-        """Id that fills padding; it is masked everywhere, so any id of the vocabulary serves."""
+        """Id that fills padding. It is masked everywhere, so any id of the vocabulary will do."""
         pad = self.renderer.tokenizer.pad_token_id
         return int(pad) if pad is not None else 0
 
     def loop_of(self, sample: Sample) -> LoopSpec:
-        """The loop that a row asks for, else the run's default."""
+        """The loop that a row names, else the run's default."""
         return self.loops[sample.agent_name or self.config.actor_rollout_ref.rollout.agent.default_agent_loop]
 
     def interaction_of(self, sample: Sample) -> InteractionSpec | None:
-        """The interaction that a row asks for, if any."""
+        """The interaction that a row names, if any."""
         return self.interactions[sample.interaction_kwargs["name"]] if sample.interaction_kwargs else None
 
     def services_of(self, sample: Sample) -> list[str]:
-        """What the row's trajectories need to be up: the engine, its tools, its interaction, what its score needs."""
+        """The services that the row's trajectories need: the engine, its tools, its interaction and its score's."""
         offered = self.offered_tools(sample)
         interaction = self.interaction_of(sample)
         others = [interaction_service(interaction.name)] if interaction is not None else []
@@ -141,7 +141,7 @@ class RolloutSetup:
         """Refuse rows that name a loop, tool, interaction or score function that the run does not have.
 
         Raises:
-            PluginError: every kind of problem with its first row and the nearest name.
+            PluginError: lists every kind of problem with its first row and the nearest name.
         """
         problems: dict[str, None] = {}
         for sample in samples:
@@ -156,7 +156,7 @@ class RolloutSetup:
             raise PluginError("\n".join(problems))
 
     def check_truth(self, sample: Sample) -> None:
-        """Refuse a row whose score would have nothing to compare with. A loop of the user's own may score itself.
+        """Refuse a row whose score would have nothing to compare with. The user's own loop may score itself.
 
         Raises:
             PluginError: names the row.
@@ -165,8 +165,8 @@ class RolloutSetup:
             return
         if truth_of(sample.data_source, sample.ground_truth, sample.extra_info) in (None, "", [], {}):
             raise PluginError(
-                f"row {sample.index}: `reward_model.ground_truth` is not given, which the score of data_source "
-                f"'{sample.data_source}' compares with"
+                f"row {sample.index}: no `reward_model.ground_truth`, which the score of data_source "
+                f"'{sample.data_source}' needs"
             )
 
     def prompt_ids(self, sample: Sample) -> list[int]:
@@ -184,10 +184,10 @@ class RolloutSetup:
         return found
 
     def _check_tool_set(self, sample: Sample) -> None:
-        """Tools, loop, interaction and parser of a row are there, and its prompt names its tools."""
+        """Check that a row's tools, loop, interaction and parser exist, and that its prompt names its tools."""
         name = sample.tool_env_name
         if name is not None and name not in self.tool_envs:
-            unset = " The run has no tool sets: set `multi_turn.tool_envs`."
+            unset = " The run has none: set `multi_turn.tool_envs`."
             hint = suggest(name, self.tool_envs) if self.tool_envs else unset
             raise PluginError(f"no tool set is named '{name}' (`extra_info.tool_env_name`).{hint}")
         check_routing(
@@ -205,7 +205,7 @@ class RolloutSetup:
         if hidden and loop.cls.shows_tools:
             raise PluginError(
                 f"the prompt does not name the tools {', '.join(hidden)}: the chat template of {self.renderer.name} "
-                "leaves them out, so the model could not know of them. Give a template that shows tools "
+                "omits them, so the model would not know about them. Set a template that shows tools "
                 "(actor_rollout_ref.model.chat_template=templates/chatml_tools.jinja), or use a loop that describes "
                 "them itself (react_agent)"
             )
@@ -216,10 +216,10 @@ class RolloutSetup:
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:
-    """Refuse a stop tool that no row could call.
+    """Refuse a stop tool that no row can call.
 
     Raises:
-        ConfigError: with the nearest name.
+        ConfigError: names the nearest tool.
     """
     known = {spec.name for specs in tool_sets for spec in specs}
     for name in names:
@@ -229,7 +229,7 @@ def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpe
 
 
 def _routing(sample: Sample) -> tuple[object, ...]:
-    """What of a row decides where it goes; thousands of rows share a few of these."""
+    """The fields of a row that decide its routing; thousands of rows share a few combinations."""
     return (
         sample.agent_name,
         sample.data_source,
@@ -243,7 +243,7 @@ def _routing(sample: Sample) -> tuple[object, ...]:
 
 
 def num_workers(config: RunConfig) -> int:
-    """Agent-loop workers that the run starts."""
+    """The number of agent-loop workers that the run starts."""
     agent = config.actor_rollout_ref.rollout.agent
     return 1 if config.trainer.backend == "local" else min(agent.num_workers, agent.max_in_flight)
 
@@ -270,7 +270,7 @@ def loop_limits(config: RunConfig) -> LoopLimits:
 
 
 def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
-    """How to sample, as a loop gets it; `Session.generate` adds the turn's budget and the model's stop ids."""
+    """The sampling parameters of a loop; `Session.generate` adds the turn's budget and the model's stop ids."""
     rollout = config.actor_rollout_ref.rollout
     params = rollout.sampling_params()
     if validate:

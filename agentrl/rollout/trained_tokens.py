@@ -1,7 +1,7 @@
 """Which of the sampled tokens are trained on (`multi_turn.trainable_turns`, `multi_turn.mask_tool_call_args`).
 
-Two masks: `mask` marks what was sampled (R1) and never changes; `loss_mask` marks what is trained on. Here the second
-one loses ones. With `final_answer`, a call, its result and an answer::
+There are two masks: `mask` marks sampled tokens and never changes; `loss_mask` marks the tokens that are trained on.
+This module removes ones from the second. With `final_answer`, a call, its result and an answer::
 
     response   c a l l . r r r o k .
     mask       1 1 1 1 1 0 0 0 1 1 1
@@ -24,17 +24,17 @@ Decode = Callable[[Sequence[int]], str]
 Parse = Callable[[str], ParsedTurn]
 Span = tuple[int, int]
 _MOST_TRIES = 256
-"""So many braces of a turn are tried as the start of a call's arguments."""
+"""At most this many braces of a turn are tried as the start of a call's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What of a trajectory is trained on.
+    """Chooses the tokens of a trajectory that are trained on.
 
     Args:
-        turns: `all_assistant`, `last_assistant` (the last turn), or `final_answer` (the last if it calls no tool, or
-            one of `stop_tools`, which is how such agents answer).
-        mask_arguments: leave the arguments of tool calls out.
+        turns: `all_assistant`, `last_assistant` (the last turn), or `final_answer` (the last turn if it calls no tool,
+            or one of `stop_tools`, with which such agents answer).
+        mask_arguments: exclude the arguments of tool calls.
     """
 
     turns: str = "all_assistant"
@@ -43,12 +43,12 @@ class Training:
     def narrow(
         self, tokens: TokenArrays, decode: Decode, parse: Parse | None, *, answered_by_tool: bool = False
     ) -> TokenArrays:
-        """The tokens with a loss mask that holds at most the ones of the mask.
+        """The tokens with a loss mask whose ones are a subset of the mask's.
 
         Args:
             tokens: of a finished trajectory.
             decode: sampled ids to text, without the stop id at their end.
-            parse: finds the calls in a turn's text; None: there are none.
+            parse: finds the calls in a turn's text; None: turns hold no calls.
             answered_by_tool: a stop tool ended the trajectory, so that the last turn is an answer.
         """
         if self.turns == "all_assistant" and not self.mask_arguments:
@@ -81,10 +81,10 @@ def sampled_turns(mask: MaskArray) -> Iterator[Span]:
 
 
 def argument_spans(text: str, turn: ParsedTurn) -> list[Span]:
-    """Where the arguments of a turn's calls stand in its text.
+    """Where the arguments of a turn's calls are in its text.
 
-    Where the parser does not say, a call's arguments are the JSON value in the text that equals them. Where there is
-    none, they may be anything that follows the call's name.
+    If the parser does not say, a call's arguments are the JSON value in the text that equals them. If no value does,
+    everything after the call's name counts as arguments.
     """
     spans: list[Span] = []
     taken = 0
@@ -106,8 +106,10 @@ def token_span(ids: Sequence[int], span: Span, decode: Decode) -> Span:
     start, end = span
 
     def chars(count: int) -> int:
-        return len(decode(ids[:count]).rstrip("�"))  # a cut inside a character shows as this
+        return len(decode(ids[:count]).rstrip("�"))  # ids that end inside a character decode to this sign
 
+    # Ids `he`, `llo {`, `"x"`, `}` and the span (6, 11) of `{"x"}`: the decoded prefixes have lengths 0, 2, 7, 10, 11.
+    # The second id holds character 6, so the answer is (1, 4). Bisection decodes only a few of the prefixes.
     places = range(len(ids) + 1)
     first = bisect_left(places, True, key=lambda k: chars(k) >= start or (k < len(ids) and chars(k + 1) > start))
     return first, max(first, bisect_left(places, True, key=lambda k: chars(k) >= end))

@@ -1,4 +1,4 @@
-"""What a run adds to the sampling parameters that a loop gives: the turn's token budget and the ids that end a turn."""
+"""What a run adds to a loop's sampling parameters: the turn's token budget and the ids that end a turn."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class TurnParams:
         self._prompt_length: int | None = None
 
     def start(self, prompt_length: int) -> None:
-        """A token stream begins with a prompt of so many tokens; what follows them counts against the response."""
+        """A token stream begins with a prompt of this length; tokens after it count against the response."""
         self._prompt_length = prompt_length
 
     def complete(self, prompt_ids: Sequence[int], sampling_params: JsonDict) -> JsonDict:
         """The sampling parameters of one request, with `max_new_tokens` and `stop_token_ids`.
 
-        The budget is the smallest of what is left of the response, `max_tokens_per_turn`, and what the loop itself
-        asks for. With `response_length` 512, `max_tokens_per_turn` 300, a prompt of 100 tokens and a context of 400 so
-        far, 512 - (400 - 100) = 212 tokens are left: a turn may take 212, at the first request it could take 300. It is
-        never 0: a loop that goes on for too long gets one more token, and then the error that says so.
+        The budget is the smallest of the rest of the response, `max_tokens_per_turn`, and the loop's own
+        `max_new_tokens`. With `response_length` 512, `max_tokens_per_turn` 300, a prompt of 100 tokens and a context of
+        400 so far, 512 - (400 - 100) = 212 tokens are left, so this turn may take 212; the first one could take 300. It
+        is never 0: a loop that continues for too long gets one more token, and then an error that says so.
 
         Args:
-            prompt_ids: the whole context; where nothing was started, the first request's is the prompt.
-            sampling_params: as in SGLang's `/generate`; `ignore_eos` keeps the model's stop ids out.
+            prompt_ids: the whole context; if `start` was not called, that of the first request is the prompt.
+            sampling_params: as in SGLang's `/generate`; with `ignore_eos` the model's stop ids are not added.
         """
         if self._prompt_length is None:
             self._prompt_length = len(prompt_ids)

@@ -1,7 +1,7 @@
 """Runs trajectories, each as one coroutine with a deadline, and scores each as soon as it ends.
 
-This is the trajectory boundary (R9): whatever goes wrong inside one trajectory ends that one, with its cause, and
-touches no other.
+This is the trajectory boundary: whatever goes wrong inside one trajectory ends only that one, with its cause. A failure
+of infrastructure is never a reward of 0: the trajectory is left out, and repeated if the configuration says so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AgentLoopWorker:
     """Runs trajectories in one event loop. Build it anywhere; call its coroutines in that loop only.
 
     Args:
-        setup: what all trajectories share.
+        setup: shared by all trajectories.
         addresses: the engines.
         slots: most trajectories that run at the same time here.
         workers: workers of the run, which share the limits of its tools.
@@ -63,7 +63,7 @@ class AgentLoopWorker:
         self._chunks: set[asyncio.Task[Any]] = set()
 
     async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
-        """Run trajectories, as many at once as there are slots; one row per job, in order."""
+        """Run trajectories, at most one per slot at the same time; one row per job, in order."""
         self.router.expect_version(step.weight_version)
         if step.batch != self._batch:
             self._batch = step.batch
@@ -82,7 +82,7 @@ class AgentLoopWorker:
                 task.cancel()
 
     async def run_job(self, job: Job, step: StepInfo) -> RolloutRow:
-        """Run a trajectory; one that fails again, as often as `rollout.refill` allows."""
+        """Run a trajectory; if it fails, repeat it as often as `rollout.refill` allows."""
         rollout = self._setup.config.actor_rollout_ref.rollout
         tries = rollout.max_refills if rollout.refill else 0
         causes: list[str] = []
@@ -94,7 +94,7 @@ class AgentLoopWorker:
             causes.append(row.error)
 
     async def run_one(self, job: Job, step: StepInfo) -> RolloutRow:
-        """Run and score one trajectory. Only cancellation leaves this method as an exception."""
+        """Run and score one trajectory. The only exception that leaves this method is cancellation."""
         services = self._setup.services_of(job.sample)
         try:
             held_s = await self._enter(services, job)
@@ -130,7 +130,7 @@ class AgentLoopWorker:
             await self._router.set_addresses(addresses)
 
     async def cancel_all(self) -> None:
-        """End every trajectory that runs; each still gives its tools back."""
+        """End every running trajectory; each still releases its tools."""
         tasks = list(self._chunks)
         for task in tasks:
             task.cancel()
@@ -146,7 +146,7 @@ class AgentLoopWorker:
 
     @property
     def router(self) -> Router:
-        """The router of this worker, made in its event loop when it is first needed."""
+        """The router of this worker, created in its event loop at first use."""
         if self._router is None:
             server = self._setup.config.actor_rollout_ref.rollout.server
             self._router = Router(
@@ -158,7 +158,8 @@ class AgentLoopWorker:
         return self._router
 
     async def _enter(self, services: Sequence[str], job: Job) -> float:
-        """Take a slot once all services are up; seconds for which an outage held the trajectory back."""
+        """Take a slot once all services are up; returns the seconds that an outage held the trajectory back."""
+        # A service may go down while the trajectory waits for a slot: then it gives the slot back and waits again.
         held_s = 0.0
         while True:
             held_s += await self._gate.wait(services)
@@ -179,13 +180,13 @@ class AgentLoopWorker:
             f"agent loop '{self._setup.loop_of(sample).name}'",
             loop.run,
             (params, sample),
-            timeout_s=None,  # the trajectory's deadline, which covers its tools and its score too, cancels it
+            timeout_s=None,  # the trajectory's deadline, which also covers its tools and its score, cancels it
             expect=loop_output,
             wrap=False,
         )
 
     async def _finish(self, session: Session, output: AgentLoopOutput) -> RolloutRow:
-        """Check, score and pack what the loop gave back."""
+        """Check, score and pack the loop's output."""
         loop = self._setup.loop_of(session.job.sample).name
         check_length(output, loop, self._setup.limits.response_length)
         row = RolloutRow(
@@ -212,7 +213,7 @@ class AgentLoopWorker:
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:
-        """Narrow the loss mask to what the run trains on; False when nothing is left. Validation scores everything."""
+        """Narrow the loss mask to what the run trains on; False if nothing is left. Validation scores everything."""
         if session.step.validate or session.loop is None:
             return True
         parser, schemas = session.loop.parser, session.tools.schemas
@@ -247,12 +248,12 @@ class AgentLoopWorker:
         return result
 
     def _assistant_text(self, output: AgentLoopOutput) -> str:
-        """What the assistant wrote, turn by turn: exactly the tokens with mask 1."""
+        """The assistant's text, turn by turn: exactly the tokens with mask 1."""
         turns = sampled_turns(np.asarray(output.response_mask, np.int8))
         return "\n".join(self._setup.renderer.decode(output.response_ids[start:end]) for start, end in turns)
 
     async def _release(self, session: Session) -> None:
-        """Give back what the trajectory held. A failure here is logged: its tokens are good."""
+        """Release the trajectory's resources. A failure here is only logged: its tokens are good."""
         session.router.release(session.trajectory_id)
         await session.tools.release()
         if session.interaction is not None:
@@ -260,14 +261,14 @@ class AgentLoopWorker:
 
 
 def make_gate(rollout: RolloutConfig) -> ServiceGate:
-    """The gate of a worker. Engines of the run's own are started again once the step has failed: nobody waits."""
+    """The gate of a worker. The run restarts its own engines after the step has failed, so nobody waits for them."""
     outage = rollout.outage
     engine_wait_s = outage.wait_s if rollout.server.addresses else 0.0
     return ServiceGate(outage.failures, outage.backoff_s, outage.wait_s, engine_wait_s)
 
 
 def _left_out(job: Job, session: Session | None, reason: StopReason, error: BaseException) -> RolloutRow:
-    """The row of a trajectory that failed: its tokens so far for the record, its cause, no score (R9)."""
+    """The row of a failed trajectory: its tokens so far for the record, its cause, and no score."""
     if not isinstance(error, RewardError | TimeoutError | EngineTimeout):
         logger.debug("row %d failed", job.row, exc_info=error)
     trajectory = session.trajectory if session is not None else None
@@ -292,13 +293,13 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancels this task; else a `CancelledError` comes from something that a plug-in awaited."""
+    """Whether somebody is cancelling this task; if not, a `CancelledError` comes from something a plug-in awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def _watch_lag(lag: LoopLag) -> None:
-    """Sleep and note by how much each wake-up was late."""
+    """Sleep repeatedly and record how late each wake-up was."""
     while True:
         due = time.perf_counter() + LAG_INTERVAL_S
         await asyncio.sleep(LAG_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Which numbers of a step a run watches, from `trainer.health`."""
+"""The metrics that a run watches, from `trainer.health`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from agentrl.observability.health import Alarm, HealthMonitor
 
 
 def make_monitor(config: HealthConfig) -> HealthMonitor:
-    """The monitor with the alarms that a run asks for."""
+    """The monitor with the alarms of a run's configuration."""
     every = [
         Alarm(
             "tool_calls",

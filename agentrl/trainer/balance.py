@@ -1,4 +1,4 @@
-"""Which row goes to which rank, so that every rank has about the same number of tokens."""
+"""Assigns rows to ranks so that every rank has about the same number of tokens."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 
 def partition_by_tokens(lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
-    """Spread rows over ranks: the longest row first, always to the rank with the fewest tokens.
+    """Assign rows to ranks: the longest row first, always to the rank with the fewest tokens.
 
-    Every rank gets at least one row where there are enough rows. Ties go to the lower rank, so the result depends on
-    `lengths` alone.
+    Every rank gets at least one row if there are enough. Ties go to the lower rank, so the result depends on `lengths`
+    alone.
 
     Returns:
         Row indices per rank, each list ascending.
     """
+    # Lengths 9, 7, 6, 2 on two ranks: 9 to rank 0, 7 to rank 1, 6 to rank 1 (7 < 9), 2 to rank 0 (9 < 13). The ranks
+    # get 11 and 13 tokens.
     loads = [(0, 0)] * num_ranks
     parts: list[list[int]] = [[] for _ in range(num_ranks)]
     for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

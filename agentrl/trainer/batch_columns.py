@@ -57,7 +57,7 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
     Args:
         batch: the rollouts.
         drop_flat_groups: leave them out.
-        most_groups: keep only the first so many groups; None: all.
+        most_groups: keep at most this many groups, the first ones; None: all.
     """
     outcome = batch.batch["rm_scores"], batch.batch["response_mask"], list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
@@ -70,7 +70,7 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
 
 
 def groups_with_variance(batch: DataProto) -> int:
-    """How many groups carry a gradient."""
+    """The number of groups with a gradient."""
     return len(set(choose_rows(batch, drop_flat_groups=True)[0].non_tensor_batch["uid"]))
 
 
@@ -90,7 +90,7 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
 
     Args:
         batch: the rollouts.
-        computed: `old_log_probs` and `entropys` of `compute_log_prob`; None: take the rollout's.
+        computed: `old_log_probs` and `entropys` of `compute_log_prob`; None: use the rollout's.
         config: the run.
     """
     rollout = batch.batch["rollout_log_probs"]
@@ -117,7 +117,7 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
 
 
 def add_finite(batch: DataProto, more: DataProto, name: str, instead: str | None = None) -> Metrics:
-    """Add a column; a row where it is not finite leaves the loss, so that it spoils no other row.
+    """Add a column; a row in which it is not finite leaves the loss, so that it does not affect other rows.
 
     Args:
         batch: the rollouts, with their old log-probs.
@@ -135,7 +135,7 @@ def add_finite(batch: DataProto, more: DataProto, name: str, instead: str | None
 
 
 def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLController) -> Metrics:
-    """Set `token_level_scores` and `token_level_rewards`, the scores less the KL to the reference where asked for."""
+    """Set `token_level_scores`, and `token_level_rewards`: the scores minus the KL to the reference, if configured."""
     scores = batch.batch["rm_scores"]
     batch.batch["token_level_scores"] = scores
     batch.batch["token_level_rewards"] = scores
@@ -176,7 +176,7 @@ def row_lengths(batch: DataProto) -> list[int]:
 
 
 def for_workers(batch: DataProto, num_ranks: int, rows_per_mini_batch: int, balance: bool) -> tuple[DataProto, Metrics]:
-    """The tensors of a batch and who computes which rows; conversations and other objects stay here.
+    """The tensors of a batch and the rank of each row; conversations and other objects stay here.
 
     Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
     about the same number of tokens of each mini-batch.

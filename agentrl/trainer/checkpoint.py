@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written beside, renamed into place, named last; so a half-written one is never loaded.
+"""Checkpoints of a run: written to a temporary folder, then renamed, so a half-written one is never loaded.
 
 Layout under `trainer.default_local_dir`::
 
@@ -35,7 +35,7 @@ class CheckpointManager:
 
     Args:
         folder: the run folder.
-        keep: how many checkpoints to keep; None: all.
+        keep: number of checkpoints to keep; None: all.
     """
 
     def __init__(self, folder: Path, keep: int | None = None) -> None:
@@ -53,7 +53,7 @@ class CheckpointManager:
             The finished folder.
 
         Raises:
-            CheckpointError: it cannot be written; what was there before is untouched.
+            CheckpointError: it cannot be written; earlier checkpoints are kept.
         """
         final = self.folder / f"{PREFIX}{step}"
         part = self.folder / f"{PART}{final.name}"
@@ -76,10 +76,10 @@ class CheckpointManager:
         return final
 
     def latest(self) -> Path | None:
-        """The newest complete checkpoint, or None where the run has none.
+        """The newest complete checkpoint; None if the run has none.
 
         Raises:
-            CheckpointError: the folder that the run names as its newest is gone or damaged.
+            CheckpointError: the folder that the run names as its newest is missing or damaged.
         """
         pointer = self.folder / LATEST
         if not pointer.is_file():
@@ -87,7 +87,7 @@ class CheckpointManager:
         text = pointer.read_text(encoding="utf-8").strip()
         if not text.isdigit():
             raise CheckpointError(
-                f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start anew"
+                f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start from step 1"
             )
         folder = self.folder / f"{PREFIX}{text}"
         replaced = _set_aside(folder)
@@ -96,7 +96,7 @@ class CheckpointManager:
         return check_complete(folder)
 
     def find(self, mode: Literal["auto", "disable", "resume_path"], path: str | None) -> Path | None:
-        """The checkpoint to go on from under `trainer.resume_mode`; None: start anew."""
+        """The checkpoint to resume from under `trainer.resume_mode`; None: start from the beginning."""
         if mode == "disable":
             return None
         if mode == "auto":
@@ -104,7 +104,7 @@ class CheckpointManager:
         return check_complete(Path(path or ""))
 
     def remove_leftovers(self) -> None:
-        """Remove what a killed run left half-written."""
+        """Remove half-written checkpoints of a killed run."""
         for leftover in self.folder.glob(f"{PART}*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -136,7 +136,7 @@ class CheckpointManager:
 
 
 def check_complete(folder: Path) -> Path:
-    """Return `folder` if it holds a whole checkpoint.
+    """Return `folder` if it holds a complete checkpoint.
 
     Raises:
         CheckpointError: it is missing, half-written, or not a checkpoint.
@@ -154,7 +154,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     """Write plain state (numbers, lists, tensors).
 
     Raises:
-        CheckpointError: the disk is full, or any other failure of the write.
+        CheckpointError: the disk is full, or the write failed in another way.
     """
     try:
         torch.save(state, path)

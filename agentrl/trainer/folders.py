@@ -1,4 +1,4 @@
-"""The folders that a run writes to: made, and tried, before anything is started."""
+"""Creates the folders that a run writes to, and checks that it can, before anything is started."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agentrl.errors import ConfigError
 
 
 def make_folders(folders: Mapping[str, str | None]) -> None:
-    """Make folders and write to each.
+    """Create folders and write to each.
 
     Args:
-        folders: path by the key that names it; None: not asked for.
+        folders: path by its configuration key; None: not used.
 
     Raises:
-        ConfigError: every folder that cannot be made or written to.
+        ConfigError: lists every folder that cannot be created or written to.
     """
     problems = []
     for key, folder in folders.items():

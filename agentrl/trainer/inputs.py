@@ -1,4 +1,4 @@
-"""Everything a run needs to know before it starts anything: tokenizer, rows, plug-ins. All of it is checked here."""
+"""Loads and checks everything that a run needs before it starts: tokenizer, rows, plug-ins."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RunInputs:
 
 
 def prepare(config: RunConfig) -> RunInputs:
-    """Load and check what a run works on; nothing is started.
+    """Load and check the inputs of a run; nothing is started.
 
     Raises:
         UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
@@ -66,7 +66,7 @@ def _check_trainer(config: RunConfig) -> None:
 
 
 def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup) -> RLHFDataset:
-    """Read rows and check each: its cells, where it routes, how long its prompt is."""
+    """Read rows and check each: its cells, its routing and the length of its prompt."""
     config = setup.config
     dataset = RLHFDataset(files, config.data, max_samples)
 

@@ -1,4 +1,4 @@
-"""Numbers of one training step: data, timings, throughput. Names follow verl's, so its dashboards work."""
+"""Metrics of one training step: data, timings, throughput. Names follow verl's, so its dashboards work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.rollout.report import mean_max_min
 
 Metrics = dict[str, float]
 TOKEN_STAGES = ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
-"""Stages whose time is also given per token."""
+"""Stages whose time is also reported per token."""
 
 
 class StageTimer:
@@ -45,9 +45,9 @@ class StageTimer:
 
 
 def reward_metrics(batch: DataProto) -> Metrics:
-    """`critic/*` of a batch that has scores, rewards and advantages; values where there is a critic.
+    """`critic/*` of a batch with scores, rewards and advantages, and values if the run has a critic.
 
-    Of tokens only those count that are trained on: elsewhere the values may stand in for ones that are not finite.
+    Only tokens that are trained on count: other values may replace numbers that were not finite.
     """
     mask = batch.batch["loss_mask"].bool()
     metrics = {
@@ -64,7 +64,7 @@ def reward_metrics(batch: DataProto) -> Metrics:
 
 
 def rollout_batch_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
-    """What the rollouts of a step show, before any of them is left out of the update."""
+    """Metrics of a step's rollouts, before any of them is left out of the update."""
     sampled = rollouts.batch["response_mask"].bool()
     staleness = rollouts.meta_info["weight_version"] - rollouts.batch["weight_versions"][sampled]
     prompts = rollouts.batch["attention_mask"][:, : rollouts.batch["prompts"].shape[1]].sum(-1)

@@ -35,7 +35,7 @@ class RayPPOTrainer:
 
     Args:
         config: the run.
-        trackers: who hears about the run; None: those that `trainer.logger` names.
+        trackers: receive the run's events; None: those that `trainer.logger` names.
 
     Raises:
         UserInputError: the configuration, data, model folder or a plug-in cannot be used.
@@ -93,7 +93,7 @@ class RayPPOTrainer:
                 raise
 
     def _step(self, step: int) -> None:
-        """One training step with what is due after it; logged once its update is done, whatever happens then."""
+        """One training step, with validation and saving if due; logged after its update, whatever happens then."""
         timer = m.StageTimer(partial(self.trackers.on_stage, step))
         metrics: m.Metrics = {}
         try:
@@ -166,7 +166,7 @@ class RayPPOTrainer:
         self.state.finish_step(step)
 
     def _roll_out(self, step: int, timer: m.StageTimer) -> tuple[DataProto, int]:
-        """The rollouts of a step: of one batch of prompts, or of several until enough groups have variance."""
+        """The rollouts of a step, from one batch of prompts, or from several until enough groups have variance."""
         algorithm, n = self.config.algorithm, self.config.actor_rollout_ref.rollout.n
         loader, version = self.inputs.loader, self.state.weight_version
         most = algorithm.max_gen_batches or loader.steps_per_epoch
@@ -181,7 +181,7 @@ class RayPPOTrainer:
         return self.processes.manager.join(parts), len(parts)
 
     def _generate(self, batch: DataProto) -> DataProto:
-        """Roll out; if an engine died meanwhile, start it again and roll out once more."""
+        """Roll out; if an engine died meanwhile, restart it and roll out once more."""
         try:
             rollouts = self.processes.manager.generate_sequences(batch)
         except (EngineError, FailureBudgetError) as error:
@@ -216,7 +216,7 @@ class RayPPOTrainer:
             write_rollouts(folder, step, [rollouts], renderer.decode, exact=renderer.encoder.decode)
 
     def _resume(self) -> None:
-        """Load the checkpoint to go on from, if any, and give the engines the weights."""
+        """Load the checkpoint to resume from, if any, and send the weights to the engines."""
         trainer = self.config.trainer
         found = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
         if found is not None:
@@ -229,7 +229,7 @@ class RayPPOTrainer:
         self._sync_weights()
 
     def _save(self) -> None:
-        """Write a checkpoint of the last finished step. A stop waits: workers must not be left writing."""
+        """Write a checkpoint of the last finished step. A stop waits for it, so that workers are not killed writing."""
         with self.guard.deferred():
             self.checkpoints.save(self.state.step, self._write_checkpoint)
             self._saved_step = self.state.step

@@ -1,4 +1,4 @@
-"""What a run keeps going: Ray, engine servers, agent-loop workers, training workers, and the way weights travel."""
+"""The processes of a run: Ray, engine servers, agent-loop workers, training workers, and the weight sync."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class RunProcesses:
         self._stack.close()
 
     def sync_weights(self, version: int) -> None:
-        """Give the actor's weights to every engine as `version`; engines that died are started again first."""
+        """Send the actor's weights to every engine as `version`; engines that died are restarted first."""
         if self.servers.restart_dead():
             self.manager.set_addresses(self.servers.addresses)
         self._weight_sync.sync(version, self.servers.addresses)
 
     def revive_engines(self, version: int) -> bool:
-        """Start engines again that died, and give all of them the present weights.
+        """Restart engines that died, and send the present weights to all.
 
         Returns:
-            False when none had died, so that trying again would not help.
+            False if none had died, so that trying again would not help.
         """
         try:
             self.servers.check()
@@ -82,7 +82,7 @@ class RunProcesses:
             self.critic.load_checkpoint(str(folder / "critic"))
 
     def _start(self) -> None:
-        """Engines and workers load their models at the same time."""
+        """Start engines and workers together, so that they load their models at the same time."""
         self.servers = self._stack.enter_context(EngineServers.start(self._config, wait=False))
         if self._config.trainer.backend == "ray":
             from agentrl.single_controller.ray_runtime import init_ray

@@ -79,7 +79,7 @@ def run_training(config: RunConfig, trackers: Sequence[Tracker] | None = None) -
 
     Args:
         config: the run.
-        trackers: who hears about it; None: those that `trainer.logger` names.
+        trackers: receive the run's events; None: those that `trainer.logger` names.
 
     Returns:
         The trainer, its processes stopped.

@@ -38,7 +38,7 @@ class SFTTrainer:
 
     Args:
         config: the run.
-        trackers: who hears about the run; None: those that `trainer.logger` names.
+        trackers: receive the run's events; None: those that `trainer.logger` names.
 
     Raises:
         UserInputError: the configuration, data or model folder cannot be used.
@@ -77,7 +77,7 @@ class SFTTrainer:
             The Hugging Face folder of the trained model.
 
         Raises:
-            CheckpointError: it cannot be written; what was there before is untouched.
+            CheckpointError: it cannot be written; an earlier model is kept.
         """
         with ExitStack() as stack:
             stack.callback(self.trackers.close)
@@ -135,7 +135,7 @@ class SFTTrainer:
         }
 
     def _report(self, step: int, metrics: dict[str, float]) -> None:
-        """Log the mean since the last report, and the validation where one is due."""
+        """Log the means since the last report, and the validation if one is due."""
         trainer = self.config.trainer
         for name, value in metrics.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
@@ -172,7 +172,7 @@ class SFTTrainer:
         return (batch.to(self.device) for batch in make_batches(examples, self.config.data.max_token_len))
 
     def _loss(self, batch: SFTBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Summed cross entropy of the labels, and how many of them the model would have picked."""
+        """Summed cross entropy of the labels, and how many of them are the model's most likely token."""
         with self._autocast():
             hidden = self.model.base_model(input_ids=batch.input_ids, use_cache=False).last_hidden_state
             logits = self.model.get_output_embeddings()(hidden.flatten(0, 1)[batch.sources]).float()
@@ -183,7 +183,7 @@ class SFTTrainer:
         return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
 
     def _save(self) -> Path:
-        """Write the model beside its final name, then rename: a half-written folder is never loaded."""
+        """Write the model under a temporary name, then rename it: a half-written folder is never loaded."""
         final, part = self.folder / MODEL_FOLDER, self.folder / f".{MODEL_FOLDER}.part"
         old = self.folder / f".{MODEL_FOLDER}.old"
         try:
@@ -229,7 +229,7 @@ def _choose_device(name: str) -> torch.device:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Torch's CPU threads for the time of a run; None leaves them."""
+    """Set torch's CPU threads for the duration of a run; None: unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

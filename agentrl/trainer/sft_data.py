@@ -1,4 +1,4 @@
-"""Demonstrations as token ids with a loss mask, rendered as the agent loop would have built them turn by turn."""
+"""Demonstrations as token ids with a loss mask, rendered as an agent loop would build them turn by turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NEXT_USER: list[Message] = [{"role": "user", "content": "-"}]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One demonstration. `mask` is 1 exactly for what the assistant wrote, its end-of-turn ids included (R1)."""
+    """One demonstration. `mask` is 1 exactly for the assistant's tokens, end-of-turn ids included."""
 
     ids: list[int]
     mask: list[int]
@@ -60,8 +60,8 @@ def render_example(
 ) -> Example:
     """Token ids of a conversation up to its last assistant turn.
 
-    The ids are those that an agent loop would have: the first prompt, then each assistant turn as the policy would
-    have sampled it, with `renderer.delta` in between.
+    The ids are those of an agent loop: the first prompt, then each assistant turn as the policy would have sampled it,
+    with `renderer.delta` in between.
 
     Raises:
         TemplateError: the template does not put an assistant turn after its own generation prompt.
@@ -118,7 +118,7 @@ class SFTDataset:
         renderer: renders with the model's template.
 
     Raises:
-        DataError: a file or row that cannot be used.
+        DataError: a file or row cannot be used.
     """
 
     def __init__(self, files: str | Sequence[str], config: SFTDataConfig, renderer: ChatRenderer) -> None:
@@ -157,7 +157,7 @@ class SFTDataset:
 
 
 def draw_rows(count: int, batch_size: int, shuffle: bool, seed: int) -> Iterator[list[int]]:
-    """Endless batches of row numbers; every epoch draws each row once, the rest of a last batch goes to the next."""
+    """Batches of row numbers without end; every epoch uses each row once, and a batch may span two epochs."""
     pending: list[int] = []
     epoch = 0
     while True:
@@ -170,7 +170,7 @@ def draw_rows(count: int, batch_size: int, shuffle: bool, seed: int) -> Iterator
 
 
 def make_batches(examples: Sequence[Example], max_tokens: int) -> list[SFTBatch]:
-    """Cut examples into forward passes of like lengths, with next to no padding."""
+    """Split examples into forward passes of similar lengths, with almost no padding."""
     cut = cut_rows(range(len(examples)), [len(example.ids) for example in examples], MicroLimits(max_tokens))
     return [_pad([examples[row] for piece in group for row in piece.rows]) for group in cut.groups]
 
@@ -235,7 +235,7 @@ def _read_message(message: Any, file: str, row: int, column: str) -> Message:
 
 
 def _read_call(call: Any, file: str, row: int, column: str) -> JsonDict:
-    """A call with its arguments as a mapping: parquet files hold them as JSON text, templates want the object."""
+    """A call with its arguments as a mapping: parquet files hold them as JSON text, templates need the object."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise DataError(file, row, column, _short(call), "{function: {name, arguments}}")

@@ -1,4 +1,4 @@
-"""What a trainer must remember between two steps, as of the last finished one."""
+"""The trainer's state between two steps, as of the last finished one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Snapshot = dict[str, dict[str, Any]]
 class TrainerState:
     """Step, weight version, KL controller, health monitor, loader cursor and random states.
 
-    `save` writes the state at the end of the last finished step, so a step that was given up half-way (Ctrl-C) leaves
-    no trace in a checkpoint.
+    `save` writes the state at the end of the last finished step, so an interrupted step (Ctrl-C) leaves no trace in a
+    checkpoint.
 
     Args:
         loader: the training rows.
         kl_controller: the weight of the KL in the reward.
-        health: what the run was like so far.
+        health: the monitor with the run's history.
     """
 
     def __init__(self, loader: StatefulLoader, kl_controller: KLController, health: HealthMonitor) -> None:
@@ -52,7 +52,7 @@ class TrainerState:
             save_state(folder / name, state)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote.
+        """Resume from what `save` wrote.
 
         Raises:
             CheckpointError: a file is damaged.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop at once where nothing is lost, after the update where weights would be left half-changed."""
+"""Ctrl-C and SIGTERM: stop immediately if nothing is lost, else after the update that is changing the weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopGuard:
-    """Turns the first signal into a clean `KeyboardInterrupt`, put off while `deferred` is entered.
+    """Turns the first signal into a clean `KeyboardInterrupt`, delayed inside `deferred`.
 
-    A second signal interrupts whatever runs.
+    A second signal interrupts whatever is running.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class StopGuard:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._deferred and not self._requested:
             self._requested = True
-            LOG.warning("%s: stopping after this update; once more to stop at once", signal.Signals(number).name)
+            LOG.warning("%s: stopping after this update; send it again to stop now", signal.Signals(number).name)
             return
         self._requested = True
         raise KeyboardInterrupt

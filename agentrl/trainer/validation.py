@@ -26,7 +26,7 @@ PREDICTION = "pred"
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What one validation gave."""
+    """The result of one validation."""
 
     metrics: Metrics
     conversations: list[ValidationConversation]
@@ -38,11 +38,11 @@ class Validator:
     Args:
         samples: the rows.
         n: rollouts per row.
-        batch_size: rows at a time; None: all.
+        batch_size: rows per batch; None: all.
         decode: ids to text.
         exact: ids to text without any loss, as `write_rollouts` takes it.
-        dump_folder: where each validation's rollouts are written; None: nowhere.
-        show: how many conversations to return for the trackers.
+        dump_folder: folder for each validation's rollouts; None: they are not written.
+        show: number of conversations to return for the trackers.
     """
 
     def __init__(
@@ -178,6 +178,6 @@ def _statistics(scores: list[list[float]], votes: list[list[Any]], n: int) -> Me
 
 
 def _majority(scores: list[float], votes: list[Any]) -> float:
-    """Score of the prediction that most rollouts gave; the first of those that tie."""
+    """Score of the most frequent prediction; of several equally frequent ones, the first."""
     winner, _count = Counter(map(str, votes)).most_common(1)[0]
     return next(score for score, vote in zip(scores, votes, strict=True) if str(vote) == winner)

@@ -1,4 +1,4 @@
-"""Weights on their way from the trainer to the engines, with a version that every server must then confirm."""
+"""Sends weights from the trainer to the engines, with a version that every server must then confirm."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class WeightSync:
     Args:
         actor: the actor's workers.
         make_client: builds a client for a server's address.
-        mode: `disk` (servers read the exported folder) or `tensor` (weights travel over HTTP).
-        folder: where exports go; None: shared memory where there is room, else the temporary folder.
-        model_bytes: about how large an export is.
+        mode: `disk` (servers read the exported folder) or `tensor` (weights are sent over HTTP).
+        folder: where exports go; None: shared memory if it has room, else the temporary folder.
+        model_bytes: approximate size of an export.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class WeightSync:
         self._folder = Path(tempfile.mkdtemp(prefix=f"agentrl-weights-{os.getpid()}-", dir=parent))
 
     def sync(self, version: int, addresses: Sequence[str]) -> None:
-        """Give every server the actor's present weights under `version`.
+        """Send the actor's present weights to every server as `version`.
 
-        A server that cannot be reached is left behind while others take them: rollouts refuse servers of another
-        version, and the next sync tries it again.
+        A server that cannot be reached keeps its old weights while others take the new ones: rollouts refuse servers of
+        another version, and the next sync tries it again.
 
         Raises:
             EngineError: a server refused the weights, or none can be reached.
-            WeightVersionError: a server says afterwards that it serves another version.
+            WeightVersionError: a server reports another version afterwards.
         """
         export = self._folder / f"version_{version}"
         try:

@@ -35,7 +35,7 @@ class ActorRolloutRefWorker(Worker):
 
     Args:
         config: the whole run.
-        role: `actor` learns; `ref` is the model as it was at the start, frozen.
+        role: `actor` learns; `ref` is the initial model, frozen.
     """
 
     def __init__(self, config: RunConfig, role: Literal["actor", "ref"] = "actor") -> None:
@@ -120,7 +120,7 @@ class ActorRolloutRefWorker(Worker):
 
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:
-        """Rank 0 writes the weights as the engines read them, in the engines' type."""
+        """Rank 0 writes the weights in the form and data type that the engines read."""
         weights = self.model.full_weights(self._lm, self._engine_dtype())
         if dist.get_rank() == 0:
             write_engine_weights(folder, self._lm, weights)
@@ -139,7 +139,7 @@ class ActorRolloutRefWorker(Worker):
 
     @register(Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: str) -> None:
-        """Go on from what `save_checkpoint` wrote, with any number of ranks."""
+        """Resume from what `save_checkpoint` wrote, with any number of ranks."""
         self.updates_done = load_shards(folder, self.model)
 
     def _log_probs(self, batch: DataProto, name: str, entropy: EntropyMode) -> DataProto:
@@ -157,7 +157,7 @@ class ActorRolloutRefWorker(Worker):
         return DataProto(tensors)
 
     def _load(self, fsdp: FSDPConfig) -> tuple[PolicyNet, RowShape]:
-        """The model on the CPU, and the shape in which it takes rows."""
+        """The model on the CPU, and the shape in which it reads rows."""
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)

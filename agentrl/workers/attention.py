@@ -1,4 +1,4 @@
-"""Which attention kernel a model runs with, and torch's variable-length attention made known to transformers."""
+"""Chooses the attention kernel of a model, and registers torch's variable-length attention with transformers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ VARLEN = "agentrl_varlen"
 
 
 def choose_attention(device: torch.device, compute_dtype: torch.dtype, *, remove_padding: bool) -> str:
-    """The attention implementation for `from_pretrained`: packed rows only where the kernel skips masked blocks.
+    """The attention implementation for `from_pretrained`: packed rows only if the kernel skips masked blocks.
 
-    Everywhere else rows of like length go together through torch's fused attention, which needs no mask then.
+    Otherwise rows of similar lengths go together through torch's fused attention, which then needs no mask.
     """
     if remove_padding and device.type == "cuda" and compute_dtype in (torch.bfloat16, torch.float16):
         major, _ = torch.cuda.get_device_capability(device)
@@ -27,7 +27,7 @@ def choose_attention(device: torch.device, compute_dtype: torch.dtype, *, remove
 
 
 def register_varlen() -> None:
-    """Make `VARLEN` known to transformers; calling it again does nothing."""
+    """Register `VARLEN` with transformers; calling it again does nothing."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 

@@ -99,7 +99,7 @@ class CriticWorker(Worker):
 
     @register(Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: str) -> None:
-        """Go on from what `save_checkpoint` wrote, with any number of ranks."""
+        """Resume from what `save_checkpoint` wrote, with any number of ranks."""
         self.updates_done = load_shards(folder, self.model)
 
     def _update(self, batch: DataProto, plan: MiniBatchPlan, lr: float) -> dict[str, float]:

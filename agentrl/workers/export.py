@@ -1,4 +1,4 @@
-"""Whole weights as Hugging Face folders: for the engines (fast) and for everybody else (complete)."""
+"""Writes whole weights as Hugging Face folders: for the engines (fast), and complete ones for any other use."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TOKENIZER_FILES = (
 
 
 def write_engine_weights(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor]) -> None:
-    """Write what an engine reads when its weights change: one safetensors file and the model's configuration.
+    """Write the files that an engine reads for a weight update: one safetensors file and the model's configuration.
 
-    The file appears under its name only when it is whole.
+    The file appears under its name only when it is complete.
 
     Args:
-        folder: made if missing.
+        folder: created if missing.
         lm: the model; it knows how checkpoints name its weights.
         weights: whole tensors by the model's own names.
 
@@ -60,10 +60,10 @@ def write_hf_folder(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor
     """Write a complete model folder: `AutoModelForCausalLM` and `AutoTokenizer` load it.
 
     Args:
-        folder: made if missing.
+        folder: created if missing.
         lm: the model; gives configuration and names.
         weights: whole tensors by the model's own names.
-        model: where the tokenizer files come from, and the chat template that replaces theirs.
+        model: names the tokenizer's folder, and the chat template that replaces its own.
 
     Raises:
         CheckpointError: the folder cannot be written.

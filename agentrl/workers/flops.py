@@ -25,11 +25,11 @@ PEAK_FLOPS = {
     "L20": 119e12,
     "L4 ": 121e12,
 }
-"""Dense bfloat16 operations per second that the maker gives, by a part of the name; the first that fits counts."""
+"""Dense bfloat16 operations per second according to the maker, by a part of the name; the first match counts."""
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Operations per second of a device; None where nobody gives a figure (CPUs, other types, unknown GPUs)."""
+    """Operations per second of a device; None if unknown (CPUs, other data types, other GPUs)."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
     name = torch.cuda.get_device_name(device) + " "
@@ -37,7 +37,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 
 
 class FlopCounter:
-    """Counts what training on rows takes: 6 per weight of a matrix and token, and the causal attention (PaLM, app. B).
+    """Counts the operations of training on rows: 6 per matrix weight and token, plus causal attention (PaLM, app. B).
 
     Args:
         lm: a dense causal language model, before it is sharded.
@@ -58,10 +58,10 @@ class FlopCounter:
 
 
 def utilization(flops: float, seconds: float, peak: float | None) -> dict[str, float]:
-    """`perf/mfu/actor`, the same on every rank; nothing where the device's peak is not known.
+    """`perf/mfu/actor`, the same on every rank; empty if the device's peak is unknown.
 
     Args:
-        flops: what this rank's rows took.
+        flops: operations for this rank's rows.
         seconds: of this rank's update.
         peak: operations per second of this rank's device.
     """

@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One optimizer step: the gradient norm before clipping, and False when it was not finite and nothing changed."""
+    """One optimizer step: the gradient norm before clipping, and False if it was not finite and nothing changed."""
 
     grad_norm: float
     taken: bool
 
 
 def compute_dtype(config: FSDPConfig, device: torch.device) -> torch.dtype:
-    """The type of forward and backward passes."""
+    """The data type of forward and backward passes."""
     if config.compute_dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return DTYPES[config.compute_dtype]
@@ -45,7 +45,7 @@ def compute_dtype(config: FSDPConfig, device: torch.device) -> torch.dtype:
 class FSDPModel:
     """A sharded `TokenNet` with its optimizer.
 
-    Every rank must make the same calls in the same order, also a rank that has no rows.
+    Every rank must make the same calls in the same order, even a rank without rows.
 
     Args:
         net: the module, on the CPU, equal on all ranks.
@@ -147,7 +147,7 @@ class FSDPModel:
 
 
 def _shard(net: TokenNet, device: torch.device, config: FSDPConfig) -> None:
-    """FSDP2 over all ranks: one group per decoder layer, one for the rest. Gradients are summed, never averaged."""
+    """FSDP2 over all ranks: one group per decoder layer, one for the rest. Gradients are summed, not averaged."""
     world_size = dist.get_world_size()
     mesh = DeviceMesh(device.type, list(range(world_size)))
     dtype = compute_dtype(config, device)
@@ -180,7 +180,7 @@ def _gpu_only(key: str, device: torch.device) -> bool:
 
 
 def _reshard(module: nn.Module) -> None:
-    """Give back what a forward pass without a backward pass left gathered; parameters are shards again afterwards."""
+    """Free what a forward pass without a backward pass left gathered; afterwards parameters are shards again."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()

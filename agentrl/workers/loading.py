@@ -1,4 +1,4 @@
-"""Hugging Face folders as models, with readable errors. Nothing is ever filled with random weights in silence."""
+"""Loads Hugging Face folders as models, with readable errors. Missing weights are an error, never random numbers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _require_model_folder(path: str) -> None:
         if not os.path.isfile(os.path.join(path, "config.json")):
             raise ConfigError(f"'{path}' is not a model folder: it has no config.json")
     elif os.path.exists(path) or not looks_like_hub_name:
-        raise ConfigError(f"there is no model folder '{path}'")
+        raise ConfigError(f"no model folder '{path}'")
 
 
 def _disable_dropout(net: nn.Module) -> None:

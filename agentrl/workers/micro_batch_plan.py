@@ -1,4 +1,4 @@
-"""Where a mini-batch is cut into micro-batches: the arithmetic, on lengths alone."""
+"""Plans how a mini-batch is split into micro-batches, from lengths alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class MicroLimits:
-    """How rows are cut. `max_rows` given: by rows, else by `max_tokens`, padding included.
+    """How rows are split: by rows if `max_rows` is given, else by `max_tokens`, padding included.
 
     Attributes:
-        max_tokens: most tokens of a micro-batch; one row (or one prompt with one row) may exceed it alone.
+        max_tokens: most tokens of a micro-batch; a single row (or one prompt with one row) may exceed it.
         max_rows: most rows of a micro-batch.
         packed: runs end to end instead of rows.
-        share_prompts: rows with the same prompt may read it once, where that computes fewer tokens.
-        overhead_tokens: what one more forward and backward pass costs, in tokens: below it, padding is the cheaper way.
+        share_prompts: rows with the same prompt may read it once, if that computes fewer tokens.
+        overhead_tokens: cost of one more forward and backward pass, in tokens: padding that costs less is cheaper.
     """
 
     max_tokens: int
@@ -45,20 +45,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Groups of pieces, one per micro-batch, the longest first, and what they cost in tokens."""
+    """Groups of pieces, one per micro-batch, the longest first, and their cost in tokens."""
 
     groups: list[list[Piece]]
     cost: float
 
 
 def cut_rows(rows: Sequence[int], lengths: Sequence[int], limits: MicroLimits) -> Cut:
-    """Cut rows whose prompts are not shared.
+    """Split rows whose prompts are not shared.
 
     Args:
         rows: which rows.
-        lengths: what each of them reads, prompt included.
-        limits: packed runs fill one group after the other; rows are cut where the cost is least.
+        lengths: tokens that each of them reads, prompt included.
+        limits: packed runs fill one group after the other; rows are split at the least cost.
     """
+    # Lengths 10, 12 and 40 with overhead 20 and at most 100 tokens: one group would be 3 x 40 = 120 tokens, too many.
+    # [10, 12] and [40] cost 2 x 12 + 20 + 40 + 20 = 104.
     pieces = [Piece((row,), length) for row, length in zip(rows, lengths, strict=True)]
     pieces.sort(key=lambda piece: piece.longest)
     if limits.packed or limits.max_rows is not None:
@@ -74,9 +76,9 @@ def cut_shared(
     lengths: Sequence[int],
     limits: MicroLimits,
 ) -> Cut:
-    """Cut rows so that those with the same prompt read it once.
+    """Split rows so that those with the same prompt read it once.
 
-    A group of rows is first cut where reading its prompt again is cheaper than padding its rows to the longest. Three
+    A group of rows is first split where reading its prompt again is cheaper than padding its rows to the longest. Three
     rows behind a prompt of 100 tokens::
 
         responses 5, 6, 50     one piece: 3 * 50 + 100 = 250, cheaper than 2 * 6 + 100 + 50 + 100 = 262
@@ -86,9 +88,11 @@ def cut_shared(
         rows: which rows.
         prompts: number of each row's prompt; equal numbers are equal prompts.
         prompt_lengths: tokens of each row's prompt.
-        lengths: what each row reads behind its prompt.
+        lengths: tokens that each row reads after its prompt.
         limits: as for `cut_rows`.
     """
+    # A prompt of 100 tokens with rows of 5, 6 and 300: together 100 + 3 x 300 = 1,000 tokens; as two pieces
+    # (100 + 2 x 6) + (100 + 300) = 512. The prompt is the overhead of one more piece.
     groups: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(place)
@@ -135,6 +139,8 @@ def _cheapest(pieces: list[Piece], limits: MicroLimits) -> Cut:
 
     `best[stop]` is the least cost of the first `stop` pieces, and `cut[stop]` where their last group begins.
     """
+    # For every `stop`, all beginnings `first..stop-1` that fit are tried at once: the group's rows are padded to its last
+    # and longest piece, its prompts to the longest of them (`widest`, a maximum from each beginning on).
     count = len(pieces)
     longest = np.array([piece.longest for piece in pieces], dtype=np.int64)
     prompts = np.array([piece.prompt for piece in pieces], dtype=np.int64)
@@ -148,7 +154,7 @@ def _cheapest(pieces: list[Piece], limits: MicroLimits) -> Cut:
         tokens = (rows_before[stop] - rows_before[first:stop]) * longest[stop - 1]
         tokens = tokens + np.arange(stop - first, 0, -1) * widest
         allowed = tokens <= limits.max_tokens
-        allowed[-1] = True  # a piece alone may exceed the limit: it has to go somewhere
+        allowed[-1] = True  # a single piece may exceed the limit: it cannot be split
         costs = np.where(allowed, best[first:stop] + tokens, np.inf)
         choice = int(costs.argmin())
         cut[stop], best[stop] = first + choice, costs[choice] + limits.overhead_tokens
@@ -160,6 +166,6 @@ def _cheapest(pieces: list[Piece], limits: MicroLimits) -> Cut:
 
 
 def _first_that_fits(rows_before: np.ndarray, longest: np.ndarray, stop: int, max_tokens: int) -> int:
-    """The first piece of the largest group that could end at `stop`, by rows alone: bounds the search."""
+    """The first piece of the largest group that could end at `stop`, counting rows only: limits the search."""
     most_rows = max_tokens // max(int(longest[stop - 1]), 1)
     return min(stop - 1, int(np.searchsorted(rows_before, rows_before[stop] - most_rows)))

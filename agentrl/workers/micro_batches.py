@@ -35,7 +35,7 @@ ROW_COLUMNS = ("input_ids", "attention_mask", "responses")
 """The columns of a batch that say which tokens a row has, beside a mask."""
 
 SHARING_MUST_SAVE = 0.9
-"""Prompts are shared when that takes less than this share of the tokens: the second pass has costs of its own."""
+"""Prompts are shared if that takes less than this share of the tokens: the second pass has its own costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class MicroBatches:
     shared: bool
 
     def placeholder(self, device: torch.device) -> MicroBatch:
-        """A pass of one token and no row: what a rank runs while others still have rows, so that collectives match.
+        """A pass of one token and no row, for a rank to run while others still have rows, so that collectives match.
 
-        Its outputs must be multiplied by zero and enter nothing else.
+        Its outputs must be multiplied by zero and used nowhere else.
         """
         zero = torch.zeros(1, dtype=torch.long, device=device)
         starts = torch.tensor([0, 1], dtype=torch.int32, device=device)
@@ -119,7 +119,7 @@ class MicroBatches:
 
 
 class RowLayout:
-    """Where the tokens of each row are, and how long its run is.
+    """The places of each row's tokens, and the length of its run.
 
     Args:
         batch: `input_ids`, `attention_mask` (B, P + R), `responses` and the mask (B, R).
@@ -144,8 +144,10 @@ class RowLayout:
             )
         prompt = attention[:, : self.prompt_width].bool()
         if not bool((prompt[:, 1:] >= prompt[:, :-1]).all() & prompt[:, -1].all()):
-            raise DataProtoError("prompts must be padded on the left and hold at least one token")
+            raise DataProtoError("prompts must be padded on the left only, and each must hold at least one token")
         self.prompt_lengths = prompt.sum(1)
+        # mask [1, 0, 1, 0] -> ends [1, 0, 3, 0] -> response length 3: what follows the last chosen token is not read.
+        # With a prompt of 3 the run has 3 + 3 - 1 = 5 tokens, since the last chosen token itself is only predicted.
         ends = self.mask * torch.arange(1, width + 1, device=self.mask.device)
         self.response_lengths = ends.amax(1) if width else ends.sum(1)
         chosen = self.response_lengths > 0
@@ -161,12 +163,13 @@ class RowLayout:
         return numbers
 
     def micro_batches(self, rows: Sequence[int] | None, limits: MicroLimits) -> MicroBatches:
-        """Cut these rows (None: all) into micro-batches. A collective call where prompts may be shared."""
+        """Split these rows (None: all) into micro-batches. A collective call if prompts may be shared."""
         lengths: list[int] = self.run_lengths.tolist()
         chosen = [row for row in (range(len(lengths)) if rows is None else rows) if lengths[row] > 0]
         plain = cut_rows(chosen, [lengths[row] for row in chosen], limits)
         if limits.share_prompts and limits.max_rows is None and not limits.packed:
             shared = self._cut_shared(chosen, limits)
+            # Decided on the sums of all ranks: sharing takes a second pass, so every rank must choose the same.
             costs = sum_over_ranks([plain.cost, shared.cost])
             if costs[1] < SHARING_MUST_SAVE * costs[0]:
                 return MicroBatches([self.shared(group) for group in shared.groups], shared=True)
@@ -188,6 +191,8 @@ class RowLayout:
         rows = self._index(chosen)
         ids, mask = self._runs(rows), self._mask(rows)
         local, offsets = mask.nonzero(as_tuple=True)
+        # Response token 0 is predicted by the last prompt token: for a prompt of 3, at place 2 of its row; token t is
+        # predicted t places later.
         sources = local * ids.shape[1] + (self.prompt_lengths[rows] - 1)[local] + offsets
         return MicroBatch(rows, ids, None, sources, self.responses[rows[local], offsets], mask)
 
@@ -210,7 +215,7 @@ class RowLayout:
         )
 
     def shared(self, pieces: list[Piece]) -> MicroBatch:
-        """The rows of each piece behind the one prompt that they share."""
+        """The rows of each piece after the one prompt that they share."""
         rows = self._index([row for piece in pieces for row in piece.rows])
         mask = self._mask(rows)
         first_rows = self._index([piece.rows[0] for piece in pieces])

@@ -1,4 +1,4 @@
-"""How large a micro-batch may be: the configuration's answer for one model on one device."""
+"""The limits of micro-batches, from the configuration, for one model on one device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.token_nets import RowShape
 
 OVERHEAD_TOKENS = {"cpu": 256, "cuda": 1024}
-"""What a forward and backward pass costs beside its tokens, in tokens."""
+"""Cost of a forward and backward pass besides its tokens, in tokens."""
 
 
 def update_limits(section: MicroBatchSection, device: torch.device, shape: RowShape, key: str) -> MicroLimits:

@@ -25,21 +25,21 @@ from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import MicroBatches, RowLayout
 
 ROW_ID = "row_id"
-"""Optional column: the row's number in the whole batch of all ranks. Needed where ranks get other than consecutive
-rows (balanced partitions), so that mini-batches do not depend on who computes them."""
+"""Optional column: the row's number in the batch of all ranks. Needed if ranks get rows that are not consecutive
+(balanced partitions), so that mini-batches do not depend on which rank computes them."""
 
 
 class MiniBatchPlan:
-    """Cuts the batch of all ranks into mini-batches and says which of this rank's rows belong to each.
+    """Splits the batch of all ranks into mini-batches and says which of this rank's rows belong to each.
 
     Building it is a collective call.
 
     Args:
         batch: this rank's rows.
-        rows_per_batch: rows of a mini-batch over all ranks. A batch that is no multiple of it (rows were left out) is
-            cut into equal parts no larger than this.
+        rows_per_batch: rows of a mini-batch over all ranks. A batch that is not a multiple of it (rows were left out)
+            is split into equal parts that are not larger.
         epochs: passes over the batch.
-        shuffle_seed: None keeps the order; otherwise every epoch has another order.
+        shuffle_seed: None keeps the order; otherwise every epoch has a new order.
     """
 
     def __init__(self, batch: DataProto, rows_per_batch: int, epochs: int, shuffle_seed: list[int] | None) -> None:
@@ -55,6 +55,7 @@ class MiniBatchPlan:
         places = self._ids
         if self._seed is not None:
             places = np.random.default_rng([*self._seed, number]).permutation(self.total_rows)[places]
+        # Sizes differ by at most one: places 0..9 in 3 batches are owned by 0 0 0 0 1 1 1 2 2 2.
         owner = places * self.num_batches // max(1, self.total_rows)
         return [np.flatnonzero(owner == index).tolist() for index in range(self.num_batches)]
 

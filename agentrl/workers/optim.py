@@ -1,4 +1,4 @@
-"""AdamW with decay of matrices only, its learning-rate schedule, and steps that a non-finite gradient cannot poison."""
+"""AdamW with decay of matrices only, its learning-rate schedule, and steps that skip gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from agentrl.config.actor import OptimConfig
 def learning_rate(config: OptimConfig, updates_done: int, total_updates: int) -> float:
     """The learning rate of the next update.
 
-    Warm-up is linear and reaches the peak with its last update. After it the rate stays (`constant`) or falls
-    (`linear`, `cosine`) so that it would be `min_lr_ratio * lr` once all updates are done.
+    Warm-up is linear and reaches the peak with its last update. Then the rate stays (`constant`) or falls (`linear`,
+    `cosine`), to `min_lr_ratio * lr` after the last update.
 
     Args:
         config: peak, warm-up and style.
-        updates_done: updates so far (one per training step, however many mini-batches it has).
+        updates_done: updates so far (one per training step, regardless of its mini-batches).
         total_updates: of the whole run; `config.total_training_steps` replaces it when given.
     """
     total = config.total_training_steps if config.total_training_steps > 0 else total_updates
@@ -65,10 +65,10 @@ class AdamW:
             }
 
     def step(self, lr: float) -> tuple[float, bool]:
-        """Clip, apply and forget the gradients.
+        """Clip, apply and clear the gradients.
 
         Returns:
-            the norm of the gradient before clipping, over all ranks, and whether the step was taken: it is not when
+            The norm of the gradient before clipping, over all ranks, and whether the step was taken: it is skipped if
             the norm is not finite.
         """
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]

@@ -1,6 +1,6 @@
 """The policy's training step, from top to bottom: mini-batches, micro-batches, the loss, backward, the optimizer.
 
-The formulas are in `agentrl/algorithms/policy_losses.py`; the names of the configuration go there unchanged.
+The formulas are in `agentrl/algorithms/policy_losses.py`, with the parameter names of the configuration.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def update_policy(
     Args:
         model: a sharded `PolicyNet`.
         batch: this rank's rows, with the columns that `ActorRolloutRefWorker.update_actor` lists.
-        plan: which rows belong to which step.
-        limits: how large a micro-batch may be.
+        plan: the rows of each step.
+        limits: limits of a micro-batch.
         config: `actor_rollout_ref.actor`.
         scale: divisor of `seq-mean-token-sum-norm`: the longest response that the run allows.
         lr: learning rate.
 
     Returns:
-        What `UpdateReport.metrics` says, the same on every rank.
+        The metrics of `UpdateReport.metrics`, the same on every rank.
     """
     batch = batch.to(model.device)
     policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode

@@ -1,4 +1,4 @@
-"""What every training rank does first: process group, seeds, deterministic mode."""
+"""The first steps of every training rank: process group, seeds, deterministic mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl.workers.collectives import backend_for
 
 
 def prepare_rank(worker: Worker, trainer: TrainerConfig) -> None:
-    """Join the other ranks and make this rank's numbers repeatable as far as `trainer` asks for it."""
+    """Join the other ranks, and make this rank's numbers as repeatable as `trainer` asks for."""
     if trainer.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -26,7 +26,7 @@ def longest_response(config: RunConfig) -> int:
 
 
 def memory_metrics(device: torch.device) -> dict[str, float]:
-    """Host memory of this process, and the GPU memory it used at most."""
+    """Host memory of this process, and its peak GPU memory."""
     import psutil
 
     metrics = {"perf/cpu_memory_used_gb": psutil.Process().memory_info().rss / 2**30}

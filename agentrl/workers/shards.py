@@ -30,19 +30,19 @@ def save_shards(folder: str | Path, model: FSDPModel, updates_done: int) -> None
 
 
 def load_shards(folder: str | Path, model: FSDPModel) -> int:
-    """Read what `save_shards` wrote into the live tensors, whatever number of ranks wrote it. A collective call.
+    """Read what `save_shards` wrote into the live tensors, for any number of ranks. A collective call.
 
-    Random states are restored where this rank had one.
+    The random state is restored if this rank had one.
 
     Returns:
-        The number of updates that the model had seen.
+        The number of updates that the model had taken.
 
     Raises:
         CheckpointError: the folder is missing, damaged, or of another model.
     """
     folder = Path(folder)
     if not (folder / ".metadata").is_file():
-        raise CheckpointError(f"there is no checkpoint in {folder}: it has no .metadata")
+        raise CheckpointError(f"{folder} holds no checkpoint: it has no .metadata")
     state = _state(model, 0)
     try:
         state_dict_loader.load(state, checkpoint_id=str(folder))

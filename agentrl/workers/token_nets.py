@@ -1,4 +1,4 @@
-"""What FSDP wraps: modules that map a micro-batch to one number per chosen token."""
+"""The modules that FSDP wraps: they map a micro-batch to one number per chosen token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _cache_argument(backbone: type[nn.Module]) -> str:
 
 
 class RowShape(Enum):
-    """The cheapest shape in which a model takes rows; see `micro_batches.py`."""
+    """The cheapest shape in which a model reads rows; see `micro_batches.py`."""
 
     ROWS = "rows"
     SHARED_PROMPTS = "shared prompts"
@@ -56,6 +56,8 @@ class TokenNet(nn.Module):
 
         kept = DynamicCache()
         passed = {_cache_argument(type(self.backbone)): kept, "use_cache": True}
+        # Each prompt is read once. Its keys and values are then copied to every row that begins with it: owners
+        # [0, 0, 1] give three rows of keys from two prompts.
         first = self.backbone(input_ids=prompts.input_ids, attention_mask=None, **passed)
         # Prompts of 2 and 3 tokens, rows 0 and 1 behind the first, row 2 behind the second, each row of 2 tokens:
         #   owners 0 0 1: now row i finds the keys of its own prompt at place i
@@ -80,10 +82,10 @@ class TokenNet(nn.Module):
 
 
 def row_shape(net: TokenNet, attention: str) -> RowShape:
-    """Find out how this model may read its rows, before it is sharded.
+    """Find out how this model can read its rows, before it is sharded.
 
-    Sharing prompts needs full attention, keys and values that can be passed on, and no recomputation of layers. What
-    the configuration promises is tried on a few tokens: the states must be those of plain rows.
+    Sharing prompts needs full attention, keys and values that can be passed on, and no recomputation of layers. If the
+    configuration allows it, it is tried on a few tokens: the states must equal those of plain rows.
     """
     config = net.backbone.config
     if attention == VARLEN:

@@ -1,4 +1,4 @@
-"""What one training step of a model has to report."""
+"""The report of one training step of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.workers.fsdp_model import StepReport
 
 
 class UpdateReport:
-    """Adds up what micro-batches contribute to the mean over their mini-batch, and what became of the steps.
+    """Sums the shares of micro-batches in the mean over their mini-batch, and counts the steps taken and skipped.
 
     Shares stay on their device until `metrics`, so that adding one never waits for a GPU.
     """
@@ -27,15 +27,15 @@ class UpdateReport:
             self._sums[name] = self._sums.get(name, 0.0) + own
 
     def add_step(self, step: StepReport) -> None:
-        """Note one optimizer step, taken or not."""
+        """Record one optimizer step, taken or not."""
         self._steps.append(step)
 
     def metrics(self) -> dict[str, float]:
         """The same on every rank. A collective call.
 
         Returns:
-            the shares of all ranks, summed, as means over the mini-batches; `grad_norm`, the mean over the steps taken;
-            `skipped_steps`: how many were left out because their gradient was not finite.
+            The shares of all ranks, summed, as means over the mini-batches; `grad_norm`, the mean over the steps taken;
+            `skipped_steps`: the number of steps skipped because their gradient was not finite.
         """
         ranks: list[dict[str, float]] = gather_objects({name: float(total) for name, total in self._sums.items()})
         names = dict.fromkeys(name for rank in ranks for name in rank)

@@ -1,4 +1,4 @@
-"""Who may use a service: bearer tokens, the rule for hosts other than loopback, web pages, and the size of a body."""
+"""Controls access to a service: bearer tokens, hosts other than loopback, web pages, and the size of a body."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def refuse_unprotected_host(host: str, token: str | None, insecure: bool) -> Non
     """Refuse to open a service to other machines without a token.
 
     Raises:
-        UserInputError: an address that others reach, and neither a token nor `insecure`; or an empty token.
+        UserInputError: other machines can reach the address, and neither a token nor `insecure` is given; or the token
+            is empty.
     """
     if token is not None and not token.strip():
         raise UserInputError("--token: got an empty text, wanted a secret (is the variable that holds it set?)")

@@ -1,4 +1,4 @@
-"""Work for a client that has gone away is given up: its place belongs to those who still wait."""
+"""Cancels work for a client that has disconnected, to free its place for waiting clients."""
 
 from __future__ import annotations
 

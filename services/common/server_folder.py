@@ -1,4 +1,4 @@
-"""A server's own folder, and what a killed server left behind."""
+"""A server's own folder, and the removal of folders that killed servers left behind."""
 
 from __future__ import annotations
 

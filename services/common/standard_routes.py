@@ -62,7 +62,7 @@ def add_standard_routes(
         token: bearer token that requests need; None: none.
         registry: what `/metrics` shows; the service adds its own metrics to it.
         health: what `/health` says besides `status`, `service` and `version`; must not wait.
-        not_ready: why the service cannot take requests now; None when it can.
+        not_ready: why the service cannot take requests now; None if it can.
         max_body_bytes: a larger body is answered 413.
         open_paths: paths that need no token.
     """
@@ -115,7 +115,7 @@ async def read_body(request: Request, model: type[_Model]) -> _Model:
     """The body of a request; cheaper than a body parameter, and the model may hold limits of this server.
 
     Raises:
-        RequestValidationError: it is not JSON, or not what the model wants.
+        RequestValidationError: it is not JSON, or does not fit the model.
     """
     try:
         return model.model_validate_json(await request.body())

@@ -85,7 +85,7 @@ def _add_retrieve(app: FastAPI, batcher: QueryBatcher, options: RetrievalOptions
 def _add_reload(app: FastAPI, served_index: ReloadableIndex, token: str | None) -> None:
     @app.post(
         "/reload",
-        summary="Open the index folder again, without a break; needs a server with a token.",
+        summary="Open the index folder again without interruption; needs a server with a token.",
         responses=problem_responses(401, 403, 409),
     )
     async def reload() -> dict[str, Any]:

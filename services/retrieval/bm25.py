@@ -17,14 +17,14 @@ from agentrl.services.retrieval.text_analysis import Analyzer
 
 FOLDER = "bm25"
 _MAX_TERMS = 512
-"""Terms of one query that count; a longer one is cut so that no query takes the server for itself."""
+"""Most terms of one query; longer queries are cut, so that no query can occupy the server."""
 
 Hits = list[tuple[int, float]]
 """Documents of one query with their scores, best first."""
 
 
 class _Collection(NamedTuple):
-    """What the score of a term needs to know of the whole corpus."""
+    """The numbers of the whole corpus that the score of a term needs."""
 
     numbers: dict[str, int]
     pairs_of_term: npt.NDArray[np.int64]

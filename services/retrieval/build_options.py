@@ -1,4 +1,4 @@
-"""How an index is made."""
+"""The options of an index build."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BuildOptions:
     block_rows: int = BLOCK_ROWS
 
     def __post_init__(self) -> None:
-        """Refuse what gives scores that do not rank."""
+        """Refuse settings whose scores would not rank documents."""
         if not 0 <= self.k1 < math.inf:
             raise UserInputError(f"--k1 {self.k1:g}: wanted a number of 0 or more")
         if not 0 <= self.b <= 1:

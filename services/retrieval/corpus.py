@@ -60,7 +60,7 @@ class Corpus:
     def __init__(self, files: list[Path], block_rows: int = BLOCK_ROWS) -> None:
         for file in files:
             if not file.is_file():
-                raise UserInputError(f"{file}: there is no such file")
+                raise UserInputError(f"{file}: no such file")
             if not file.name.endswith(SUFFIXES):
                 raise UserInputError(f"{file}: got a file of unknown format, wanted one of {', '.join(SUFFIXES)}")
         self.files, self._block_rows = files, block_rows

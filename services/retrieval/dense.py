@@ -26,7 +26,7 @@ _PROBE_SIMILARITY = 0.99
 """Of the same encoder on another device or version of its libraries; another encoder is far below."""
 INDEXES = ("flat", "hnsw")
 FLAT_UP_TO = 50_000
-"""`auto` searches so many vectors exactly; more get a graph."""
+"""`auto` searches at most this many vectors exactly; more get a graph."""
 _HNSW_LINKS, _HNSW_BUILD, _HNSW_SEARCH = 32, 200, 128
 
 

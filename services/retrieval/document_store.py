@@ -27,7 +27,7 @@ class DocumentStore:
         """The JSON of a document.
 
         Raises:
-            IndexError: there is no such document; a negative number is never the last one.
+            IndexError: no such document; negative numbers do not count from the end.
         """
         if not 0 <= number < len(self._ends):
             raise IndexError(f"document {number} of {len(self._ends)}")

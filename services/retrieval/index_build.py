@@ -35,8 +35,8 @@ _PLAN = "plan.json"
 def build_index(files: list[Path], out: Path, options: BuildOptions, force: bool = False, quiet: bool = False) -> int:
     """Make an index folder.
 
-    An interrupted build goes on where it stopped when the same command runs again; until it ends, `out` is not there
-    (or is the old index, with `force`).
+    An interrupted build continues where it stopped when the same command runs again; until it ends, `out` does not
+    exist (or is the old index, with `force`).
 
     Args:
         files: the corpus.
@@ -49,7 +49,7 @@ def build_index(files: list[Path], out: Path, options: BuildOptions, force: bool
         Number of documents.
 
     Raises:
-        UserInputError: something of the arguments cannot be used, or another build of the same folder runs.
+        UserInputError: an argument cannot be used, or another build of the same folder is running.
         DataError: a row cannot be used.
     """
     if options.encoder is not None and Path(options.encoder).is_dir():  # the server may start in another folder
@@ -183,7 +183,7 @@ class _Workers:
 
 
 def _end_with_parent() -> None:
-    """A worker whose build was killed would wait for the next block for ever."""
+    """End this worker if its build is killed: it would otherwise wait for the next block indefinitely."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -37,7 +37,7 @@ class RetrievalOptions:
     """Results kept for queries that come again; 0: none."""
 
     def __post_init__(self) -> None:
-        """Refuse limits that would make a valid request fail for ever."""
+        """Refuse limits under which a valid request would always fail."""
         if self.max_waiting < self.max_queries:
             raise UserInputError(f"--max-waiting {self.max_waiting}: wanted at least --max-queries {self.max_queries}")
         if self.default_topk > self.max_topk:

@@ -75,7 +75,7 @@ class QueryBatcher:
     async def _search(self, queries: list[str], k: int, loaded: IndexGeneration) -> dict[str, FoundDocuments]:
         if self._waiting + len(queries) > self._options.max_waiting:
             raise HTTPException(
-                *(429, f"{self._waiting} queries wait already, the limit is {self._options.max_waiting}; try again"),
+                *(429, f"{self._waiting} queries are waiting, the limit is {self._options.max_waiting}; try again"),
                 headers={"Retry-After": "1"},
             )
         size, loop = self._options.max_batch, asyncio.get_running_loop()

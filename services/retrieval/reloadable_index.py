@@ -1,4 +1,4 @@
-"""The index that is served now, and its exchange for a newer one while requests run."""
+"""The index that is being served, and its replacement by a newer one while requests run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class IndexGeneration:
 class ReloadableIndex:
     """Holds the current generation.
 
-    Requests under way keep the generation that they began with; its files stay open until the last of them is
-    answered.
+    Running requests keep the generation that they began with; its files stay open until the last of them is answered.
 
     Args:
         load: opens the index; called again at each reload, in a thread.

@@ -1,4 +1,4 @@
-"""Results of queries that come again, least recently used first out, bounded in bytes."""
+"""A cache of query results with a limit in bytes; the least recently used results are dropped first."""
 
 from __future__ import annotations
 

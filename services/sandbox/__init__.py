@@ -1,1 +1,1 @@
-"""The code sandbox: runs code of models apart from the machine and from each other, behind SandboxFusion's protocol."""
+"""The code sandbox: runs models' code isolated from the machine and from other runs, with SandboxFusion's protocol."""

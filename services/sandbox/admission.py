@@ -1,4 +1,4 @@
-"""Who runs next: a bounded queue, fair between clients, that says when to come back when it is full."""
+"""Decides who runs next: a bounded queue, fair between clients, which tells clients when to retry if it is full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class Busy(Exception):
-    """Nothing was begun: the queue is full, or the wait was too long.
+    """Nothing was started: the queue is full, or the wait was too long.
 
     Attributes:
         retry_after_s: when to try again.
@@ -22,10 +22,10 @@ class Busy(Exception):
 
 
 class Admission:
-    """Places for runs. Clients take turns, however many requests each has waiting.
+    """Places for runs. Clients take turns, regardless of how many requests each has waiting.
 
-    When the queue is full, a newcomer takes the place of the last request of the client with the longest queue,
-    unless that is the newcomer's own.
+    If the queue is full, a new request replaces the last request of the client with the longest queue, unless that is
+    its own client.
 
     Args:
         places: runs at the same time.
@@ -54,7 +54,7 @@ class Admission:
         """Wait for a place and hold it.
 
         Raises:
-            Busy: there is none to be had.
+            Busy: no place is available.
         """
         await self._enter(client)
         loop = asyncio.get_running_loop()
@@ -83,10 +83,12 @@ class Admission:
 
     def _join(self, client: str, turn: asyncio.Future[None]) -> None:
         if self.is_full:
+            # Queues of 5 and 3: a request of the second client displaces the first one's last, and they are 4 and
+            # 4. At 4 and 3 it would only swap the two clients, so the new request is refused.
             longest = max(self._waiting, key=lambda name: len(self._waiting[name]), default=client)
             own = len(self._waiting.get(client, ()))
             if len(self._waiting.get(longest, ())) <= own + 1:
-                raise self._busy(f"{self.waiting} requests wait already")
+                raise self._busy(f"{self.waiting} requests are already waiting")
             displaced = self._waiting[longest].pop()
             if not displaced.done():  # its wait may have ended just now
                 displaced.set_exception(self._busy("the queue is full and most of it is this client's"))

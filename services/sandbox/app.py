@@ -77,7 +77,7 @@ def create_app(options: SandboxOptions, token: str | None = None) -> FastAPI:
     app = FastAPI(
         title="agentrl sandbox",
         version=__version__,
-        description="Runs code apart from the machine and from other runs. `/run_code` is SandboxFusion's protocol.",
+        description="Runs code isolated from the machine and from other runs. `/run_code` is SandboxFusion's protocol.",
         lifespan=lifespan,
     )
     add_standard_routes(
@@ -97,7 +97,7 @@ def create_app(options: SandboxOptions, token: str | None = None) -> FastAPI:
 
 
 class JsonBodies:
-    """Middleware that takes every body for JSON: `curl -d` calls it a form, and no route wants a form."""
+    """Middleware that treats every body as JSON: `curl -d` labels it a form, and no route takes a form."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -129,9 +129,9 @@ def _add_routes(app: FastAPI, current: Any) -> None:
 
     @app.post("/run_code", summary="Run code once.", response_model=RunCodeAnswer, responses=_REFUSALS)
     async def run_code(body: RunCode, request: Request, service: SandboxService = current) -> Response:
-        """Whatever the code does is an answer with status 200; only a request that cannot be served is an error.
+        """Anything that the code does is an answer with status 200; only a request that cannot be served is an error.
 
-        A client that closes the connection ends the run.
+        If the client closes the connection, the run ends.
         """
         answer = await cancel_on_disconnect(request, service.run_code(body, client_of(request)))
         return Response(answer.model_dump_json(), media_type="application/json")

@@ -51,7 +51,7 @@ def sandbox(
     output_mb: Annotated[int, typer.Option(min=1, help="Kept of each output stream.")] = _DEFAULTS.output_mb,
     sessions: Annotated[int, typer.Option(min=0, max=400, help="Sessions open at the same time.")] = _DEFAULTS.sessions,
     session_ttl_s: Annotated[
-        float, typer.Option(min=0.1, help="A session that runs nothing for so long ends.")
+        float, typer.Option(min=0.1, help="A session ends after this time without a run.")
     ] = _DEFAULTS.session_ttl_s,
 ) -> None:
     """Run code of models, apart from this machine and from other runs."""

@@ -1,4 +1,4 @@
-"""What of this machine sandboxed code sees: the system and the interpreters, read-only, and nothing else."""
+"""The part of this machine that sandboxed code sees: the system and the interpreters, read-only, nothing else."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def closed_folder(layout: FilesystemLayout, whole_path: bool) -> str | None:
 
 
 def is_shown(path: str, layout: FilesystemLayout) -> bool:
-    """The code finds what is there, wherever its symbolic links lead."""
+    """Whether the code can reach a path, including every place to which its symbolic links lead."""
     seen = [*layout.shown, *(link for _, link in layout.links), "/etc/alternatives"]
     return all(_is_below_any(hop, seen) for hop in _hops(path))
 
@@ -147,7 +147,7 @@ def _parts_of(prefix: str) -> list[str]:
 
 
 def _outermost(wanted: Iterable[str], links: Iterable[str]) -> tuple[str, ...]:
-    """Those of the paths that exist and are not below another, and wherever their symbolic links lead."""
+    """The paths that exist and are not below another, and the places to which their symbolic links lead."""
     found: list[str] = []
     for path in itertools.chain.from_iterable(map(_hops, wanted)):
         if os.path.exists(path) and not _is_below_any(path, [*found, *links]):

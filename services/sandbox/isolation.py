@@ -1,4 +1,4 @@
-"""How code is kept apart from the machine: three levels, strongest first (`isolation_choice` says which work here)."""
+"""How code is isolated from the machine: three levels, strongest first (`isolation_choice` finds those that work)."""
 
 from __future__ import annotations
 

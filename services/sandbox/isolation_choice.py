@@ -33,17 +33,17 @@ UIDS_PER_SERVER = 1000
 def choose_isolation(
     home: Path, layout: FilesystemLayout, wanted: str | None, required: str | None, fresh: bool = False
 ) -> Isolation:
-    """The level asked for, or the strongest that works here.
+    """The requested level, or the strongest that works here.
 
     Args:
         home: the server's own folder.
-        layout: what of this machine the code sees.
+        layout: the part of this machine that the code sees.
         wanted: a level, or None.
-        required: the weakest level that is good enough, or None.
-        fresh: start an interpreter for each run, where forks of one that is up could do.
+        required: the weakest acceptable level, or None.
+        fresh: start an interpreter for each run, even if runs could be forks of a running one.
 
     Raises:
-        UserInputError: no such level, or none works that is strong enough; says why each does not.
+        UserInputError: the level is unknown, or no level that is strong enough works; the message says why for each.
     """
     for name, level in (("isolation", wanted), ("require-isolation", required)):
         if level is not None and level not in LEVELS:
@@ -60,7 +60,7 @@ def choose_isolation(
         tried.append(f"{level}: {problem}")
     asked = required or wanted
     reasons = "\n  ".join(tried) or f"--isolation {wanted} is weaker than --require-isolation {required}"
-    raise UserInputError(f"isolation {asked!r} is not to be had here:\n  {reasons}")
+    raise UserInputError(f"isolation {asked!r} does not work here:\n  {reasons}")
 
 
 def first_uid() -> int:
@@ -109,7 +109,7 @@ def _details(level: str, own_users: bool, seccomp: bool) -> tuple[str, ...]:
 
 
 def _probe(isolation: Isolation, home: Path) -> str | None:
-    """Run a little Python in a sandbox; None when that goes well, else what goes wrong."""
+    """Run a little Python in a sandbox; returns None if it works, else the problem."""
     folder, uid = home / f"probe-{isolation.level}-{isolation.forks}", first_uid() if isolation.own_users else None
     make_run_folder(folder, uid, isolation.forks)
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")

@@ -18,7 +18,7 @@ _SAY = {
     "nodejs": 'process.stderr.write("\\n{mark}\\n");',
     "perl": 'print STDERR "\\n{mark}\\n";',
 }
-"""How a program of a language says that it came to its end: on stderr, which is hardly ever cut off."""
+"""How a program of a language reports that it reached its end: on stderr, which is hardly ever cut off."""
 
 
 class AssertCheck:
@@ -96,7 +96,7 @@ def conclude(results: list[TestResult], compiled: CommandResult | None, faults: 
 
 
 def same_output(given: str, wanted: str) -> bool:
-    """Whether two outputs differ only in spaces at the ends of lines and in empty lines at the end."""
+    """Whether two outputs are equal, apart from spaces at the ends of lines and empty lines at the end."""
     return _lines(given) == _lines(wanted)
 
 

@@ -13,7 +13,7 @@ from agentrl.services.sandbox.stateful_interpreter import CellOutcome, StatefulI
 
 
 async def run_cells(interpreter: StatefulInterpreter, request: RunJupyter, options: SandboxOptions) -> RunJupyterAnswer:
-    """Run cells until one fails or the time is over; then take the files. All cells share the limit of output."""
+    """Run cells until one fails or the time is over; then read the files. All cells share the output limit."""
     room = options.output_mb * MIB
     began = time.monotonic()
     cells: list[CellResult] = []

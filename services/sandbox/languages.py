@@ -69,7 +69,7 @@ def find_language(name: str, installed: Mapping[str, Language]) -> Language:
     """A language by name or alias.
 
     Raises:
-        HTTPException: 422, nobody knows it or it is not installed here.
+        HTTPException: 422, the language is unknown or not installed here.
     """
     name = _ALSO.get(name, name)
     if name in installed:

@@ -73,10 +73,10 @@ class LauncherPipes:
 
 @contextmanager
 def launcher_pipes() -> Iterator[LauncherPipes]:
-    """What a launcher is given; closed where the block fails.
+    """The descriptors of a launcher; closed if the block fails.
 
     Raises:
-        OSError: no descriptors are to be had.
+        OSError: no file descriptors are left.
     """
     made = LauncherPipes()
     try:
@@ -90,7 +90,7 @@ def start_launcher(isolation: Isolation, folder: Path, uid: int | None) -> Launc
     """Start a launcher around a run's folder.
 
     Raises:
-        OSError: no process or file descriptor is to be had.
+        OSError: no process or file descriptor can be created.
     """
     with launcher_pipes() as ends:
         control, *streams = ends.theirs

@@ -1,4 +1,4 @@
-"""What the sandbox service is set up with."""
+"""The options of the sandbox service."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class SandboxOptions:
     sessions: int = 64
     """Open sessions."""
     session_ttl_s: float = 600.0
-    """A session that runs nothing for so long ends."""
+    """A session ends after this time without a run."""
     session_max_s: float = 7200.0
-    """A session ends so long after its start."""
+    """A session ends this time after its start."""
 
     @property
     def warm_count(self) -> int:

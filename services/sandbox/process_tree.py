@@ -20,7 +20,7 @@ _adopters = _adopted_before = 0
 
 @contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Meanwhile this process becomes the parent of orphans below it; of overlapping uses the last to end restores."""
+    """Inside, this process becomes the parent of orphans below it; of overlapping uses the last to end restores."""
     global _adopters, _adopted_before
     with _adopting:
         if _adopters == 0:
@@ -40,7 +40,7 @@ def adopting_orphans() -> Iterator[None]:
 
 @contextmanager
 def hidden_memory() -> Iterator[None]:
-    """Meanwhile other processes of the same user cannot read this one's memory and environment."""
+    """Inside, other processes of the same user cannot read this one's memory and environment."""
     before = _libc.prctl(_GET_DUMPABLE, 0, 0, 0, 0)
     _libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     try:
@@ -69,7 +69,7 @@ def resident_bytes(pids: list[int], enough: int) -> int:
 
 
 def kill_tree(pid: int) -> None:
-    """End a process and all that came from it; returns when no child of the process is left, or after a few seconds."""
+    """End a process and all its descendants; returns when none of its children is left, or after a few seconds."""
     deadline = time.monotonic() + _KILL_S
     signal_quietly(pid, signal.SIGSTOP)
     while time.monotonic() < deadline:

@@ -29,7 +29,7 @@ class Program:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """What one run left behind."""
+    """The result of one run."""
 
     result: CommandResult
     files: dict[str, FileContent] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class RunOutcome:
 
     @property
     def message(self) -> str:
-        """Why files did not come."""
+        """Why files could not be returned."""
         return "; ".join(f"fetch_files: {problem}" for problem in self.problems)
 
 

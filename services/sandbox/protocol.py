@@ -23,7 +23,7 @@ def _decode(value: Any) -> Any:
     files: dict[str, FileContent] = {}
     for path, text in value.items():
         if not isinstance(path, str):
-            raise ValueError("got a path that is no text")
+            raise ValueError("got a path that is not text")
         clean = clean_path(path)
         if text is None:
             continue
@@ -104,11 +104,11 @@ class SessionAnswer(BaseModel):
     """A session that is open."""
 
     session_id: str
-    ttl_s: float = Field(description="it ends after so many seconds without a run")
+    ttl_s: float = Field(description="seconds without a run after which it ends")
 
 
 class RunInSession(_Request):
-    """Run code that sees what earlier runs of the session left."""
+    """Run code that sees the variables of the session's earlier runs."""
 
     code: str
     run_timeout: Seconds = 10
@@ -136,7 +136,7 @@ class CellResult(BaseModel):
 
 
 class RunJupyterAnswer(BaseModel):
-    """The cells that ran; one that fails is the last."""
+    """The cells that ran; a cell that fails is the last."""
 
     status: Status
     message: str

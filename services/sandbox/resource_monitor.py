@@ -1,4 +1,4 @@
-"""Looks after what the kernel does not: memory and disk of all processes of a run together."""
+"""Enforces limits that the kernel does not: memory and disk of all processes of a run together."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PERIOD_S = 0.1
 
 
 class ResourceMonitor:
-    """Looks at every watched sandbox a few times a second and stops one that holds too much.
+    """Checks every watched sandbox a few times a second and stops one that exceeds its limits.
 
-    Between two looks a run can exceed its limits, by what its resource limits allow each process.
+    Between two checks a run can exceed its limits, by as much as its resource limits allow each process.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class ResourceMonitor:
 
     @contextmanager
     def watch(self, sandbox: Sandbox, limits: RunLimits) -> Iterator[None]:
-        """Watch a sandbox for as long as the block lasts."""
+        """Watch a sandbox inside the block."""
         self._watched[sandbox] = limits
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look())

@@ -1,4 +1,4 @@
-"""Files that go into a run's folder and come out of it, without following any link that the code has put there."""
+"""Writes files into a run's folder and reads them from it, without following links that the code has put there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clean_path(path: str) -> str:
     """A path below the run's folder, in its plainest form.
 
     Raises:
-        ValueError: it is absolute, leaves the folder, or is no path.
+        ValueError: it is absolute, leaves the folder, or is not a path.
     """
     wanted = "wanted a path inside the folder of the run, such as 'data/in.txt'"
     if not path or "\0" in path or len(path) > _MAX_PATH:
@@ -96,7 +96,7 @@ def get_files(folder: Path, paths: Iterable[str], limit: int) -> tuple[dict[str,
 
 
 def all_files(folder: Path, limit: int) -> dict[str, FileContent]:
-    """Every regular file of a folder, up to so many bytes."""
+    """Every regular file of a folder, up to `limit` bytes."""
     names = []
     for current, _, files in os.walk(folder):
         names += [os.path.relpath(os.path.join(current, name), folder) for name in files]

@@ -1,4 +1,4 @@
-"""One sandbox from start to end: a launcher that waits, the job it is given, and nothing left over afterwards."""
+"""One sandbox from start to end: a launcher that waits, its job, and a clean-up that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -138,14 +138,14 @@ class Sandbox:
             await self._loop.sock_sendall(self._control, encode_message(job))
 
     async def receive(self, size: int) -> bytes:
-        """The next bytes from inside; empty when nobody is there."""
+        """The next bytes from inside; empty if the program has closed the socket."""
         try:
             return await self._loop.sock_recv(self._control, size)
         except ConnectionError:
             return b""
 
     def interrupt(self) -> None:
-        """What Ctrl-C does, for every process of the sandbox but the first, which belongs to the sandbox itself."""
+        """Send SIGINT, like Ctrl-C, to every process of the sandbox except the first, which is not the code's."""
         for pid in self.pids[1:] if self.isolation.has_own_root else self.pids:
             signal_quietly(pid, signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""Sandboxes that are started before anybody asks: a run then pays for its code and little else."""
+"""Sandboxes that are started in advance: a run then takes little more time than its code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SandboxPool:
     """Makes sandboxes and keeps some ready. Each is used once.
 
     Args:
-        isolation: how they are kept apart.
+        isolation: how they are isolated.
         home: folder for their folders.
         uids: users for their code.
         warm: how many are kept ready.

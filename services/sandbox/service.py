@@ -45,7 +45,7 @@ from agentrl.services.sandbox.stateful_interpreter import open_interpreter
 
 
 class SandboxService:
-    """Everything between a request and a sandbox. Make it with `open_service`."""
+    """Everything between a request and a sandbox. Create it with `open_service`."""
 
     def __init__(
         self, options: SandboxOptions, pool: SandboxPool, languages: dict[str, Language], metrics: SandboxMetrics
@@ -103,7 +103,7 @@ class SandboxService:
         session = self.sessions.get(name)
         seconds = self.runner.limits(request.run_timeout, -1).seconds
         if session.busy > self.options.queue:
-            raise Busy(f"{session.busy} runs of this session wait already", 1)
+            raise Busy(f"{session.busy} runs of this session are already waiting", 1)
         session.busy += 1
         try:
             async with session.turn, self.admission.place(client):
@@ -159,7 +159,7 @@ class SandboxService:
         for place, test in enumerate(request.tests):
             if len((test.output or "").encode(errors="surrogatepass")) > most:
                 raise HTTPException(
-                    422, f"tests.{place}.output: wanted at most {most} bytes: so many are kept of a run's"
+                    422, f"tests.{place}.output: wanted at most {most} bytes, the part of a run's output that is kept"
                 )
         faults: list[str] = []
         try:

@@ -1,4 +1,4 @@
-"""Sessions: interpreters that live as long as a trajectory, and end for certain."""
+"""Sessions: interpreters that live as long as a trajectory and are guaranteed to end."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Sessions:
         """Start a session and return its id.
 
         Raises:
-            Busy: there are as many as there may be.
+            Busy: the limit of open sessions is reached.
             HTTPException: 422, the files do not fit together.
             SandboxFault: it does not come up.
         """
@@ -133,7 +133,7 @@ class Sessions:
         """A session.
 
         Raises:
-            HTTPException: 404, there is none.
+            HTTPException: 404, no such session.
         """
         session = self._open.get(name)
         if session is None:
@@ -144,7 +144,7 @@ class Sessions:
         """End a session.
 
         Raises:
-            HTTPException: 404, there is none.
+            HTTPException: 404, no such session.
         """
         session = self.get(name)
         del self._open[name]

@@ -1,4 +1,4 @@
-"""Pipes of a running program: read to the end whatever comes, kept up to a limit; and what it is given to read."""
+"""Pipes of a running program: its output, read to the end and kept up to a limit, and its input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OutputReader:
         self._loop.add_reader(fd, self.pull)
 
     def pull(self, chunks: int = 1) -> None:
-        """Read what is there, at most so many chunks."""
+        """Read available output, at most `chunks` chunks."""
         for _ in range(chunks):
             if self.ended.is_set():
                 return

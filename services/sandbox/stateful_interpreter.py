@@ -45,7 +45,7 @@ class StatefulInterpreter:
     async def run(self, code: str, timeout_s: float, notebook: bool = False) -> CellOutcome:
         """Run one piece of code.
 
-        What takes too long is interrupted as by Ctrl-C and keeps its variables; what does not react loses them.
+        Code that takes too long is interrupted as by Ctrl-C; its variables are lost only if it does not react.
 
         Args:
             code: source text.
@@ -68,7 +68,7 @@ class StatefulInterpreter:
         return self._outcome(answer, seconds, timed_out, notebook)
 
     async def _ask(self, code: str, show_last: bool) -> dict[str, Any] | None:
-        """The answer from inside; None when there is none, or one that no honest interpreter gives."""
+        """The answer from inside; None if it is missing, or not one that the interpreter itself would give."""
         await self.sandbox.send({"code": code, "show_last": show_last})
         try:
             size = int(await self._exactly(8))

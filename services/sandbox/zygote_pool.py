@@ -1,4 +1,4 @@
-"""Interpreters that are up and fork sandboxes: a fork and a few mounts instead of bubblewrap and a start of Python."""
+"""Running interpreters that fork sandboxes: a fork and a few mounts instead of bubblewrap and a start of Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANSWER_S = 20.0
 _ANSWER_BYTES = 1000
 _SHOWN_BYTES = 500
 _COUNT = 2
-"""Consecutive runs come from different ones, so that they differ in what an interpreter draws as it starts."""
+"""Consecutive runs use different zygotes, so they differ in what an interpreter draws at its start (the hash seed)."""
 _FORKS = 100
 _LOST_S = 1.0
 
@@ -34,11 +34,11 @@ class Zygote:
     """One zygote. Its sandboxes do not end with it.
 
     Args:
-        isolation: how sandboxes are kept apart.
+        isolation: how sandboxes are isolated.
         home: the folder that holds the runs' folders.
 
     Raises:
-        OSError: it does not come up.
+        OSError: it does not start.
     """
 
     def __init__(self, isolation: Isolation, home: Path) -> None:
@@ -47,7 +47,9 @@ class Zygote:
         self._root.mkdir(mode=0o700, exist_ok=True)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # As it starts it leaves bubblewrap's processes for this one; its sandboxes then become this one's children.
+            # The zygote leaves bubblewrap's processes at its start and becomes an orphan, which this process adopts
+            # (see `sandbox_fork._become_orphan`). Its sandboxes are then children of this process, which waits for
+            # them.
             with theirs, adopting_orphans():
                 self._pid = self._launch(isolation, home, theirs)
         except BaseException:
@@ -69,17 +71,17 @@ class Zygote:
         """Make a sandbox around a run's folder and wait for it.
 
         Raises:
-            OSError: it cannot, or is gone.
+            OSError: the zygote cannot make one, or has ended.
         """
         with launcher_pipes() as ends:
             self.ask(folder, ends.theirs)
             if not wait_readable(self.socket.fileno(), _ANSWER_S):
-                raise OSError("the zygote does not answer")
+                raise OSError(f"the zygote gave no answer within {_ANSWER_S:g} s")
             pid = self.answer()
             return ends.hand_over(pid, True, functools.partial(reap, pid))
 
     async def start_soon(self, folder: Path) -> LauncherProcess:
-        """The same without holding up the event loop. One at a time."""
+        """The same without blocking the event loop. One at a time."""
         with launcher_pipes() as ends:
             self.ask(folder, ends.theirs)
             loop, came = asyncio.get_running_loop(), asyncio.Event()
@@ -98,10 +100,10 @@ class Zygote:
         socket.send_fds(self.socket, [folder.name.encode()], theirs)
 
     def answer(self) -> int:
-        """Read the number of its first process."""
+        """Read the process id of the sandbox's first process."""
         answer = self.socket.recv(_ANSWER_BYTES)
         if not answer.isdigit():
-            raise OSError(answer[1:].decode(errors="replace") or "the zygote is gone")
+            raise OSError(answer[1:].decode(errors="replace") or "the zygote has ended")
         return int(answer)
 
     def _launch(self, isolation: Isolation, home: Path, theirs: socket.socket) -> int:
@@ -127,7 +129,7 @@ class Zygote:
             said = process.stderr.read()[-_SHOWN_BYTES:].decode(errors="replace").strip()
         if pid:
             _end(int(pid))
-        raise OSError(f"the zygote does not come up: {said or 'no reason given'}")
+        raise OSError(f"the zygote did not start: {said or 'no reason given'}")
 
     def _hear(self) -> bytes:
         if not wait_readable(self.socket.fileno(), _START_S):
@@ -139,12 +141,12 @@ class Zygote:
 
 
 class ZygotePool:
-    """Zygotes that take turns and are exchanged for new ones, after some time of use and when one dies.
+    """Zygotes that take turns and are replaced, after a number of forks and when one dies.
 
     Args:
-        isolation: how sandboxes are kept apart.
+        isolation: how sandboxes are isolated.
         home: the folder that holds the runs' folders.
-        forks: a zygote is exchanged after so many.
+        forks: a zygote is replaced after this many forks.
     """
 
     def __init__(self, isolation: Isolation, home: Path, forks: int = _FORKS) -> None:
@@ -157,7 +159,7 @@ class ZygotePool:
         """Make a sandbox around a run's folder.
 
         Raises:
-            OSError: no zygote can.
+            OSError: no zygote can make one.
         """
         launcher = await next(self._turns).start(folder)
         self._children.add(launcher.pid)
@@ -172,7 +174,7 @@ class ZygotePool:
         return launcher.reap()
 
     def _reap_lost(self) -> None:
-        """A zygote that was killed may have made one more sandbox, which has found that nobody wants it."""
+        """Wait for a sandbox that a killed zygote had just made: nobody knows it, and it ends by itself."""
         for pid in children(os.getpid()):
             if pid not in self._children and is_dead(pid) and is_namespace_init(pid):
                 os.waitpid(pid, os.WNOHANG)
@@ -191,8 +193,8 @@ class _ZygoteSlot:
         async with self._one_at_a_time:
             try:
                 return await self._start(folder)
-            except OSError as error:  # it was killed; nothing has begun, so another can do it
-                if error.errno in (errno.EMFILE, errno.ENFILE):  # it was not: there are no descriptors to be had
+            except OSError as error:  # the zygote was killed; no code has run, so a new one can do it
+                if error.errno in (errno.EMFILE, errno.ENFILE):  # it was not: no file descriptors are left
                     raise
                 asyncio.get_running_loop().call_later(_LOST_S, self._on_loss)
                 await self._drop()
@@ -213,6 +215,7 @@ class _ZygoteSlot:
         return await self._zygote.start_soon(folder)
 
     async def _exchange(self) -> None:
+        # Used up: start the next zygote in the background, and go on with the old one until it is ready.
         if self._next is None:
             self._next = asyncio.create_task(asyncio.to_thread(self._make))
         if not self._next.done():
@@ -235,5 +238,5 @@ def _end(pid: int) -> None:
 
 
 def reap(pid: int) -> int:
-    """The exit code of a child, when it has ended."""
+    """Wait for a child and return its exit code."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -131,5 +131,5 @@ def test_what_cannot_work_is_refused_at_the_start(player: Player) -> None:
     question = [{"role": "user", "content": "?"}]
     with pytest.raises(PluginError, match="needs a tool named 'search'"):
         SearchR1Agent.render_prompt(player.renderer, question, [])
-    with pytest.raises(PluginError, match="`max_turns` must be a whole number from 0 up, got -1"):
+    with pytest.raises(PluginError, match="`max_turns`: got -1, wanted a whole number of at least 0"):
         SearchR1Agent.render_prompt(player.renderer, question, [schema_of(search, {})], max_turns=-1)

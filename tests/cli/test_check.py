@@ -117,10 +117,10 @@ def test_an_audit_proves_what_was_sampled(tmp_path: Path) -> None:
         ({"response_mask": [1, 0, 0, 0, 1]}, ", token 1", "version 2 sampled it, but its mask is 0"),
         ({"response_mask": [1, 2, 0, 0, 1]}, ", token 1", "the mask holds 2"),
         ({"rollout_log_probs": [-1, -1, 0, -2, -1]}, ", token 3", "was not sampled, but has the log-prob -2"),
-        ({"rollout_log_probs": [-1, 0.5, 0, 0, -1]}, ", token 1", "log-prob 0.5 is above 0"),
+        ({"rollout_log_probs": [-1, 0.5, 0, 0, -1]}, ", token 1", "log-prob is 0.5, wanted at most 0"),
         ({"rollout_log_probs": [-1, None, 0, 0, -1]}, ", token 1", "log-prob is None"),
         ({"weight_versions": [2, 2, -1, -1, 1]}, ", token 4", "after version 2: an engine served old weights"),
-        ({"response_ids": [5, 6, 7, 8]}, "", "unequal lengths: response_ids 4, response_mask 5"),
+        ({"response_ids": [5, 6, 7, 8]}, "", "lengths differ: response_ids 4, response_mask 5"),
         (
             {"weight_versions": [2, 2, -1, -1, -1], "response_mask": [1, 1, 0, 0, 0], "loss_mask": [1, 1, 0, 0, 0]},
             ", token 2",
@@ -164,4 +164,4 @@ def test_what_is_no_dump(tmp_path: Path) -> None:
     (tmp_path / "7.jsonl").write_text('{"input": "x"}\n')
     assert "the file is not a rollout dump of agentrl" in check("--audit", tmp_path).output
     missing = check("--audit", tmp_path, "--step", "8")
-    assert "holds no dump of step 8: it has 7" in missing.output
+    assert "holds no dump of step 8, only of 7" in missing.output

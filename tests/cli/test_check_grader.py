@@ -79,7 +79,7 @@ def test_a_right_answer_that_earns_nothing(write: Write, tmp_path: Path) -> None
     score = with_score(tmp_path, "return float('7' in solution_str and '7' in ground_truth)")
     result = check(write(["72", "5", "6"]), score)
     assert result.exit_code == 1
-    text = "row 1: scores 0, and an empty answer 0; the right answer was '#### 5'"
+    text = "row 1: scores 0, an empty answer 0; the right answer was '#### 5'"
     assert f"{tmp_path}/rows.parquet, {text}" in result.output
     assert "row 2: scores 0" in result.output
     assert "row 0:" not in result.output

@@ -119,7 +119,7 @@ def test_export_of_what_is_no_whole_checkpoint(checkpoint: Path, tmp_path: Path)
 
 def test_export_never_overwrites(checkpoint: Path, tmp_path: Path) -> None:
     result = runner.invoke(app, ["export", str(checkpoint), str(tmp_path)])
-    assert (result.exit_code, "exists already" in result.stderr) == (2, True)
+    assert (result.exit_code, "already exists" in result.stderr) == (2, True)
 
 
 def test_export_to_a_full_disk_leaves_nothing(

@@ -112,7 +112,7 @@ def test_verls_base_recipe_is_agentrls_defaults(tmp_path: Path) -> None:
 def test_an_include_in_a_circle(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "defaults: [b]\n")
     write(tmp_path, "b.yaml", "defaults: [a]\n")
-    with pytest.raises(ConfigError, match=r"goes in a circle: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"):
+    with pytest.raises(ConfigError, match=r"refers to itself: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"):
         load_config(tmp_path / "a.yaml")
 
 
@@ -172,11 +172,11 @@ def test_references_to_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("trainer.seed=${data.sed}", r"'\$\{data.sed\}' names no key. Did you mean 'data.seed'"),
+        ("trainer.seed=${data.sed}", r"'\$\{data.sed\}' does not name a key. Did you mean 'data.seed'"),
         ("trainer.seed=${oc.env:NOT_SET_ANYWHERE}", "the environment variable NOT_SET_ANYWHERE is not set"),
         (
             "trainer.project_name=${trainer.project_name}",
-            "goes in a circle: trainer.project_name -> trainer.project_name",
+            "refers to itself: trainer.project_name -> trainer.project_name",
         ),
         ("trainer.project_name=x${trainer.logger}", "cannot be part of a text"),
     ],

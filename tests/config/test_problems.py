@@ -69,7 +69,7 @@ def test_a_number_is_finite(key: str, value: str) -> None:
 
 def test_a_reference_that_leads_nowhere_is_told_once() -> None:
     (problem,) = problems("algorithm.gamma=${algorithm.gama}")
-    assert problem == "algorithm.gamma: '${algorithm.gama}' names no key. Did you mean 'algorithm.gamma'?"
+    assert problem == "algorithm.gamma: '${algorithm.gama}' does not name a key. Did you mean 'algorithm.gamma'?"
 
 
 def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
@@ -96,9 +96,9 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         (["trainer.logger=[console,swanlab]"], "trainer.logger: 'swanlab' is not a tracker"),
         (["algorithm.adv_estimator=grop"], "algorithm.adv_estimator: got 'grop'. Did you mean 'grpo'?"),
         (["actor_rollout_ref.actor.policy_loss=vanila"], "policy_loss: got 'vanila'. Did you mean 'vanilla'?"),
-        (["trainer.test_freq=5"], "trainer.test_freq: asks for validation, but data.val_files is not given"),
-        (["trainer.val_only=true"], "trainer.val_only: asks for validation"),
-        (["data.val_max_samples=5"], "data.val_max_samples: asks for validation"),
+        (["trainer.test_freq=5"], "trainer.test_freq: needs validation rows, but data.val_files is not given"),
+        (["trainer.val_only=true"], "trainer.val_only: needs validation rows"),
+        (["data.val_max_samples=5"], "data.val_max_samples: needs validation rows"),
         (["data.dataset_weights=[1,2]"], "data.dataset_weights: got 2 weights for 1 files"),
         (["data.dataset_weights=[-1]"], "data.dataset_weights: got [-1.0], wanted weights of at least 0"),
         (["data.train_batch_size=8"], "ppo_mini_batch_size: got 16, wanted at most data.train_batch_size (8)"),
@@ -119,7 +119,7 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
             ],
             "algorithm.filter_zero_variance_groups: got true, but with actor_rollout_ref.rollout.n 1",
         ),
-        (["trainer.critic_warmup=3"], "trainer.critic_warmup: got 3, but there is no critic with grpo"),
+        (["trainer.critic_warmup=3"], "trainer.critic_warmup: got 3, but adv_estimator grpo has no critic"),
         (["algorithm.kl_ctrl.type=adaptive"], "got 'adaptive', but algorithm.use_kl_in_reward is false"),
         (
             ["algorithm.rollout_correction.bypass_old_log_prob=true", "actor_rollout_ref.rollout.top_p=0.9"],
@@ -127,13 +127,13 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         ),
         (
             ["algorithm.rollout_correction.bypass_old_log_prob=true", "algorithm.rollout_correction.is_level=token"],
-            "leaves algorithm.rollout_correction.is_level nothing to correct",
+            "so algorithm.rollout_correction.is_level has nothing to correct",
         ),
         (["algorithm.rollout_correction.rs=[2,0.5]"], "rollout_correction.rs: got [2.0, 0.5], wanted 0 <= lower"),
         (["actor_rollout_ref.rollout.val_kwargs.n=4"], "val_kwargs.n: got 4, but greedy rollouts are all the same"),
         (["trainer.backend=local", "trainer.n_gpus_per_node=2"], "trainer.backend: got 'local' with 2 ranks"),
         (["trainer.backend=local", "ray_init.address=auto"], "ray_init.address: given, but trainer.backend is local"),
-        (["ray_init.num_cpus=2", "ray_init.address=auto"], "ray_init.num_cpus: belongs to a private cluster"),
+        (["ray_init.num_cpus=2", "ray_init.address=auto"], "ray_init.num_cpus: is only for a private cluster"),
         (
             ["trainer.device=cpu", "actor_rollout_ref.actor.fsdp_config.param_offload=true"],
             "actor.fsdp_config.param_offload: got true, but trainer.device is cpu",
@@ -148,7 +148,7 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         ),
         (
             ["actor_rollout_ref.rollout.name=embedded", "actor_rollout_ref.rollout.server.args=[--x]"],
-            "are for SGLang, but actor_rollout_ref.rollout.name is embedded",
+            "are only for SGLang, but actor_rollout_ref.rollout.name is embedded",
         ),
         (["actor_rollout_ref.rollout.name=sglang", "trainer.deterministic=true"], "only the embedded engine"),
         (["actor_rollout_ref.rollout.embedded.max_context_length=1000"], "got 1000, but prompts of 512"),

@@ -80,7 +80,7 @@ def test_failed_trajectories_are_rolled_out_again(
     assert out.meta_info["metrics"]["rollout/refilled"] == 2
     assert out.meta_info["metrics"]["rollout/env_error_rate"] == 0.25
     assert started() == {0: 1, 1: 2, 2: 3, 3: 3}
-    assert "rolled out again 3 trajectories, 2 with success" in caplog.text
+    assert "repeated 3 trajectories, 2 successfully" in caplog.text
     assert "service gone" in caplog.text
 
 

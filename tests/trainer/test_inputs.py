@@ -76,8 +76,8 @@ def test_good_inputs(config: RunConfig):
         ),
         ({"agent_name": "tool_agent", "extra_info": {"interaction_kwargs": {"name": "gsm8"}}}, "interaction"),
         ({"prompt": [{"role": "user", "content": "1 +" * 300}]}, "wanted at most 700"),
-        ({"reward_model": {"style": "rule"}}, "`reward_model.ground_truth` is not given"),
-        ({"reward_model": {"style": "rule", "ground_truth": ""}}, "`reward_model.ground_truth` is not given"),
+        ({"reward_model": {"style": "rule"}}, "no `reward_model.ground_truth`"),
+        ({"reward_model": {"style": "rule", "ground_truth": ""}}, "no `reward_model.ground_truth`"),
     ],
 )
 def test_rows_that_cannot_be_used(config: RunConfig, tmp_path: Path, row: dict[str, Any], message: str):

@@ -62,7 +62,7 @@ def test_a_model_that_has_not_learned_yet(tmp_path: Path, make_actor: Any) -> No
 
 def test_missing_and_damaged(tmp_path: Path, make_actor: Any) -> None:
     worker = make_actor()
-    with pytest.raises(CheckpointError, match="no checkpoint in"):
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
         worker.load_checkpoint(str(tmp_path / "nowhere"))
     worker.save_checkpoint(str(tmp_path / "whole"))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")

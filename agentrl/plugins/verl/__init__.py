@@ -1,1 +1,1 @@
-"""Plug-ins written for verl run unchanged: `adapters` wrap them, `import_hook` answers their imports."""
+"""Runs plug-ins written for verl unchanged: `adapters` wrap them, `import_hook` serves their imports."""

@@ -1,4 +1,4 @@
-"""Tools and interactions written for verl, unchanged: one instance serves one trajectory, under one instance id."""
+"""Adapters for tools and interactions written for verl: one instance serves one trajectory, under one instance id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SchemaView(dict[str, Any]):
         super().__init__({name: _view(value) for name, value in dict(*args, **fields).items()})
 
     def __getattr__(self, name: str) -> Any:
-        """Return `self[name]`, or what verl's models have where a schema does not say."""
+        """Return `self[name]`, or the default of verl's models if the schema has no such key."""
         if name in self:
             return self[name]
         if name in _OPTIONAL:
@@ -56,7 +56,7 @@ class VerlTool(BaseTool):
         self._made = False
 
     async def create(self, **create_kwargs: Any) -> None:
-        """Create the instance; verl passes the row's mapping as one keyword. It may keep the id or give its own."""
+        """Create the instance; verl passes the row's mapping as one keyword. It may keep the id or return its own."""
         if hasattr(self._tool, "create"):
             made = await call(self._tool.create, **_create_keywords(self._tool.create, self._id, create_kwargs))
             own = made[0] if isinstance(made, tuple) else made
@@ -83,13 +83,13 @@ class VerlTool(BaseTool):
         )
 
     async def calc_reward(self, **kwargs: Any) -> float:
-        """Ask for the instance's reward."""
+        """The instance's reward."""
         if not hasattr(self._tool, "calc_reward"):
             return 0.0
         return float(await call(self._tool.calc_reward, self._id, **kwargs) or 0.0)
 
     async def release(self, **kwargs: Any) -> None:
-        """Release the instance, if there is one: it may be that `create` never succeeded."""
+        """Release the instance, if there is one: `create` may never have succeeded."""
         if self._made and hasattr(self._tool, "release"):
             await call(self._tool.release, self._id, **kwargs)
 
@@ -127,7 +127,7 @@ class VerlInteraction(BaseInteraction):
         return InteractionResponse(bool(terminate), content or "", score, dict(extra or {}))
 
     async def calculate_score(self) -> float:
-        """Ask for the conversation's score."""
+        """The conversation's score."""
         return float(await self._ask("calculate_score") or 0.0)
 
     async def finalize_interaction(self) -> None:
@@ -145,10 +145,10 @@ class VerlInteraction(BaseInteraction):
 
 
 def verl_schema(cls: type, config: JsonDict) -> JsonDict:
-    """The schema of a verl tool that brings its own.
+    """The schema of a verl tool that provides its own.
 
     Raises:
-        PluginError: it has none, or it is no verl tool.
+        PluginError: it has no schema, or it is not a verl tool.
     """
     if not has_parameter(cls, "execute", "instance_id"):
         raise PluginError(f"{cls.__qualname__} is not a tool: derive it from agentrl.interfaces.BaseTool")
@@ -174,7 +174,7 @@ def _accepts(function: Any, keyword: str) -> bool:
 
 
 def _create_keywords(create: Any, instance_id: str, create_kwargs: JsonDict) -> JsonDict:
-    """The row's mapping as one keyword, and what of it `create` names; all of it where it takes no such keyword."""
+    """The row's mapping as one keyword, and the keys of it that `create` names; all keys if it has no such keyword."""
     named = inspect.signature(create).parameters
     keywords = {"instance_id": instance_id} if "instance_id" in named else {}
     if not _accepts(create, "create_kwargs"):

@@ -1,7 +1,7 @@
-"""Base classes and schemas under which plug-ins for verl are written, for machines without verl.
+"""Base classes and schemas of verl's plug-ins, for machines without verl.
 
-They do as little as verl's: the adapters of `agentrl.plugins.verl.adapters` recognise plug-ins by their methods, so a
-plug-in that derives from verl's own classes, or from none, works the same.
+They do as little as verl's: `agentrl.plugins.verl.adapters` recognises plug-ins by their methods, so a plug-in that
+derives from verl's own classes, or from none, works the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Schema(SchemaView):
-    """A JSON object with attributes; also stands for the parts of a function schema."""
+    """A JSON object with attributes; also used for the parts of a function schema."""
 
     @classmethod
     def model_validate(cls, value: Any) -> Schema:
@@ -28,7 +28,7 @@ class Schema(SchemaView):
 
 @dataclass
 class ToolResponse:
-    """What a tool gives back."""
+    """A tool's result."""
 
     text: str | None = None
     image: list[Any] | None = None
@@ -90,7 +90,7 @@ class BaseInteraction:
     async def generate_response(
         self, instance_id: str, messages: list[JsonDict], **kwargs: Any
     ) -> tuple[bool, str, float, JsonDict]:
-        """Whether it is over, the next user message, the turn's score, more."""
+        """Whether the conversation is over, the next user message, the turn's score, and extra values."""
         raise NotImplementedError(f"{type(self).__name__} has no generate_response")
 
     async def calculate_score(self, instance_id: str | None = None, **kwargs: Any) -> float:
@@ -102,5 +102,5 @@ class BaseInteraction:
 
 
 def rollout_trace_op(function: F) -> F:
-    """Tracing of verl's; agentrl has its own record of each trajectory."""
+    """Verl's tracing, without effect: agentrl has its own record of each trajectory."""
     return function

@@ -1,8 +1,8 @@
 """`from verl.tools.base_tool import BaseTool` in a user's plug-in, on a machine without verl.
 
-Only the few modules of `MODULES` stand in, and only where verl itself is not installed: they hold what tools,
-interactions and score functions import. Whatever else a file wants from verl stays an `ImportError`, and `hint` says
-what to do about it.
+Only the few modules in `MODULES` are replaced, and only if verl itself is not installed: they hold what tools,
+interactions and score functions import. Any other import from verl stays an `ImportError`, and `hint` says what to do
+about it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
     "verl.utils.reward_score.math_reward": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
 }
-"""verl's module: where its names come from here, and which they are."""
+"""verl's module -> agentrl's module that replaces it, and the names that it has."""
 
 BUILT_INS: dict[str, str] = {
     "verl.tools.gsm8k_tool.Gsm8kTool": "calc_gsm8k_reward",
@@ -54,11 +54,11 @@ BUILT_INS: dict[str, str] = {
     "verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop": "single_turn_agent",
     "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop": "tool_agent",
 }
-"""verl's own plug-ins, as its YAML names them: what agentrl's of the same purpose are called."""
+"""verl's own plug-ins, as its YAML names them -> agentrl's plug-ins for the same purpose."""
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Makes the modules of `MODULES` when they are imported and nobody else has them."""
+    """Makes the modules of `MODULES` when they are imported and not found elsewhere."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -78,13 +78,13 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let plug-ins import verl's names from now on. Doing it again changes nothing."""
+    """Let plug-ins import verl's names from now on. Calling it again changes nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
 
 def built_in(name: str) -> str | None:
-    """Which plug-in of agentrl's does what this one of verl's does; None: none does, or verl itself is installed."""
+    """The plug-in of agentrl that replaces one of verl's; None: none does, or verl itself is installed."""
     if name not in BUILT_INS:
         return None
     spec = importlib.util.find_spec("verl")
@@ -92,12 +92,12 @@ def built_in(name: str) -> str | None:
 
 
 def missing(name: str) -> str:
-    """What to do where a YAML names something of verl's that is not there; empty for other names."""
+    """Advice if a YAML names something of verl's that agentrl does not have; empty for other names."""
     return f". verl is not installed.{suggest(name, BUILT_INS)}" if name.startswith("verl.") else ""
 
 
 def hint(error: ImportError) -> str:
-    """What to do when a plug-in imports something else of verl's; empty for other imports."""
+    """Advice if a plug-in imports something else of verl's; empty for other imports."""
     if (error.name or "").split(".")[0] != "verl":
         return ""
     offered = ", ".join(name for name, (source, _) in MODULES.items() if source)

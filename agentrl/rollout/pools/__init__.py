@@ -1,1 +1,1 @@
-"""What runs trajectories: `scheduling` hands jobs out, `local` and `ray_pool` are the workers behind it."""
+"""The workers that run trajectories: `scheduling` hands out jobs to `local` or `ray_pool`."""

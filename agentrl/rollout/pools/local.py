@@ -1,4 +1,4 @@
-"""The `local` backend: one worker in this process, on an event loop in a thread of its own."""
+"""The `local` backend: one worker in this process, on an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LoopThread:
 
     @property
     def running(self) -> bool:
-        """Whether the loop still takes work."""
+        """Whether the loop still accepts work."""
         return self._loop.is_running()
 
     def stop(self) -> None:
@@ -69,7 +69,7 @@ class LocalPool:
         return future.result()
 
     def cancel(self) -> None:
-        """End every trajectory that runs."""
+        """End every running trajectory."""
         self._wait(self._worker.cancel_all(), "trajectories did not end")
 
     def set_addresses(self, addresses: Sequence[str]) -> None:

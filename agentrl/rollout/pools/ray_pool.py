@@ -1,4 +1,4 @@
-"""The `ray` backend: each worker is an async actor with one event loop; a worker that dies is started again."""
+"""The `ray` backend: each worker is an async actor with one event loop; a worker that died is replaced."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class AgentLoopActor:
-    """What runs in a worker's process: an `AgentLoopWorker` and the set-up that all its trajectories share."""
+    """The content of a worker's process: an `AgentLoopWorker` and the set-up that all its trajectories share."""
 
     def __init__(self, config: RunConfig, addresses: Sequence[str], slots: int, workers: int) -> None:
         self._worker = AgentLoopWorker(RolloutSetup.load(config), addresses, slots, workers)
 
     async def ready(self) -> None:
-        """Answer once the set-up is done."""
+        """Return once the set-up is done."""
 
     async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
         """See `AgentLoopWorker.run_chunk`."""
@@ -70,7 +70,7 @@ class RayPool:
         self._starting = [actor.ready.remote() for actor in self._actors]
 
     def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
-        """Start a chunk on a worker; on a new one where the last died.
+        """Start a chunk on a worker, or on a new one if the last died.
 
         Raises:
             UserInputError: the set-up of a worker failed.
@@ -86,7 +86,7 @@ class RayPool:
         """A finished chunk.
 
         Raises:
-            WorkerLostError: the worker is gone; the next `submit` to it starts a new one.
+            WorkerLostError: the worker died; the next `submit` to it starts a new one.
         """
         try:
             return future.result()
@@ -97,7 +97,7 @@ class RayPool:
             raise _own_error(error, f"agent-loop worker {worker} failed") from error
 
     def cancel(self) -> None:
-        """End every trajectory that runs."""
+        """End every running trajectory."""
         self._ask_all("cancel_all")
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ class RayPool:
         self._actors = [None] * len(self.slots)
 
     def _wait_for_start(self) -> None:
-        """Workers set up while the run starts other things; the first chunk waits for them."""
+        """Workers set themselves up while the run starts other processes; the first chunk waits for them."""
         starting, self._starting = self._starting, []
         try:
             ray.get(starting, timeout=START_TIMEOUT_S)
@@ -127,7 +127,7 @@ class RayPool:
         )
 
     def _ask_all(self, method: str, *arguments: Any) -> None:
-        """Call a method of every worker; one that is dead or stuck does not matter here."""
+        """Call a method of every worker; dead or stuck workers are ignored."""
         calls = [getattr(actor, method).remote(*arguments) for actor in self._actors if actor is not None]
         for call in calls:
             with contextlib.suppress(RayError):

@@ -1,8 +1,8 @@
 """Hands trajectories to workers as they become free (guided self-scheduling; Polychronopoulos & Kuck, 1987).
 
-Chunks are large at first and small at the end: few calls, and nobody is left with a long tail. A worker holds up to
-`PREFETCH` times as many trajectories as it has slots, so that a slot never waits for the manager; the slots bound what
-runs at the same time.
+Chunks are large at first and small at the end: this needs few calls, and no worker is left with a long tail. A worker
+holds up to `PREFETCH` times as many trajectories as it has slots, so that a slot never waits for the manager; the slots
+limit what runs at the same time.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 
 PREFETCH = 2
 MAX_TRIES = 2
-"""A chunk whose worker died goes to another one once; what it took down twice is left out."""
+"""A chunk whose worker died is run once more; if that worker dies too, its trajectories are left out."""
 
 ChunkFuture = concurrent.futures.Future[ChunkResult]
 
 
 class WorkerLostError(WorkerError):
-    """An agent-loop worker's process is gone, and the chunk it ran with it."""
+    """An agent-loop worker's process ended, and with it the chunk that it was running."""
 
 
 class WorkerPool(Protocol):
     """Workers that run chunks."""
 
     slots: list[int]
-    """Of each worker: most trajectories at the same time."""
+    """For each worker: most trajectories at the same time."""
 
     def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
         """Start a chunk on a worker."""
@@ -44,11 +44,11 @@ class WorkerPool(Protocol):
         """A finished chunk.
 
         Raises:
-            WorkerLostError: the worker is gone; the next `submit` to it starts a new one.
+            WorkerLostError: the worker died; the next `submit` to it starts a new one.
         """
 
     def cancel(self) -> None:
-        """End every trajectory that runs."""
+        """End every running trajectory."""
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
@@ -58,7 +58,7 @@ class WorkerPool(Protocol):
 
 
 def share_slots(limit: int, workers: int) -> list[int]:
-    """Spread the global limit of trajectories in flight; workers that would get none are not started."""
+    """Divide the global limit of trajectories in flight; workers that would get none are not started."""
     used = min(workers, limit)
     return [limit // used + (index < limit % used) for index in range(used)]
 
@@ -73,7 +73,7 @@ def run_jobs(pool: WorkerPool, jobs: Sequence[Job], step: StepInfo) -> list[Chun
 
 
 class _Dispatch:
-    """One batch on its way through the workers."""
+    """One batch that is being run by the workers."""
 
     def __init__(self, pool: WorkerPool, jobs: Sequence[Job], step: StepInfo) -> None:
         self._pool = pool
@@ -85,7 +85,7 @@ class _Dispatch:
         self._results: list[ChunkResult] = []
 
     def run(self) -> list[ChunkResult]:
-        """Hand out and collect until nothing is left."""
+        """Hand out chunks and collect results until all jobs have ended."""
         while self._queue or self._running:
             self._hand_out()
             done, _ = concurrent.futures.wait(self._running, return_when=concurrent.futures.FIRST_COMPLETED)

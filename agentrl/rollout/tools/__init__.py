@@ -1,4 +1,4 @@
-"""What a tool call passes through: `toolset`, `recording`, `limits`.
+"""The path of a tool call: `toolset`, `recording`, `limits`.
 
-`shared` is what a worker keeps for all of them, `context` what a tool may see.
+`shared` holds what a worker keeps for all trajectories; `context` is the view of the conversation that a tool gets.
 """

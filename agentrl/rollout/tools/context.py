@@ -1,4 +1,4 @@
-"""What tools see of the conversation that calls them (`agentrl.types.ToolContext`)."""
+"""The view of a conversation for the tools that it calls (`agentrl.types.ToolContext`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ToolContexts:
     """Makes the contexts of one trajectory; nothing is copied until a tool asks for one.
 
     Args:
-        sample: the row. What tools get of it is a copy, so no trajectory can change another's.
+        sample: the row. Tools get a copy of it, so no trajectory can change another's.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -39,7 +39,7 @@ class ToolContexts:
 
 
 class ReadOnlyMessages(Sequence[Mapping[str, Any]]):
-    """A view of a conversation as long as it is now: no copy, and no way to change it.
+    """A read-only view of a conversation at its present length, without a copy.
 
     Args:
         messages: a list that only ever grows.

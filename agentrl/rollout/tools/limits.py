@@ -1,4 +1,4 @@
-"""How many calls of a tool may run at once and begin per second, over all workers of a run or in each."""
+"""How many calls of a tool may run at the same time and begin per second, in the whole run or in each worker."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class CallLimits:
     max_concurrency: int | None = None
     """Most calls at the same time."""
     rate_limit_per_s: float | None = None
-    """Most calls that begin in a second; they are spread evenly."""
+    """Most calls that begin per second; they are spread evenly."""
     per_worker: bool = False
-    """Whether each worker has these limits for itself; else its share of them."""
+    """True: each worker has the full limits; else its share of them."""
 
     @classmethod
     def of(cls, name: str, config: JsonDict) -> CallLimits:
         """Read a tool's `config`.
 
         Raises:
-            ConfigError: a value that is no limit.
+            ConfigError: a value is not a valid limit.
         """
         concurrency = _positive(name, config, "max_concurrency", whole=True)
         rate = _positive(name, config, "rate_limit_per_s", whole=False)
@@ -41,7 +41,7 @@ class CallLimits:
         return cls(None if concurrency is None else int(concurrency), rate, scope == "worker")
 
     def share(self, workers: int) -> CallLimits:
-        """What one of so many workers may use: all of them together stay within the limits."""
+        """The share of one of `workers` workers: all of them together stay within the limits."""
         if self.per_worker or workers == 1:
             return self
         return CallLimits(
@@ -51,7 +51,7 @@ class CallLimits:
 
 
 def check_limits(tools: Iterable[ToolSpec], workers: int) -> None:
-    """Refuse limits that leave a worker without a single call.
+    """Refuse limits that would allow a worker no call at all.
 
     Raises:
         ConfigError: names the tool.
@@ -62,12 +62,12 @@ def check_limits(tools: Iterable[ToolSpec], workers: int) -> None:
             raise ConfigError(
                 f"tool '{tool.name}': config.max_concurrency: got {limits.max_concurrency} for {workers} agent-loop "
                 f"workers, wanted at least one call for each: raise it, lower actor_rollout_ref.rollout.agent."
-                "num_workers, or give every worker the limit for itself (limits_per: worker)"
+                "num_workers, or give every worker the full limit (limits_per: worker)"
             )
 
 
 class Limiter:
-    """Holds calls back until one more may begin. For one event loop.
+    """Delays calls until one more may begin. For one event loop.
 
     Args:
         limits: a worker's share.
@@ -80,7 +80,7 @@ class Limiter:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for one call's turn, and hold its place until it has ended."""
+        """Wait for a call's turn, and hold its slot until it has ended."""
         if self._slots is None:
             await self._pace()
             yield
@@ -92,6 +92,7 @@ class Limiter:
     async def _pace(self) -> None:
         if not self._interval_s:
             return
+        # 2 calls per second: calls that arrive at 0.0, 0.1 and 0.2 s begin at 0.0, 0.5 and 1.0 s.
         now = asyncio.get_running_loop().time()
         begin = max(now, self._next)
         self._next = begin + self._interval_s

@@ -1,11 +1,11 @@
-"""Results of tool calls on disk: `record` keeps each real one, `replay` answers from them and touches no service.
+"""Results of tool calls on disk: `record` keeps each real result, `replay` answers with them and calls no service.
 
-A result is found again by its trajectory (split, step, row, rollout), the tool, its arguments, the row's
-`execute_kwargs` and how often the same call came before in the trajectory, so that a tool with state replays in order.
+The key of a result is its trajectory (split, step, row, rollout), the tool, its arguments, the row's `execute_kwargs`
+and how often the same call was made before in the trajectory, so that a tool with state replays in order.
 
-Every worker appends to a file of its own, one whole line per result, so that workers never disturb each other and a
-run that is killed loses at most the line it was writing. Files are read in the order in which they were begun; of two
-results of the same call the later counts (a trajectory that was rolled out again, a run that was resumed).
+Every worker appends to its own file, one whole line per result, so that workers never disturb each other and a killed
+run loses at most the line that it was writing. Files are read in the order in which they were begun; of two results of
+the same call the later one counts (the trajectory was repeated, or the run resumed).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SHOWN = 300
 
 
 class CallRecord(Protocol):
-    """One call in the records: `with` it, make the call where nothing was found, and keep its result.
+    """The record of one call. Use it in a `with`: make the call if `found` is None, and `keep` its result.
 
-    An `InfrastructureError` that leaves the `with` is kept too: a replay repeats failures.
+    An `InfrastructureError` that leaves the `with` is also recorded: a replay repeats failures.
     """
 
     found: JsonDict | None
     """The result of the recorded run; None: make the call."""
 
     def keep(self, result: JsonDict) -> None:
-        """Write down what the call gave.
+        """Record the result of the call.
 
         Raises:
             ToolServiceError: the folder cannot be written.
@@ -49,7 +49,7 @@ class CallRecord(Protocol):
 
 
 class CallRecords(Protocol):
-    """The records as one trajectory sees them."""
+    """The records of one trajectory."""
 
     @property
     def replays(self) -> bool:
@@ -60,19 +60,19 @@ class CallRecords(Protocol):
 
         Args:
             tool: its name.
-            kwargs: what the row gives to the call.
-            **call: what else tells it from others: `arguments`, or `calc_reward=True`.
+            kwargs: the row's keyword arguments for the call.
+            **call: what distinguishes it from other calls: `arguments`, or `calc_reward=True`.
 
         Raises:
-            ToolServiceError: in a replay: the recorded call failed, or was never made.
+            ToolServiceError: in a replay, if the recorded call failed or was never made.
         """
 
 
 def recorded_discovery(mode: str, path: str | Path | None) -> Discover:
-    """How a run learns what MCP servers offer: `record` writes it down, `replay` reads that and starts no server.
+    """A function that lists the tools of MCP servers: `record` keeps the list, `replay` reads it and starts no server.
 
     Raises:
-        PluginError: from what is returned: these servers were not asked in the recorded run.
+        PluginError: raised by the returned function if the recorded run did not ask these servers.
     """
     if mode == "off" or path is None:
         return ask_servers
@@ -83,7 +83,7 @@ def recorded_discovery(mode: str, path: str | Path | None) -> Discover:
         key = _digest({"servers": servers, "config": config})
         if mode == "replay":
             if key not in known:
-                raise PluginError(f"tool_cache: {file} does not say what the MCP servers {', '.join(servers)} offer")
+                raise PluginError(f"tool_cache: {file} has no record of the MCP servers {', '.join(servers)}")
             return [(own, schema) for own, schema in known[key]]
         found = ask_servers(cls, servers, config)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def recorded_discovery(mode: str, path: str | Path | None) -> Discover:
 
 
 class _NoRecords:
-    """Every call is made, and none is written down."""
+    """Every call is made, and none is recorded."""
 
     replays = False
     found: JsonDict | None = None
@@ -125,7 +125,7 @@ class ToolCache:
         path: the folder.
 
     Raises:
-        ConfigError: there is nothing to replay, or a record cannot be read.
+        ConfigError: nothing was recorded to replay, or a record cannot be read.
     """
 
     def __init__(self, mode: str, path: str | Path) -> None:
@@ -135,11 +135,11 @@ class ToolCache:
         self._out: BinaryIO | None = None
 
     def trajectory(self, identity: str) -> CallRecords:
-        """The records of one trajectory; make new ones for each try."""
+        """The records of one trajectory; create new ones for each try."""
         return _TrajectoryRecords(self, identity)
 
     def read(self, key: str) -> JsonDict | None:
-        """What was recorded under a key."""
+        """The entry that was recorded under a key; None if not found."""
         place = self._places.get(key)
         if place is None:
             return None
@@ -185,8 +185,8 @@ class _TrajectoryRecords:
 
     def of(self, tool: str, kwargs: JsonDict, **call: Any) -> CallRecord:
         # The same call may be made again, and a tool with state answers it differently. So the second
-        # {"tool": "python", "arguments": {"code": "print(n)"}} of a trajectory has another key than the first:
-        # what tells them apart is `occurrence`.
+        # {"tool": "python", "arguments": {"code": "print(n)"}} of a trajectory has another key than the first: their
+        # `occurrence` differs.
         what = {"tool": tool, **call, "kwargs": kwargs}
         same = _digest(what)
         entry = {"trajectory": self.identity, **what, "occurrence": self._seen[same]}
@@ -201,8 +201,8 @@ class _TrajectoryRecords:
             given = f" and execute_kwargs {entry['kwargs']!r}" if entry["kwargs"] else ""
             raise ToolServiceError(
                 f"tool_cache: {self.cache.path} holds no result of tool '{entry['tool']}' for {what[:_SHOWN]}"
-                f"{given[:_SHOWN]}, occurrence {entry['occurrence'] + 1}, in trajectory {self.identity}: the run does "
-                "not repeat the recorded one"
+                f"{given[:_SHOWN]}, occurrence {entry['occurrence'] + 1}, in trajectory {self.identity}: the run "
+                "differs from the recorded one"
             )
         if "failure" in found:
             raise ToolServiceError(str(found["failure"]))
@@ -231,7 +231,7 @@ class _Record:
 
 
 def as_json(response: ToolResponse) -> JsonDict:
-    """A checked response as the records hold it."""
+    """A checked response in the form of the records."""
     return {
         "text": response.text,
         "reward": response.reward,
@@ -246,7 +246,7 @@ def _digest(what: JsonDict) -> str:
 
 
 def _index(folder: Path) -> dict[str, tuple[Path, int]]:
-    """Where each recorded result is; a last line that was cut off is left out."""
+    """File and byte offset of each recorded result; an incomplete last line is skipped."""
     places: dict[str, tuple[Path, int]] = {}
     for path in check_recorded(folder):
         offset = 0
@@ -262,7 +262,7 @@ def check_recorded(folder: str | Path) -> list[Path]:
     """The files of a recorded run, in the order in which they were begun.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: no file is found.
     """
     files = sorted(Path(folder).glob("*.jsonl"))
     if not files:

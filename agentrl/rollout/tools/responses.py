@@ -1,4 +1,4 @@
-"""What a tool may answer, and how much of it the model reads."""
+"""Checks what a tool returned, and cuts it to the length that the model reads."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from agentrl.types import ToolResponse
 
 _CHARS_PER_TOKEN = 64
 """Longer texts are cut to this many characters per allowed token before they are encoded, so that megabytes of tool
-output never hold up the event loop. Only runs of a single repeated character come near it."""
+output never block the event loop. Only runs of one repeated character have that many characters per token."""
 
 
 def tool_response(what: str, result: Any) -> ToolResponse:
-    """Expected of `execute`: text that the model can read, and numbers that are numbers.
+    """The `expect` of `execute`: text that the model can read, and numeric rewards and metrics.
 
     Raises:
-        ToolServiceError: it is something else.
+        ToolServiceError: the result is something else.
     """
     if not isinstance(result, ToolResponse) or not isinstance(result.text, str):
         raise ToolServiceError(f"{what} {result!r}, wanted a ToolResponse with text")
     if result.image or result.video:
-        raise ToolServiceError(f"{what} images or videos, which the model would not see: only text is supported")
+        raise ToolServiceError(f"{what} images or videos, wanted text: the model would not see anything else")
     reward = None if result.reward is None else number(f"{what} reward", result.reward)
     metrics = {name: number(f"{what} metrics.{name}", value) for name, value in result.metrics.items()}
     return replace(result, text=valid_text(result.text), reward=reward, metrics=metrics)
 
 
 def valid_text(text: str) -> str:
-    """The text with halves of surrogate pairs joined or replaced: no tokenizer and no file takes a single one."""
+    """The text with halves of surrogate pairs joined or replaced: tokenizers and files accept no single half."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -39,8 +39,8 @@ def truncate(text: str, limit: int, side: str, renderer: Renderer) -> str:
     """Cut a text to `limit` tokens and mark the cut.
 
     Args:
-        text: what a tool said.
-        limit: most tokens that are kept; the mark comes on top.
+        text: a tool's text.
+        limit: most tokens to keep, not counting the mark.
         side: which side is kept: `left` the head, `right` the tail, `middle` both.
         renderer: counts the tokens.
     """
@@ -49,7 +49,7 @@ def truncate(text: str, limit: int, side: str, renderer: Renderer) -> str:
     if len(text) <= size and len(head_ids) <= limit:
         return text
     keep_head = {"left": limit, "right": 0, "middle": limit - limit // 2}[side]
-    head = renderer.decode(head_ids[:keep_head]).rstrip("�")  # a cut inside a character leaves its first bytes
+    head = renderer.decode(head_ids[:keep_head]).rstrip("�")  # ids that end inside a character decode to this sign
     tail = renderer.decode(tail_ids[len(tail_ids) - (limit - keep_head) :]).lstrip("�")
     mark = {"left": "...(truncated)", "right": "(truncated)...", "middle": "...(truncated)..."}[side]
     return head + mark + tail

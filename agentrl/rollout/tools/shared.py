@@ -1,4 +1,4 @@
-"""What the tools and interactions of one agent-loop worker share: connections and servers, limits, recorded results."""
+"""Shared by the tools and interactions of one agent-loop worker: connections, servers, limits, recorded results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkerTools:
         gate: is told which tools' services answer and which fail.
 
     Raises:
-        ConfigError: there is nothing to replay.
+        ConfigError: nothing was recorded to replay.
     """
 
     def __init__(self, cache: ToolCacheConfig | None = None, workers: int = 1, gate: ServiceGate | None = None) -> None:
@@ -50,16 +50,16 @@ class WorkerTools:
         return self._cache.trajectory(f"{split}/{step.global_step}/{row}")
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close everything that is open."""
         await self.scope.close()
         if self._cache is not None:
             self._cache.close()
 
 
 def open_cache(config: ToolCacheConfig) -> ToolCache | None:
-    """The cache that a run asks for.
+    """The cache of a run; None if it is off.
 
     Raises:
-        ConfigError: there is nothing to replay.
+        ConfigError: nothing was recorded to replay.
     """
     return None if config.mode == "off" else ToolCache(config.mode, config.path or "")

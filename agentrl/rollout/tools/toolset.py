@@ -1,4 +1,8 @@
-"""The tools of one trajectory: built for it, called by it, released with it. The tool boundary of rules R9 and R10."""
+"""The tools of one trajectory: built for it, called by it, released with it.
+
+This is the tool boundary: the model's mistakes become messages that it reads, failures of infrastructure end the
+trajectory as errors (docs/token_rules.md).
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,16 @@ from agentrl.types import JsonDict, LoopLimits, Message, Sample, ToolCall, ToolR
 
 @dataclass(frozen=True, slots=True)
 class RowTools:
-    """What one trajectory's row says about its tools, and what belongs to this trajectory alone."""
+    """What a trajectory's row says about its tools, and the state that belongs to this trajectory alone."""
 
     kwargs: Mapping[str, JsonDict | None] = field(default_factory=dict)
     """The row's `tools_kwargs`: `{tool: {create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}}`."""
     available: Collection[str] | None = None
     """Names of the tools that this row offers; None: all."""
     contexts: ToolContexts = field(default_factory=lambda: ToolContexts(Sample(index=0, prompt=[], data_source="")))
-    """Makes what tools with a parameter `context` see."""
+    """Makes the `context` of tools that take one."""
     records: CallRecords = NO_RECORDS
-    """Results of an earlier run to answer from, or the place where this run's go."""
+    """Results of an earlier run to replay, or the place to record this run's."""
 
 
 class ToolSet:
@@ -39,8 +43,8 @@ class ToolSet:
         specs: the tools that rows may offer.
         limits: tool timeout, parallel calls, length of a response.
         renderer: counts the tokens of a response.
-        row: of the trajectory; None: a row that offers all tools and says nothing else.
-        worker: what all trajectories of this worker share; None: shared with nobody, and it ends with `release`.
+        row: of the trajectory; None: a row that offers all tools and sets nothing else.
+        worker: shared by all trajectories of this worker; None: not shared, and closed by `release`.
 
     Raises:
         PluginError: the row names a tool that the run does not have.
@@ -77,7 +81,7 @@ class ToolSet:
         """Build and create every tool.
 
         Raises:
-            ToolServiceError: a tool cannot be created (R9).
+            ToolServiceError: a tool cannot be created.
         """
         for name, spec in self._specs.items():
             tool = self._tools[name] = spec.build()
@@ -99,10 +103,10 @@ class ToolSet:
     ) -> list[ToolResponse]:
         """Run calls concurrently, each with its own timeout; one response per call, in order.
 
-        Mistakes of the model come back as responses with `is_error` (R10).
+        Mistakes of the model are returned as responses with `is_error`.
 
         Raises:
-            ToolServiceError: a service failed, a tool raised, or one took too long (R9).
+            ToolServiceError: a service failed, a tool raised, or one took too long.
         """
 
         async def run(call: ToolCall) -> ToolResponse:
@@ -121,7 +125,7 @@ class ToolSet:
                 else:
                     if spec.takes_context and "context" not in kwargs:
                         kwargs = {**kwargs, "context": self._row.contexts.make(messages, turn)}
-                    async with self._worker.limiter(spec).turn():  # waiting for a turn is not the tool's time
+                    async with self._worker.limiter(spec).turn():  # the tool's deadline begins after this wait
                         response = await guarded_call(
                             tool_service(call.name),
                             self._tools[call.name].execute,
@@ -151,7 +155,7 @@ class ToolSet:
         """`calc_reward` of every tool that was called, by tool name.
 
         Raises:
-            ToolServiceError: a tool cannot say it, or says something that is no number.
+            ToolServiceError: a tool failed, or returned something that is not a number.
         """
         rewards = {}
         for name, spec in self._specs.items():

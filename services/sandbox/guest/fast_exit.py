@@ -1,8 +1,8 @@
-"""Ends a forked interpreter as soon as nothing of its program is left.
+"""Ends a forked interpreter as soon as its program is finished.
 
-At its end an interpreter takes all modules apart. In a fork that copies page after page of the memory that it shares
-with the zygote, which takes longer than the rest of a short run. So the modules of the zygote are left alone, and the
-process ends when the program's exit handlers have run, its own modules are gone and its output is flushed.
+At its end an interpreter clears all modules. In a fork this copies page after page of the memory that it shares with
+the zygote, which takes longer than the rest of a short run. So the zygote's modules are not cleared: the process ends
+when the program's exit handlers have run, its own modules are cleared and its output is flushed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""First program inside a sandbox: waits for one job, gives up its rights, then becomes the job.
+"""The first program inside a sandbox: waits for one job, gives up its rights, then becomes the job.
 
 Usage: `python -S launcher.py FD [FILTER]`. On the control socket FD it writes `R` (ready), reads one job, and writes
 `S` in the moment before the job's code starts; `E` and a text say that it could not start. So a failure before the

@@ -1,11 +1,11 @@
-"""What the zygote does: forks sandboxes, each with a launcher that waits for a job.
+"""The zygote's work: it forks sandboxes, each with a launcher that waits for a job.
 
-The first message on the zygote's socket is its set-up, answered by its number and `R` (ready). Every further one asks
-for a sandbox: the name of its folder, with its control socket, stdin, stdout and stderr; the answer is the number of
-the sandbox's first process, whose parent is the server, or `E` and why there is none.
+The first message on the zygote's socket is its set-up; it answers with its process id and `R` (ready). Every further
+message asks for a sandbox: the name of its folder, with its control socket, stdin, stdout and stderr. The answer is the
+process id of the sandbox's first process, whose parent is the server, or `E` and the reason why it cannot start.
 
-That first process has new namespaces: it mounts what is private, lets the other folders go, gives up its rights,
-forks the launcher (see `launcher.py`) and waits for it. When it ends, the kernel ends whatever else the sandbox holds.
+That first process has new namespaces: it mounts its private folders, unmounts the others, gives up its rights, forks
+the launcher (see `launcher.py`) and waits for it. When it ends, the kernel ends everything else in the sandbox.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WARM = (
     *("collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random"),
     *("re", "resource", "string", "typing"),
 )
-"""What code imports most; each keeps no state but what a fork renews."""
+"""The modules that code imports most; they keep no state except what a fork renews."""
 _OURS = ("fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork", "session_repl")
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
 _MESSAGE = 65536
@@ -45,7 +45,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     os.umask(0o022)
     if given != _SOCKET:
         os.dup2(given, _SOCKET)
-        os.close(given)  # of a busy server it has a high number
+        os.close(given)  # a busy server may have given it a number above `_MAX_FD`
     os.closerange(_SOCKET + 1, _MAX_FD)
     socket = _socket.socket(fileno=_SOCKET)
     setup = eval(socket.recv(_MESSAGE), {"__builtins__": {}})  # the server wrote it with repr
@@ -54,7 +54,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     for name in _OURS:
         del sys.modules[name]
     last = fast_exit.FastExit()
-    gc.freeze()  # collections leave alone what is here already, and so do not copy it
+    gc.freeze()  # a collection in a fork would touch, and so copy, every object made up to here
     linux_calls.mount(None, "/", None, linux_calls.MS_REC | linux_calls.MS_PRIVATE)
     _socket.sethostname("sandbox")
     _become_orphan(socket)
@@ -69,7 +69,10 @@ def main(given: int, bare: frozenset[str]) -> int:
 
 
 def _become_orphan(socket: _socket.socket) -> None:
-    """The server adopts orphans, and so becomes the parent of the sandboxes too; when it dies, so do they."""
+    """Become a child of the server, which adopts orphans and so becomes the parent of the sandboxes too."""
+    # server -> bubblewrap -> zygote: a fork of the zygote goes on, the zygote itself exits, and the server adopts the
+    # orphan. `clone_apart` later makes each sandbox a sibling of the zygote, so the server can wait for it and gets its
+    # exit code.
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -103,7 +106,7 @@ def _serve(socket: _socket.socket, setup: dict[str, Any]) -> None:
 
 
 def _become_sandbox(setup: dict[str, Any], name: str, fds: list[int]) -> None:
-    """What the first process of a sandbox does; returns in its second."""
+    """The work of a sandbox's first process; returns in its second, the launcher."""
     control, *streams = fds
     os.dup2(control, _CONTROL)
     for fd, stream in enumerate(streams):
@@ -143,6 +146,8 @@ def _wait_for(launcher_pid: int) -> None:
 
 
 def _mount(setup: dict[str, Any], name: str) -> None:
+    # The zygote sees the folders of all runs below `inside`. The sandbox must see only its own there: it is bound aside
+    # to /dev/shm, all of `inside` is unmounted, and the one folder is moved to its place.
     inside, private = setup["inside"], linux_calls.MS_NOSUID | linux_calls.MS_NODEV
     linux_calls.mount(f"{inside}/{name}/work", "/dev/shm", None, linux_calls.MS_BIND)
     linux_calls.unmount(inside)
@@ -157,7 +162,7 @@ def _mount(setup: dict[str, Any], name: str) -> None:
     linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
     for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
         linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
-    for path, fd in covered:  # an interpreter may lie there
+    for path, fd in covered:  # an interpreter below /tmp was just hidden by the new /tmp: show it again
         _make_place(path, fd)
         linux_calls.bind_read_only(f"/proc/self/fd/{fd}", path)
         os.close(fd)

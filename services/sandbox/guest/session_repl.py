@@ -1,7 +1,7 @@
 """A Python session inside the sandbox: runs cells one after another in one namespace.
 
-Each cell comes as a message on the control socket and is answered by one in JSON, `{"code": 0, ...}`. What the cell
-prints goes through the ordinary pipes. An interrupt (Ctrl-C) ends a cell, not the session.
+Each cell is a message on the control socket and is answered by a JSON message, `{"code": 0, ...}`. The cell's output
+goes through the ordinary pipes. An interrupt (Ctrl-C) ends a cell, not the session.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_rows_that_cannot_be_routed(sets: RunConfig, row: Any, says: str) -> Non
 
 
 def test_without_sets_the_key_is_named(config: RunConfig) -> None:
-    with pytest.raises(PluginError, match=r"The run has no tool sets: set `multi_turn.tool_envs`"):
+    with pytest.raises(PluginError, match=r"The run has none: set `multi_turn.tool_envs`"):
         RolloutSetup.load(config).check_rows([in_env(0)])
 
 
