@@ -139,8 +139,6 @@ def _cheapest(pieces: list[Piece], limits: MicroLimits) -> Cut:
 
     `best[stop]` is the least cost of the first `stop` pieces, and `cut[stop]` where their last group begins.
     """
-    # For every `stop`, all beginnings `first..stop-1` that fit are tried at once: the group's rows are padded to its last
-    # and longest piece, its prompts to the longest of them (`widest`, a maximum from each beginning on).
     count = len(pieces)
     longest = np.array([piece.longest for piece in pieces], dtype=np.int64)
     prompts = np.array([piece.prompt for piece in pieces], dtype=np.int64)
