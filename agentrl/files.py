@@ -40,9 +40,9 @@ def find_file(name: str | Path, near: Path | None = None, suffix: str = "") -> P
     places = _places(str(name), near)
     for place in places:
         for candidate in (place, place.with_name(place.name + suffix)) if place.name else ():
-            if candidate.is_file():
+            if os.path.isfile(candidate):  # False where `Path.is_file` raises: a name that is too long
                 return candidate
-    if places[0].is_dir():
+    if os.path.isdir(places[0]):
         raise ConfigError(f"{name} is a folder, wanted a file")
     looked_for = ", ".join(map(str, places))
     raise ConfigError(f"{name} does not exist (looked for {looked_for}).{_nearest(places, suffix)}")

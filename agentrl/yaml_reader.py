@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,11 @@ _STR, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 _RESOLVERS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+",
-    "float": r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf)|\.(?:nan|NaN)",
+    "int": r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?i:inf)|\.(?i:nan)",
 }
+_LONGEST_SHOWN = 40
+"""Longer values are cut in errors."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -29,19 +30,48 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own name)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse keys that are given twice and keys that are not text."""
+        # Checked in what the file says: once `<<` is merged, no key is there twice.
+        node = super().compose_mapping_node(anchor)
         seen = set()
         for key_node, _ in node.value:
-            if key_node.tag == _MERGE:
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
+            key = key_node.value
+            if key_node.tag not in (_STR, _MERGE):
+                shown = key if isinstance(key_node, yaml.ScalarNode) else f"of type {key_node.id}"
+                raise yaml.constructor.ConstructorError(None, None, f"key {shown} is not text", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", key_node.start_mark)
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace `<<` by the pairs that it merges; own keys win, then the first mapping of a list, as YAML says."""
+        # PyYAML tells keys apart by the identity of their text: with {<<: [*a, *b]} the value of a key `x` comes from
+        # *a, but that of `lr` from *b.
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        own = [pair for pair in node.value if pair[0].tag != _MERGE]
+        for _, value in (pair for pair in node.value if pair[0].tag == _MERGE):
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(source, yaml.MappingNode):
+                    problem = f"`<<` merges mappings, got a {source.id}"
+                    raise yaml.constructor.ConstructorError(None, None, problem, source.start_mark)
+                self.flatten_mapping(source)
+                for pair in source.value:
+                    merged.setdefault(pair[0].value, pair)
+        for key, _ in own:
+            merged.pop(key.value, None)
+        node.value = [*merged.values(), *own]
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; one that its tag does not allow is an error with its line."""
+        try:
+            return super().construct_object(node, deep=True)  # a list that holds itself (`&a [*a]`) is then an error
+        except (ValueError, KeyError) as error:  # `!!int x`, `!!bool x`
+            kind, text = node.tag.rpartition(":")[2], str(node.value)
+            shown = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+            problem = f"{shown} cannot be read as {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
 
 for _name, _pattern in _RESOLVERS.items():
@@ -49,9 +79,17 @@ for _name, _pattern in _RESOLVERS.items():
 _Loader.add_implicit_resolver(_MERGE, re.compile(r"<<\Z"), ["<"])
 
 
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag and tag.rpartition(":")[2] in (*_RESOLVERS, "str", "seq", "map")  # what JSON has: no dates, no sets
+}
+
+
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = node.value.replace("_", "")
-    return int(text, 16) if text.lower().startswith("0x") else int(text, 10)
+    base = {"0x": 16, "0o": 8}.get(text[:2], 10)
+    return int(text, base)
 
 
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
@@ -59,6 +97,12 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
+def _refuse_tag(loader: _Loader, node: yaml.Node) -> Any:
+    problem = f"tag {node.tag} is not known; give text, a number, true, false, null, a list or a mapping"
+    raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+_Loader.add_constructor(None, _refuse_tag)
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
@@ -73,6 +117,8 @@ def read_yaml(path: Path) -> Any:
         return yaml.load(_read_text(path), _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {_explain(error)}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply") from None
 
 
 def read_json(path: Path) -> Any:
@@ -87,13 +133,20 @@ def read_json(path: Path) -> Any:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     except KeyError as error:
         raise ConfigError(f"{path}: key {error} is given twice") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply") from None
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # a ValueError: the name holds a null character
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return content.decode("utf-8-sig")  # with or without the mark that Windows editors put first
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}: line {line}: byte {content[error.start]:#x} is not UTF-8") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -109,7 +162,10 @@ def parse_scalar(text: str) -> Any:
     """Value of a plain scalar, whatever characters it holds: number, bool, null or the text itself."""
     loader = _Loader("")
     tag = loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-    return loader.construct_object(yaml.ScalarNode(tag, text))
+    try:
+        return loader.construct_object(yaml.ScalarNode(tag, text))
+    except yaml.YAMLError:  # a whole number of more digits than Python reads
+        return text
 
 
 def parse_flow(text: str) -> Any:
@@ -118,6 +174,8 @@ def parse_flow(text: str) -> Any:
         return _split_tight_pairs(yaml.load(text, _Loader))
     except yaml.YAMLError as error:
         raise ValueError(_explain(error)) from error
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
 
 
 def _split_tight_pairs(value: Any) -> Any:
@@ -136,7 +194,10 @@ def _split_tight_pairs(value: Any) -> Any:
 
 
 def _explain(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):  # knows a position, no line
+        return f"is not YAML: character {error.position + 1}: U+{error.character:04X} is not allowed"
     problem = getattr(error, "problem", None) or str(error)
+    problem = problem.replace("found unconstructable recursive node", "the value holds itself")
     if not isinstance(error, yaml.constructor.ConstructorError):
         problem = f"is not YAML: {problem}"
     mark = getattr(error, "problem_mark", None)

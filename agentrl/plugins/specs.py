@@ -234,14 +234,18 @@ def _read_entries(
     content = read_yaml(file)
     if keys:
         if not isinstance(content, dict):
-            raise ConfigError(f"{file}: got {type(content).__name__}, wanted a mapping with `{what}: [...]`")
+            raise ConfigError(f"{file}: {_got(content)}, wanted a mapping with `{what}: [...]`")
         for key in content:
             if key not in keys:
                 raise ConfigError(f"{file}: unknown key '{key}'.{suggest(str(key), [what])}")
         content = next((content[key] for key in keys if key in content), None)
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise ConfigError(f"{file}: wanted a list of mappings{f' under `{what}`' if what else ''}")
+        raise ConfigError(f"{file}: {_got(content)}, wanted a list of mappings{f' under `{what}`' if what else ''}")
     return file, content
+
+
+def _got(content: Any) -> str:
+    return "found nothing" if content is None else f"got {type(content).__name__}"
 
 
 def _check_keys(entry: Mapping[str, Any], allowed: tuple[str, ...] | None, needed: tuple[str, ...], where: str) -> None:
@@ -254,10 +258,10 @@ def _check_keys(entry: Mapping[str, Any], allowed: tuple[str, ...] | None, neede
 
 
 def _mapping(entry: Mapping[str, Any], key: str, where: str) -> JsonDict:
-    value = entry.get(key) or {}
-    if not isinstance(value, dict):
+    value = entry.get(key)
+    if value is not None and not isinstance(value, dict):
         raise ConfigError(f"{where}.{key}: got {type(value).__name__}, wanted a mapping")
-    return value
+    return value or {}
 
 
 def _timeout(config: JsonDict, where: str) -> float | None:
