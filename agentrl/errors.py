@@ -30,7 +30,10 @@ Errors for the model are values, not exceptions: see `agentrl.types.ToolResponse
 from __future__ import annotations
 
 import difflib
+import reprlib
+import traceback
 from collections.abc import Iterable
+from typing import Any
 
 
 class AgentRLError(Exception):
@@ -154,3 +157,34 @@ def suggest(given: str, known: Iterable[str]) -> str:
     if near:
         return f" Did you mean '{near[0]}'?"
     return f" Known: {', '.join(known)}." if known else " None is known."
+
+
+_MOST_TEXT = 2000
+_MOST_SHOWN = 200
+
+
+def text_of(error: BaseException) -> str:
+    """At most 2,000 characters of an error's text, also of a plug-in's own class whose `__str__` fails."""
+    text = str(traceback.TracebackException(type(error), error, None, lookup_lines=False))
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text)} characters)"
+
+
+def shown(value: Any) -> str:
+    """At most 200 characters of a refused value, also of a plug-in's own class whose `__repr__` fails."""
+    return _SHOWN.repr(value)[:_MOST_SHOWN]
+
+
+class _Shown(reprlib.Repr):
+    """`repr` that never raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = _MOST_SHOWN
+
+    def repr_int(self, number: int, level: int) -> str:
+        """Python refuses to write whole numbers of more than 4,300 digits."""
+        bits = number.bit_length()
+        return super().repr_int(number, level) if bits < _MOST_TEXT else f"a whole number of {bits} bits"
+
+
+_SHOWN = _Shown()

@@ -112,9 +112,7 @@ class Router:
             async with asyncio.timeout(deadline_s):
                 return await self._generate(trajectory_id, prompt_ids, sampling_params, rid)
         except TimeoutError:
-            home = self._home.get(trajectory_id)
-            who = f"no engine ({self._reasons()})" if home is None else home.client.address
-            raise EngineTimeout(f"{who} gave no answer within {deadline_s:g} s") from None
+            raise EngineTimeout(f"{self.engine_of(trajectory_id)} gave no answer within {deadline_s:g} s") from None
 
     async def _generate(
         self, trajectory_id: str, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None
@@ -142,6 +140,11 @@ class Router:
             else:
                 return output
         raise EngineUnavailable("no engine could serve this turn: " + self._reasons())
+
+    def engine_of(self, trajectory_id: str) -> str:
+        """Address of a trajectory's engine; while it has none, why."""
+        home = self._home.get(trajectory_id)
+        return f"no engine ({self._reasons()})" if home is None else home.client.address
 
     def release(self, trajectory_id: str) -> None:
         """Forget a trajectory that ended. Unknown ids are ignored."""

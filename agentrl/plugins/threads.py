@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Any
 
+from agentrl.errors import text_of
+
 Work = Callable[[], None]
 
 
@@ -71,11 +73,12 @@ async def contained(work: Awaitable[Any]) -> Any:
     """Await a user's awaitable in its own task; `sys.exit` there is an error like any other.
 
     Raises:
-        RuntimeError: instead of `SystemExit`, which would end the event loop and everything that runs in it.
+        RuntimeError: instead of `SystemExit` and `KeyboardInterrupt`, which would end the event loop and everything
+            that runs in it.
     """
     try:
         return await work
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         raise _bearable(error) from error
 
 
@@ -83,4 +86,4 @@ def _bearable(error: BaseException) -> BaseException:
     """An exception that futures and event loops can pass on."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(f"{type(error).__name__}: {text_of(error)}")

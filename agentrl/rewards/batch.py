@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.errors import InfrastructureError, RewardError, UserInputError
+from agentrl.errors import InfrastructureError, RewardError, UserInputError, shown, text_of
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.plugins.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
@@ -91,11 +91,11 @@ class BatchRewardManager(RewardManager):
             return TimeoutError()
         error = task.exception()
         if error is not None:
-            return error if isinstance(error, Exception) else RewardError(f"{type(error).__name__}: {error}")
+            return error if isinstance(error, Exception) else RewardError(f"{type(error).__name__}: {text_of(error)}")
         values = task.result()
         if isinstance(values, str | dict) or not hasattr(values, "__len__") or len(values) != len(items):
             wanted = f"a list of {len(items)} values"
-            return RewardError(f"the batch score function returned {values!r:.200}, wanted {wanted}")
+            return RewardError(f"the batch score function returned {shown(values)}, wanted {wanted}")
         return list(values)
 
     async def _invoke(self, items: Sequence[RewardInput]) -> Any:
@@ -125,4 +125,4 @@ def _as_error(error: Exception, timeout_s: float) -> Exception:
         return error
     if isinstance(error, TimeoutError):
         return RewardError(f"the score function took over {timeout_s:g} s (reward_model.timeout_s)")
-    return RewardError(f"the score function raised {type(error).__name__}: {error}")
+    return RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}")

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.errors import InfrastructureError, RewardError, UserInputError
+from agentrl.errors import InfrastructureError, RewardError, UserInputError, shown, text_of
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.plugins.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
@@ -51,7 +51,7 @@ class NaiveRewardManager(RewardManager):
         if isinstance(error, RewardError | UserInputError | InfrastructureError):
             raise error
         if error is not None:
-            raise RewardError(f"the score function raised {type(error).__name__}: {error}") from error
+            raise RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}") from error
         return to_result(task.result())
 
     async def _call(self, item: RewardInput) -> Any:
@@ -87,7 +87,11 @@ def _finite(value: Any) -> float:
     if callable(item) and getattr(value, "shape", None) == ():
         value = item()
     if not isinstance(value, numbers.Real):
-        raise RewardError(f"the score function returned {value!r} ({type(value).__name__}), wanted a number")
-    if not math.isfinite(value):
-        raise RewardError(f"the score function returned {value!r}, wanted a finite number")
-    return float(value)
+        raise RewardError(f"the score function returned {shown(value)} ({type(value).__name__}), wanted a number")
+    try:
+        score = float(value)
+    except OverflowError:  # 10**400
+        score = math.inf
+    if not math.isfinite(score):
+        raise RewardError(f"the score function returned {shown(value)}, wanted a finite number")
+    return score

@@ -10,6 +10,7 @@ returns something else             `ToolServiceError`: tool 'search': execute re
 raises one of agentrl's errors     that error
 raises anything else               `ToolServiceError`: tool 'search': execute raised KeyError: 'x'
 ends the process (`sys.exit`)      the same: ... raised SystemExit: 3
+raises what is for the event loop  the same: ... raised KeyboardInterrupt
 awaits what was cancelled          the same: ... raised CancelledError
 takes too long                     `ToolServiceError`: tool 'search': execute took longer than 60 s
 goes on although cancelled         the same, and the method is abandoned after `GRACE_S`
@@ -25,7 +26,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError
+from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, shown, text_of
 from agentrl.rollout.service_gate import ServiceGate
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ async def guarded_call(
             bug, not an outage.
         answers: a result shows that the service is up, and the gate is told. False for `create`, which most plug-ins
             inherit and which calls no service.
-        wrap: False for a loop: its errors pass unchanged, because the worker around it is itself a boundary.
+        wrap: False for a loop: its exceptions pass unchanged, because the worker around it is itself a boundary. What
+            is no `Exception` is wrapped all the same: it would end the event loop.
 
     Raises:
         AgentRLError: see the table above; any error that is not agentrl's own becomes a `ToolServiceError`.
@@ -91,7 +93,7 @@ async def guarded_call(
         if answers and gate is not None:
             gate.succeeded(who)
         return expect(f"{what} returned", result)
-    failure = _named(what, error) if wrap else error
+    failure = _named(what, error) if wrap or not isinstance(error, Exception) else error
     if gate is not None and isinstance(error, InfrastructureError | OSError):
         gate.failed(who, started, str(failure))
     raise failure
@@ -116,7 +118,7 @@ def _named(what: str, error: BaseException) -> BaseException:
     if isinstance(error, AgentRLError):
         return error
     logger.error("%s raised", what, exc_info=error)
-    failure = ToolServiceError(f"{what} raised {type(error).__name__}: {error}")
+    failure = ToolServiceError(f"{what} raised {type(error).__name__}: {text_of(error)}")
     failure.__cause__ = error
     return failure
 
@@ -143,5 +145,5 @@ def number(what: str, result: Any) -> float:
     """
     try:
         return float(result)
-    except (TypeError, ValueError):
-        raise ToolServiceError(f"{what} {result!r}, wanted a number") from None
+    except Exception:  # whatever the `__float__` of a plug-in's own class raises
+        raise ToolServiceError(f"{what} {shown(result)}, wanted a number") from None

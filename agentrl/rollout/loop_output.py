@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentrl.errors import PluginError, RewardError, suggest
+import numpy as np
+
+from agentrl.errors import PluginError, RewardError, shown, suggest
+from agentrl.rollout.records import TokenArrays
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason, TrajectoryFacts
 
 
@@ -15,27 +18,48 @@ def loop_output(what: str, result: Any) -> AgentLoopOutput:
     """The `expect` of a loop's `run`, which may give its stop reason as text.
 
     Raises:
-        PluginError: the result is something else, or its stop reason does not exist.
+        PluginError: the result is something else, its stop reason does not exist, or a field has another type.
     """
     if not isinstance(result, AgentLoopOutput):
-        raise PluginError(f"{what} {result!r:.200}, wanted an AgentLoopOutput")
+        raise PluginError(f"{what} {shown(result)}, wanted an AgentLoopOutput")
     reasons = [reason.value for reason in StopReason]
     if result.stop_reason not in reasons:
-        raise PluginError(f"{what} stop_reason {result.stop_reason!r}.{suggest(str(result.stop_reason), reasons)}")
-    return replace(result, stop_reason=StopReason(result.stop_reason))
+        given = shown(result.stop_reason)
+        raise PluginError(f"{what} stop_reason {given}.{suggest(given[1:-1], reasons)}")
+    if isinstance(result.num_turns, bool) or not isinstance(result.num_turns, int | np.integer):
+        raise PluginError(f"{what} num_turns {shown(result.num_turns)}, wanted a whole number")
+    try:
+        metrics = _by_name(result.metrics)
+    except (TypeError, ValueError, OverflowError):
+        raise PluginError(f"{what} metrics {shown(result.metrics)}, wanted numbers by name") from None
+    return replace(result, stop_reason=StopReason(result.stop_reason), metrics=metrics)
 
 
-def check_length(output: AgentLoopOutput, loop: str, response_length: int) -> None:
-    """Refuse a response that is longer than the run allows.
+def packed_tokens(output: AgentLoopOutput, loop: str, response_length: int, vocab_size: int) -> TokenArrays:
+    """A loop's tokens, checked: at most `response_length` after a prompt, and all of them the model's.
 
     Raises:
-        PluginError: names both lengths.
+        PluginError: says what was got and what was wanted.
+        TokenStreamError: as `TokenArrays.of`.
     """
-    if len(output.response_ids) > response_length:
+    try:
+        tokens = TokenArrays.of(output)
+    except (TypeError, ValueError, OverflowError) as error:
+        columns = "prompt_ids, response_ids, response_mask, response_logprobs, weight_versions"
+        raise PluginError(f"agent loop '{loop}': {columns}: wanted lists of numbers ({error})") from error
+    if len(tokens.response) > response_length:
         raise PluginError(
-            f"agent loop '{loop}': its response has {len(output.response_ids)} tokens, but data.max_response_length is "
+            f"agent loop '{loop}': its response has {len(tokens.response)} tokens, but data.max_response_length is "
             f"{response_length}"
         )
+    if not len(tokens.prompt):
+        raise PluginError(f"agent loop '{loop}': prompt_ids is empty, wanted the ids of its first request")
+    for name, ids in (("prompt_ids", tokens.prompt), ("response_ids", tokens.response)):
+        # On a GPU such an id ends the training process, long after the rollout and without a name.
+        if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise PluginError(f"agent loop '{loop}': {name} holds {wrong}, wanted ids from 0 to {vocab_size - 1}")
+    return tokens
 
 
 def read_facts(output: AgentLoopOutput, loop: str) -> TrajectoryFacts:
@@ -46,7 +70,7 @@ def read_facts(output: AgentLoopOutput, loop: str) -> TrajectoryFacts:
     """
     given = output.extra_fields
     if not isinstance(given, Mapping):
-        raise PluginError(f"agent loop '{loop}': extra_fields: got {given!r:.200}, wanted a mapping")
+        raise PluginError(f"agent loop '{loop}': extra_fields: got {shown(given)}, wanted a mapping")
     known: JsonDict = {}
     for name, (wanted, convert) in _FACTS.items():
         value = given.get(name)
@@ -54,8 +78,8 @@ def read_facts(output: AgentLoopOutput, loop: str) -> TrajectoryFacts:
             continue
         try:
             known[name] = convert(value)
-        except (TypeError, ValueError):
-            text = f"agent loop '{loop}': extra_fields.{name}: got {value!r:.200}, wanted {wanted}"
+        except (TypeError, ValueError, OverflowError):
+            text = f"agent loop '{loop}': extra_fields.{name}: got {shown(value)}, wanted {wanted}"
             raise PluginError(text) from None
     other = {str(name): value for name, value in given.items() if name not in _FACTS}
     return TrajectoryFacts(**known, other=other)
@@ -69,10 +93,10 @@ def finite_score(score: Any) -> float:
     """
     try:
         number = float(score)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise RewardError(f"the agent loop returned reward_score {score!r}, wanted a finite number")
+        raise RewardError(f"the agent loop returned reward_score {shown(score)}, wanted a finite number")
     return number
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import time
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ class Session:
     trajectory: Trajectory | None = None
     turn: int = 0
     generate_s: float = 0.0
+    _unanswered_since: float | None = None
+    """When the last turn began, if it was cancelled before the engine answered."""
     _last: Request | None = None
 
     @classmethod
@@ -113,6 +116,7 @@ class Session:
         rid = f"{self.trajectory_id}-{self.turn}"
         self.turn += 1
         started, began = time.perf_counter(), time.monotonic()
+        self._unanswered_since = None
         try:
             output = await self.router.generate(
                 self.trajectory_id,
@@ -124,12 +128,29 @@ class Session:
         except (EngineUnavailable, EngineTimeout) as error:
             self.gate.failed(ENGINE, began, str(error))
             raise
+        except asyncio.CancelledError:
+            self._unanswered_since = began
+            raise
         finally:
             self.generate_s += time.perf_counter() - started
         self.gate.succeeded(ENGINE)
         request.sampled = output.token_ids
         self._last = request
         return output
+
+    def cut_off(self) -> TimeoutError:
+        """The error of a trajectory whose own deadline passed. An engine that it was waiting for is reported.
+
+        With `trajectory_timeout_s` below `turn_timeout_s` no turn ever reaches its own deadline, and the gate would
+        never hear of an engine that hangs.
+        """
+        text = "the trajectory's deadline passed"
+        if self._unanswered_since is not None:
+            waited_s = time.monotonic() - self._unanswered_since
+            engine = self.router.engine_of(self.trajectory_id)
+            text += f" while turn {self.turn} waited for {engine} ({waited_s:.1f} s)"
+            self.gate.failed(ENGINE, self._unanswered_since, text)
+        return TimeoutError(text)
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
         """A request must begin with the last request's ids and the ids sampled for it, unchanged."""

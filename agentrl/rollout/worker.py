@@ -22,13 +22,14 @@ from agentrl.errors import (
     ServiceDownError,
     TokenStreamError,
     UserInputError,
+    text_of,
 )
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
 from agentrl.rollout.gc_pause import seldom_collected
 from agentrl.rollout.guarded_call import guarded_call
-from agentrl.rollout.loop_output import check_length, finite_score, loop_output, read_facts
+from agentrl.rollout.loop_output import finite_score, loop_output, packed_tokens, read_facts
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.service_gate import ServiceGate, score_service
 from agentrl.rollout.session import Session
@@ -103,13 +104,15 @@ class AgentLoopWorker:
         try:
             started = time.perf_counter()
             session: Session | None = None
+            deadline = asyncio.timeout(self._setup.limits.trajectory_timeout_s)
             try:
                 session = Session.open(job, step, self._setup, self.router, self._gate, self._tools)
-                async with asyncio.timeout(self._setup.limits.trajectory_timeout_s):
+                async with deadline:
                     output = await self._play(session)
                 row = await self._finish(session, output)
             except (TimeoutError, EngineTimeout) as error:
-                row = _left_out(job, session, StopReason.TIMEOUT, error)
+                cause = session.cut_off() if session is not None and deadline.expired() else error
+                row = _left_out(job, session, StopReason.TIMEOUT, cause)
             except (Exception, SystemExit, asyncio.CancelledError) as error:  # the trajectory boundary
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     raise
@@ -188,10 +191,9 @@ class AgentLoopWorker:
     async def _finish(self, session: Session, output: AgentLoopOutput) -> RolloutRow:
         """Check, score and pack the loop's output."""
         loop = self._setup.loop_of(session.job.sample).name
-        check_length(output, loop, self._setup.limits.response_length)
         row = RolloutRow(
             row=session.job.row,
-            tokens=TokenArrays.of(output),
+            tokens=packed_tokens(output, loop, self._setup.limits.response_length, self._setup.renderer.vocab_size),
             stop_reason=output.stop_reason,
             num_turns=output.num_turns,
             metrics={"generate_sequences": session.generate_s, "tool_calls": 0.0, **output.metrics},
@@ -281,7 +283,9 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
         num_turns=0,
         stop_reason=reason,
     )
-    text = str(error) or "the trajectory's deadline passed" if isinstance(error, TimeoutError) else str(error)
+    text = text_of(error)
+    if isinstance(error, TimeoutError):
+        text = text or "raised by the agent loop"
     return RolloutRow(
         row=job.row,
         tokens=TokenArrays.of(output),

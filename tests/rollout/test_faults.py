@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -108,7 +109,30 @@ def test_the_deadline_of_a_trajectory(config: RunConfig, make_engine: MakeEngine
     engine.engine.faults.append("hang")
     rows, failures = survivors_and_failures(make_manager(engine.address).generate_sequences(batch_of(ROWS)))
     assert len(rows) == 3
-    assert list(failures.values()) == [("timeout", "TimeoutError: the trajectory's deadline passed")]
+    ((reason, error),) = failures.values()
+    assert reason == "timeout"
+    assert re.fullmatch(
+        rf"TimeoutError: the trajectory's deadline passed while turn \d waited for {engine.address} \(0\.\d s\)", error
+    )
+
+
+def test_an_engine_that_hangs_until_the_deadline_of_trajectories_is_an_outage(
+    config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager
+) -> None:
+    """With a trajectory's deadline below that of a turn, no turn ever reaches its own."""
+    rollout = config.actor_rollout_ref.rollout
+    rollout.multi_turn.trajectory_timeout_s, rollout.multi_turn.turn_timeout_s = 0.3, 60.0
+    rollout.outage.failures, rollout.agent.max_in_flight = 3, 1
+    engine = make_engine()
+    engine.engine.faults.extend(["hang"] * 20)
+    with pytest.raises(FailureBudgetError, match="not started, the engine is down") as caught:
+        make_manager(engine.address).generate_sequences(batch_of([sample(i) for i in range(8)]))
+    assert engine.address in str(caught.value)
+    assert len(engine.requests) == 3
+    end = time.perf_counter() + 5
+    while len(engine.engine.aborted) < 3 and time.perf_counter() < end:
+        time.sleep(0.02)
+    assert len(engine.engine.aborted) == 3
 
 
 def test_lost_answers_are_drawn_again(config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager) -> None:

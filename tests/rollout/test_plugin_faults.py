@@ -43,6 +43,17 @@ async def stubborn(seconds=1.2):
             pass
 
 
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class Unnamed(BaseException):
+    __str__ = __repr__ = Silent.__str__
+
+
 async def end_badly(fault):
     match fault:
         case "exits":
@@ -51,6 +62,10 @@ async def end_badly(fault):
             await cancelled()
         case "swallows cancellation":
             await stubborn()
+        case "interrupts":
+            raise KeyboardInterrupt
+        case "raises an error without text":
+            raise Silent
 
 
 class Tool(Calculator):
@@ -70,6 +85,14 @@ class Tool(Calculator):
                 return ToolResponse(text="7", reward="high")
             case "gives text as a metric":
                 return ToolResponse(text="7", metrics={"speed": "high"})
+            case "gives what has no repr":
+                return Silent()
+            case "gives an endless number":
+                return ToolResponse(text="7", reward=10**5000)
+            case "gives no metrics":
+                return ToolResponse(text="7", metrics=None)
+            case "gives text as a flag":
+                return ToolResponse(text="7", is_error="no")
             case "gives an image":
                 return ToolResponse(text="7", image=[b"PNG"])
             case "gives other kinds of numbers":
@@ -86,6 +109,8 @@ class Other(Gsm8kInteraction):
         match self.fault:
             case "gives a tuple":
                 return True, "x", 1.0, {}
+            case "gives text as a flag":
+                return InteractionResponse("no", "again", 1.0)
             case "says nothing":
                 return InteractionResponse(False, None)
             case "gives nan":
@@ -103,6 +128,30 @@ class Loop(ToolAgent):
         match row["extra_info"].get("loop"):
             case "exits":
                 sys.exit(3)
+            case "interrupts":
+                raise KeyboardInterrupt
+            case "leaves":
+                raise GeneratorExit
+            case "raises an error without text":
+                raise Silent
+            case "times out":
+                raise TimeoutError
+            case "counts in words":
+                output.num_turns = "two"
+            case "measures in words":
+                output.metrics = {"num_tool_calls": "two"}
+            case "gives no ids":
+                output.response_ids = None
+            case "gives no prompt":
+                output.prompt_ids = []
+            case "gives a prompt of another model":
+                output.prompt_ids = [1, 10**6]
+            case "gives a negative id":
+                output.response_ids = [-1] * len(output.response_ids)
+            case "gives endless facts":
+                output.extra_fields["turn_scores"] = [10**400]
+            case "gives an endless score":
+                output.reward_score = 10**400
             case "gives nan":
                 output.reward_score = float("nan")
             case "gives a score as text":
@@ -122,6 +171,14 @@ def score(data_source, solution_str, ground_truth, extra_info):
             sys.exit(3)
         case "runs out":
             return next(iter([]))
+        case "interrupts":
+            raise KeyboardInterrupt
+        case "raises an error without text":
+            raise Silent
+        case "raises what is no exception":
+            raise Unnamed
+        case "gives an endless number":
+            return 10**400
     return 1.0
 
 
@@ -138,6 +195,12 @@ TOOL = {
     "gives half a character": 1.5,
     "gives text as a reward": "tool 'calculator': execute returned reward 'high', wanted a number",
     "gives text as a metric": "tool 'calculator': execute returned metrics.speed 'high', wanted a number",
+    "interrupts": "tool 'calculator': execute raised KeyboardInterrupt",
+    "raises an error without text": "execute raised Silent: <exception str() failed>",
+    "gives what has no repr": "tool 'calculator': execute returned <Silent instance at",
+    "gives an endless number": "execute returned reward a whole number of 16610 bits, wanted a number",
+    "gives no metrics": "execute returned metrics None, wanted numbers by name",
+    "gives text as a flag": "execute returned is_error 'no', wanted true or false",
     "gives an image": "tool 'calculator': execute returned images or videos",
     "gives other kinds of numbers": 1.5,
 }
@@ -147,19 +210,40 @@ INTERACTION = {
     "awaits what was cancelled": "CancelledError",
     "swallows cancellation": "interaction 'other': generate_response took longer than 0.5 s",
     "gives a tuple": "interaction 'other': generate_response returned (True, 'x', 1.0, {}), wanted an Inter",
+    "interrupts": "interaction 'other': generate_response raised KeyboardInterrupt",
+    "gives text as a flag": "generate_response returned should_terminate 'no', wanted true or false",
     "says nothing": "interaction 'other': generate_response returned content None, wanted text",
     "gives nan": "turn_score nan",
     "gives half a character": 4.0,
 }
 LOOP = {
     "exits": "SystemExit: 3",
+    "interrupts": "agent loop 'mine': run raised KeyboardInterrupt",
+    "leaves": "agent loop 'mine': run raised GeneratorExit",
+    "raises an error without text": "Silent: <exception str() failed>",
+    "times out": "TimeoutError: raised by the agent loop",
+    "counts in words": "agent loop 'mine': run returned num_turns 'two', wanted a whole number",
+    "measures in words": "run returned metrics {'num_tool_calls': 'two'}, wanted numbers by name",
+    "gives no ids": "response_mask, response_logprobs, weight_versions: wanted lists of numbers (object of type",
+    "gives no prompt": "agent loop 'mine': prompt_ids is empty",
+    "gives a prompt of another model": "agent loop 'mine': prompt_ids holds 1000000, wanted ids from 0 to",
+    "gives a negative id": "agent loop 'mine': response_ids holds -1, wanted ids from 0 to",
+    "gives endless facts": "extra_fields.turn_scores: got",
+    "gives an endless score": "reward_score 1000000",
     "gives nan": "reward_score nan, wanted a finite number",
     "gives a score as text": "reward_score 'high', wanted a finite number",
     "gives its reason as text": 1.5,
     "gives a reason of its own": "agent loop 'mine': run returned stop_reason 'max_turn'. Did you mean 'max_turns'?",
     "gives nothing": "agent loop 'mine': run returned None, wanted an AgentLoopOutput",
 }
-SCORE = {"exits": "SystemExit: 3", "runs out": "raised"}
+SCORE = {
+    "exits": "SystemExit: 3",
+    "runs out": "raised",
+    "interrupts": "the score function raised RuntimeError: KeyboardInterrupt",
+    "raises an error without text": "the score function raised Silent: <exception str() failed>",
+    "raises what is no exception": "the score function raised RuntimeError: Unnamed: <exception str() failed>",
+    "gives an endless number": "the score function returned 1000000",
+}
 
 
 def rows() -> tuple[list[Sample], list[float | str]]:
