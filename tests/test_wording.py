@@ -9,6 +9,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from product_source import syntax
+
 ROOT = Path(__file__).parents[1]
 CODE = ("agentrl", "tools", "interactions", "agent_loops", "services", "examples", "benchmarks")
 STILTED = re.compile(
@@ -33,7 +35,7 @@ def linked(file: Path) -> bool:
 def texts(file: Path) -> Iterator[tuple[int, str]]:
     """String literals (docstrings included) and comments, each on one line and with its line number."""
     source = file.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(syntax(file)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, " ".join(node.value.split())
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -43,7 +45,7 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 
 def raised(file: Path) -> Iterator[tuple[int, str]]:
     """String literals of `raise` and `assert` statements."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax(file)):
         if isinstance(node, ast.Raise | ast.Assert):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Constant) and isinstance(inner.value, str):

@@ -78,7 +78,11 @@ def cut_shared(
 ) -> Cut:
     """Split rows so that those with the same prompt read it once.
 
-    A group of rows is first split where reading its prompt again is cheaper than padding its rows to the longest.
+    A group of rows is first split where reading its prompt again is cheaper than padding its rows to the longest. Three
+    rows behind a prompt of 100 tokens::
+
+        responses 5, 6, 50     one piece: 3 * 50 + 100 = 250, cheaper than 2 * 6 + 100 + 50 + 100 = 262
+        responses 5, 6, 120    two pieces: 2 * 6 + 100 + 120 + 100 = 332, cheaper than 3 * 120 + 100 = 460
 
     Args:
         rows: which rows.
@@ -95,6 +99,7 @@ def cut_shared(
     pieces = []
     for places in groups.values():
         tokens = prompt_lengths[places[0]]
+        # Within a group one more piece costs one more reading of the prompt: that is its overhead.
         alone = sorted((Piece((rows[place],), lengths[place]) for place in places), key=lambda piece: piece.longest)
         inner = MicroLimits(max(1, limits.max_tokens - tokens), overhead_tokens=tokens)
         pieces += [_join(part, tokens) for part in _cheapest(alone, inner).groups]
@@ -124,11 +129,16 @@ def _fill(pieces: list[Piece], limits: MicroLimits) -> list[list[Piece]]:
 def _cheapest(pieces: list[Piece], limits: MicroLimits) -> Cut:
     """Contiguous groups of pieces, sorted by length, with the least cost: exact, by dynamic programming.
 
-    A group costs its padded rows, its padded prompts and the overhead of its passes.
+    A group costs its padded rows, its padded prompts and the overhead of its passes. Rows of 10, 11 and 40 tokens, at
+    most 100 in a group, overhead 20::
+
+        [10 11 40]       3 * 40 = 120 tokens: too many
+        [10 11] [40]     22 + 20 + 40 + 20 = 102       the least
+        [10] [11 40]     10 + 20 + 80 + 20 = 130
+        [10] [11] [40]   61 + 3 * 20 = 121
+
+    `best[stop]` is the least cost of the first `stop` pieces, and `cut[stop]` where their last group begins.
     """
-    # best[stop] is the least cost of the pieces before `stop`, and cut[stop] where the last of their groups begins. For
-    # every `stop`, all beginnings `first..stop-1` that fit are tried at once: the group's rows are padded to its last
-    # and longest piece, its prompts to the longest of them (`widest`, a maximum from each beginning on).
     count = len(pieces)
     longest = np.array([piece.longest for piece in pieces], dtype=np.int64)
     prompts = np.array([piece.prompt for piece in pieces], dtype=np.int64)
@@ -136,6 +146,8 @@ def _cheapest(pieces: list[Piece], limits: MicroLimits) -> Cut:
     best, cut = np.zeros(count + 1), np.zeros(count + 1, dtype=np.int64)
     for stop in range(1, count + 1):
         first = _first_that_fits(rows_before, longest, stop, limits.max_tokens)
+        # For every start of the last group at once: sorted by length, its last piece is the one all rows are padded to;
+        # of its prompts the longest counts, a maximum over what follows the start.
         widest = np.maximum.accumulate(prompts[first:stop][::-1])[::-1]
         tokens = (rows_before[stop] - rows_before[first:stop]) * longest[stop - 1]
         tokens = tokens + np.arange(stop - first, 0, -1) * widest

@@ -225,8 +225,9 @@ class RowLayout:
         prompt_ids = self._gather(first_rows, int(lengths.max()))
         width = max(mask.shape[1] - 1, 1)
         local, offsets = mask.nonzero(as_tuple=True)
-        # Hidden states come as all prompt tokens (u * P), then all row tokens (b * T). The first response token is
-        # predicted by its prompt's last state; token t > 0 by token t - 1 of its row.
+        # The prompt's last token predicts response token 0; token k - 1 of the row predicts token k. States lie flat:
+        # first u * P of prompts, then b * width of rows. With u = 2, P = 3, width = 4 and row 1 behind prompt 0 of 2
+        # tokens, its token 0 is predicted at 0 * 3 + 2 - 1 = 1, and its token 2 at 2 * 3 + 1 * 4 + 2 - 1 = 11.
         behind_prompt = prompt_ids.numel() + local * width + offsets - 1
         last_of_prompt = (owners * prompt_ids.shape[1] + lengths[owners] - 1)[local]
         return MicroBatch(
