@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[1]
 CODE = ("agentrl", "tools", "interactions", "agent_loops", "services", "examples", "benchmarks")
 STILTED = re.compile(
     r"\b(?:it is none|that there is not|(?:is|are) not there|what there is then|for ever(?!y)|so many"
-    r"|it is no (?!longer|more|use|better)\w+|where there is none)\b",
+    r"|it is no (?!longer|more|use|better)\w+|where there is none"
+    r"|(?:is|are) (?:not )?to be had|does not come up|at the longest|as it stands"
+    r"|otherwise than|whose \w+ it is|going on (?:with|without))\b",
     re.IGNORECASE,
 )
 """Inversions that a reader has to turn round: "not found" for "is not there", "at most N" for "so many"."""
@@ -64,6 +66,11 @@ def test_the_patterns_find_what_they_are_for() -> None:
         "memory is not there",
         "the first so many rows",
         "for ever",
+        "no descriptors are to be had",
+        "it does not come up",
+        "rendered otherwise than as",
+        "whose template it is",
+        "going on without an engine",
     ):
         assert STILTED.search(text), text
     for text in ("for every step", "it is no longer", "is not found"):
