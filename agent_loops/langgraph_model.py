@@ -159,7 +159,9 @@ def from_langchain(message: BaseMessage) -> Message:
     for kind, role in ((HumanMessage, "user"), (SystemMessage, "system")):
         if isinstance(message, kind):
             return {"role": role, "content": content}
-    raise PluginError(f"langgraph_agent: the graph sends a {type(message).__name__}, which no template has")
+    raise PluginError(
+        f"langgraph_agent: the graph sends a {type(message).__name__}, which no chat template has a role for"
+    )
 
 
 def _from_thread(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:

@@ -53,7 +53,9 @@ class GraphTalk:
             InfrastructureError: the engine failed now, or an earlier failure was hidden by the graph.
         """
         if self._lock.locked():
-            raise PluginError("langgraph_agent: the graph calls its model twice at a time; it has one conversation")
+            raise PluginError(
+                "langgraph_agent: the graph calls its model twice at the same time, but it has only one conversation"
+            )
         async with self._turn_of_its_own():
             talk = self._start(messages, tools) if self._talk is None else self._go_on(self._talk, messages, tools)
             turn = await self._sample(talk, stop)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from product_source import syntax
+
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("agentrl", "tools", "interactions", "agent_loops", "services")
 NAMED_BY_TEXT = ("configs/**/*.yaml", "pyproject.toml", "benchmarks/*.py", "examples/**/*.py", "docs/*.md", "README.md")
@@ -76,7 +78,7 @@ def _hands_on(node: ast.stmt) -> bool:
 
 
 def test_everything_is_used_by_something_else_than_tests() -> None:
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in product_files()}
+    trees = {path: syntax(path) for path in product_files()}
     used = {name for path, tree in trees.items() for name in uses(tree, is_face=path.name == "__init__.py")}
     for pattern in NAMED_BY_TEXT:
         for path in ROOT.glob(pattern):

@@ -9,11 +9,15 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from product_source import syntax
+
 ROOT = Path(__file__).parents[1]
 CODE = ("agentrl", "tools", "interactions", "agent_loops", "services", "examples", "benchmarks")
 STILTED = re.compile(
     r"\b(?:it is none|that there is not|(?:is|are) not there|what there is then|for ever(?!y)|so many"
-    r"|it is no (?!longer|more|use|better)\w+|where there is none)\b",
+    r"|it is no (?!longer|more|use|better)\w+|where there is none"
+    r"|(?:is|are) (?:not )?to be had|does not come up|at the longest|as it stands"
+    r"|otherwise than|whose \w+ it is|going on (?:with|without))\b",
     re.IGNORECASE,
 )
 """Inversions that a reader has to turn round: "not found" for "is not there", "at most N" for "so many"."""
@@ -33,7 +37,7 @@ def linked(file: Path) -> bool:
 def texts(file: Path) -> Iterator[tuple[int, str]]:
     """String literals (docstrings included) and comments, each on one line and with its line number."""
     source = file.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(syntax(file)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, " ".join(node.value.split())
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -43,7 +47,7 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 
 def raised(file: Path) -> Iterator[tuple[int, str]]:
     """String literals of `raise` and `assert` statements."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax(file)):
         if isinstance(node, ast.Raise | ast.Assert):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
@@ -62,6 +66,11 @@ def test_the_patterns_find_what_they_are_for() -> None:
         "memory is not there",
         "the first so many rows",
         "for ever",
+        "no descriptors are to be had",
+        "it does not come up",
+        "rendered otherwise than as",
+        "whose template it is",
+        "going on without an engine",
     ):
         assert STILTED.search(text), text
     for text in ("for every step", "it is no longer", "is not found"):

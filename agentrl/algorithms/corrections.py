@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from agentrl.algorithms.kl import LOG_RATIO_LIMIT
 from agentrl.algorithms.masked import masked_mean, zero_outside
 from agentrl.errors import suggest
 
-LOG_RATIO_LIMIT = 20.0
 LEVELS = ("token", "sequence")
 
 

@@ -11,6 +11,7 @@ from agentrl.algorithms.masked import masked_mean, zero_outside
 from agentrl.errors import suggest
 
 LOG_RATIO_LIMIT = 20.0
+"""Log-ratios are clamped to plus or minus this before `exp`: e**20 is 5e8, and no larger ratio means anything."""
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str) -> Tensor:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import aggregate_loss
+from agentrl.algorithms.kl import LOG_RATIO_LIMIT
 from agentrl.algorithms.masked import masked_mean, zero_outside
 
-LOG_RATIO_LIMIT = 20.0
 SEQUENCE_MEAN = "seq-mean-token-mean"
 
 

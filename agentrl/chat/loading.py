@@ -16,7 +16,7 @@ from agentrl.types import JsonDict
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _PROBE_TEXTS = (
     "The cat sat on the mat.",
@@ -99,13 +99,13 @@ def load_tokenizer(source: str, *, trust_remote_code: bool = False) -> PreTraine
         return tokenizer
     plain: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(source)
     if _first_other(plain, original) is not None:
-        LOG.warning(
+        logger.warning(
             "the tokenizer of %s gives different ids from its tokenizer.json, for example for %r: were the model's "
             "own settings changed?",
             *(source, text),
         )
         return tokenizer
-    LOG.info(
+    logger.info(
         "%s: the class %s would split text (such as %r) differently from tokenizer.json; agentrl follows "
         "tokenizer.json, which the model was trained with",
         *(source, type(tokenizer).__name__, text),

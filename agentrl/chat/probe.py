@@ -60,7 +60,7 @@ class TemplateReport:
     """What the probe found about a template."""
 
     template: str
-    """Whose template it is."""
+    """Name of the model whose template was probed."""
     differences: tuple[Difference, ...]
     refused: tuple[str, ...]
     """Kinds of conversation that the template does not accept, with its reason."""

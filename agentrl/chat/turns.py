@@ -103,7 +103,7 @@ class TurnTails:
         apply: renders a conversation.
         encoder: text to ids.
         stop_ids: ids that end a turn.
-        name: whose template it is, for error messages.
+        name: of the template's model, for error messages.
 
     Raises:
         TemplateError: the template cannot render a question, an answer and a question.

@@ -79,9 +79,9 @@ def policy_loss_problems(actor: ActorConfig) -> Problems:
     for option, value in actor.policy_loss_options.given().items():
         defaults = {name: loss_options(name)[option] for name in POLICY_LOSSES if option in loss_options(name)}
         if option not in own and value not in defaults.values():
-            takes = f"it takes {', '.join(own)}" if own else "it takes none"
+            takes = f"takes only {', '.join(own)}" if own else "takes no options"
             yield (
-                f"{key}_options.{option}: got {value:g}, but policy_loss is '{loss}', and {takes}; "
+                f"{key}_options.{option}: got {value:g}, but policy_loss is '{loss}', which {takes}; "
                 f"{option} is an option of {', '.join(defaults)}"
             )
 

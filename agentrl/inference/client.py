@@ -248,7 +248,7 @@ class EngineClient:
             try:
                 await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, 5.0, retries=0)
             except EngineError as error:
-                logger.debug("abort of %s: %s", rid, error)
+                logger.debug("cannot abort %s: %s", rid, error)
 
         task = asyncio.get_running_loop().create_task(abort())
         self._background.add(task)

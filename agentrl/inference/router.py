@@ -281,7 +281,7 @@ class Router:
 
     def _take_out(self, server: _Server, reason: str) -> None:
         if server.reason_out is None:
-            logger.warning("engine %s is out: %s", server.client.address, reason)
+            logger.warning("engine %s is taken out of use: %s", server.client.address, reason)
         server.reason_out = reason
         if self._probe is None or self._probe.done():
             self._probe = self._spawn(self._probe_until_all_in())
@@ -303,7 +303,7 @@ class Router:
 
     def _admit(self, server: _Server) -> None:
         if server.reason_out is not None:
-            logger.warning("engine %s is in again", server.client.address)
+            logger.warning("engine %s is back in use", server.client.address)
         server.reason_out = None
         self._admitted.set()
 

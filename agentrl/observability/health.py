@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.errors import HealthError
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class HealthMonitor:
         if rings and alarm.name not in self._ringing:
             text = f"{alarm.meaning} ({alarm.metric} is {now:.4g}, was {baseline:.4g})"
             self._ringing[alarm.name] = text
-            LOG.warning("step %d: alarm %s: %s", step, alarm.name, text)
+            logger.warning("step %d: alarm %s: %s", step, alarm.name, text)
         elif not rings and alarm.name in self._ringing:
             del self._ringing[alarm.name]
-            LOG.warning("step %d: alarm %s is over: %s is %.4g", step, alarm.name, alarm.metric, now)
+            logger.warning("step %d: alarm %s is over: %s is %.4g", step, alarm.name, alarm.metric, now)

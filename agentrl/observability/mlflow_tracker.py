@@ -14,7 +14,7 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation, without_secrets
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _ID_FILE = "mlflow_run_id"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. /:]", re.ASCII)
 _AT_ONCE = 1000
@@ -77,7 +77,7 @@ class MlflowTracker(Tracker):
         try:
             getattr(self._client, method)(self._id, *arguments, **named)
         except MlflowException as error:
-            LOG.warning("mlflow refused %s: %s", method, error)
+            logger.warning("mlflow refused %s: %s", method, error)
 
 
 def _create(client: Any, run: RunInfo) -> str:

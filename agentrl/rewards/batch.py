@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.errors import InfrastructureError, RewardError, UserInputError, shown, text_of
+from agentrl.errors import InfrastructureError, RewardError, UserInputError, shown
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
-from agentrl.plugins.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.naive import to_result
+from agentrl.rewards.score_call import ScoreCall
 
 GATHER_S = 0.05
 """How long a first trajectory waits for others before it is scored."""
@@ -35,10 +33,7 @@ class BatchRewardManager(RewardManager):
     """
 
     def __init__(self, score_fn: ScoreFunction, timeout_s: float = 60.0) -> None:
-        self._score_fn = score_fn
-        self._timeout_s = timeout_s
-        function = score_fn.func if isinstance(score_fn, functools.partial) else score_fn
-        self._is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        self._call = ScoreCall(score_fn, timeout_s)
         self._waiting: list[Waiting] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -66,49 +61,35 @@ class BatchRewardManager(RewardManager):
         """Give each trajectory of a batch its score, or its error."""
         if not batch:
             return
-        outcome = await self._call([item for item, _ in batch])
-        if not isinstance(outcome, Exception):
-            for (_, future), value in zip(batch, outcome, strict=True):
-                _settle_one(future, value)
-        elif len(batch) == 1 or isinstance(outcome, TimeoutError | UserInputError | RewardError):
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(_as_error(outcome, self._timeout_s))
-        else:
+        try:
+            values = await self._scores([item for item, _ in batch])
+        except (RewardError, UserInputError, InfrastructureError) as error:
+            # A deadline, a wrong number of values and a wrong input are no single trajectory's.
+            raised = isinstance(error, InfrastructureError) or isinstance(error.__cause__, BaseException)
+            if len(batch) == 1 or isinstance(error, UserInputError) or not raised:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                return
             # One of 8 raises: 4 + 4, then 2 + 2, then 1 + 1. Seven get their scores, for at most 6 further calls.
             middle = len(batch) // 2
             await self._settle(batch[:middle])
             await self._settle(batch[middle:])
+        else:
+            for (_, future), value in zip(batch, values, strict=True):
+                _settle_one(future, value)
 
-    async def _call(self, items: Sequence[RewardInput]) -> Sequence[Any] | Exception:
-        """The function's values, or the error that it raised."""
-        task = asyncio.ensure_future(self._invoke(items))
-        try:
-            await asyncio.wait({task}, timeout=self._timeout_s)
-        finally:
-            task.cancel()
-        if not task.done():
-            return TimeoutError()
-        error = task.exception()
-        if error is not None:
-            return error if isinstance(error, Exception) else RewardError(f"{type(error).__name__}: {text_of(error)}")
-        values = task.result()
+    async def _scores(self, items: Sequence[RewardInput]) -> Sequence[Any]:
+        values = await self._call(
+            data_sources=[item.data_source for item in items],
+            solution_strs=[item.solution_str for item in items],
+            ground_truths=[item.ground_truth for item in items],
+            extra_infos=[item.extra_info for item in items],
+        )
         if isinstance(values, str | dict) or not hasattr(values, "__len__") or len(values) != len(items):
             wanted = f"a list of {len(items)} values"
-            return RewardError(f"the batch score function returned {shown(values)}, wanted {wanted}")
+            raise RewardError(f"the batch score function returned {shown(values)}, wanted {wanted}")
         return list(values)
-
-    async def _invoke(self, items: Sequence[RewardInput]) -> Any:
-        arguments = {
-            "data_sources": [item.data_source for item in items],
-            "solution_strs": [item.solution_str for item in items],
-            "ground_truths": [item.ground_truth for item in items],
-            "extra_infos": [item.extra_info for item in items],
-        }
-        if self._is_async:
-            return await contained(self._score_fn(**arguments))
-        outcome = await call_in_thread(lambda: self._score_fn(**arguments))
-        return await contained(outcome) if inspect.isawaitable(outcome) else outcome
 
 
 def _settle_one(future: asyncio.Future[RewardResult], value: Any) -> None:
@@ -118,11 +99,3 @@ def _settle_one(future: asyncio.Future[RewardResult], value: Any) -> None:
         future.set_result(to_result(value))
     except RewardError as error:
         future.set_exception(error)
-
-
-def _as_error(error: Exception, timeout_s: float) -> Exception:
-    if isinstance(error, RewardError | UserInputError | InfrastructureError):
-        return error
-    if isinstance(error, TimeoutError):
-        return RewardError(f"the score function took over {timeout_s:g} s (reward_model.timeout_s)")
-    return RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 import numbers
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.errors import InfrastructureError, RewardError, UserInputError, shown, text_of
+from agentrl.errors import RewardError, shown
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
-from agentrl.plugins.threads import call_in_thread, contained
 from agentrl.rewards.dispatcher import ScoreFunction
-
-MAX_THREADS = 32
+from agentrl.rewards.score_call import ScoreCall
 
 
 class NaiveRewardManager(RewardManager):
@@ -26,12 +22,7 @@ class NaiveRewardManager(RewardManager):
     """
 
     def __init__(self, score_fn: ScoreFunction, timeout_s: float = 60.0) -> None:
-        self._score_fn = score_fn
-        self._timeout_s = timeout_s
-        self._is_async = inspect.iscoroutinefunction(inspect.unwrap(score_fn)) or inspect.iscoroutinefunction(
-            getattr(score_fn, "func", score_fn)
-        )
-        self._threads = asyncio.Semaphore(MAX_THREADS)
+        self._call = ScoreCall(score_fn, timeout_s)
 
     async def score(self, item: RewardInput) -> RewardResult:
         """Score one trajectory.
@@ -40,32 +31,13 @@ class NaiveRewardManager(RewardManager):
             RewardError: the function raised, took too long, or returned no finite number.
             InfrastructureError: a service behind the function failed.
         """
-        task = asyncio.ensure_future(self._call(item))
-        try:
-            await asyncio.wait({task}, timeout=self._timeout_s)
-        finally:
-            task.cancel()
-        if not task.done():
-            raise RewardError(f"the score function took over {self._timeout_s:g} s (reward_model.timeout_s)")
-        error = task.exception()
-        if isinstance(error, RewardError | UserInputError | InfrastructureError):
-            raise error
-        if error is not None:
-            raise RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}") from error
-        return to_result(task.result())
-
-    async def _call(self, item: RewardInput) -> Any:
-        arguments = {
-            "data_source": item.data_source,
-            "solution_str": item.solution_str,
-            "ground_truth": item.ground_truth,
-            "extra_info": item.extra_info,
-        }
-        if self._is_async:
-            return await contained(self._score_fn(**arguments))
-        async with self._threads:
-            outcome = await call_in_thread(lambda: self._score_fn(**arguments))
-        return await contained(outcome) if inspect.isawaitable(outcome) else outcome
+        outcome = await self._call(
+            data_source=item.data_source,
+            solution_str=item.solution_str,
+            ground_truth=item.ground_truth,
+            extra_info=item.extra_info,
+        )
+        return to_result(outcome)
 
 
 def to_result(outcome: Any) -> RewardResult:

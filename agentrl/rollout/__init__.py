@@ -1,4 +1,5 @@
 """From samples to finished, scored, padded trajectories.
 
-`manager` hands out trajectories, `worker` runs each one, `toolset` runs its tools, `batching` pads the result.
+`manager` hands out trajectories to the workers of `pools`, `worker` runs each one, `tools` runs its tool calls, and
+`batching` pads the result.
 """

@@ -13,7 +13,7 @@ ends the process (`sys.exit`)      the same: ... raised SystemExit: 3
 raises what is for the event loop  the same: ... raised KeyboardInterrupt
 awaits what was cancelled          the same: ... raised CancelledError
 takes too long                     `ToolServiceError`: tool 'search': execute took longer than 60 s
-goes on although cancelled         the same, and the method is abandoned after `GRACE_S`
+continues after being cancelled    the same, and the method is abandoned after `GRACE_S`
 =================================  ============================================================================
 """
 

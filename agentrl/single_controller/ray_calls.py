@@ -51,7 +51,9 @@ class RayCall:
         if errors:
             raise min(errors, key=_rank_of_error)
         if pending:
-            raise WorkerError(f"{self._worker}.{self._method}: no answer from {len(pending)} ranks in {timeout_s:g} s")
+            raise WorkerError(
+                f"{self._worker}.{self._method}: no answer from {len(pending)} ranks within {timeout_s:g} s"
+            )
         return list(ray.get(self._refs))
 
 

@@ -34,7 +34,9 @@ class ScriptedReplies:
             assert prompt_ids[: len(seen)] == seen, (
                 f"request {turn} does not begin with the ids of request {turn - 1} and its reply"
             )
-        assert turn < len(self.replies), f"the loop asked for generation {turn + 1}, but only {len(self.replies)} exist"
+        assert turn < len(self.replies), (
+            f"the loop asked for generation {turn + 1}, but the test gives only {len(self.replies)} replies"
+        )
         assert sampling_params["max_new_tokens"] >= 1
         self.requests.append((prompt_ids, sampling_params))
         return self.replies[turn]

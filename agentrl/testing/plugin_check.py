@@ -47,14 +47,14 @@ _TALK = [{"role": "user", "content": "What is 6 * 7?"}, {"role": "assistant", "c
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClauseResult:
     """One clause of the contract and its problem; None: the clause holds."""
 
     demand: str
     problem: str | None
 
 
-def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDict) -> tuple[Kind, list[Verdict]]:
+def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDict) -> tuple[Kind, list[ClauseResult]]:
     """Run the contract tests of a plug-in.
 
     Args:
@@ -73,7 +73,7 @@ def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDi
     if kind is not None and kind not in KINDS:
         raise PluginError(f"--kind: got '{kind}'.{suggest(kind, KINDS)}")
     found = next((each for each in KINDS if each == kind), None) or _guess(name, file)
-    checks: dict[Kind, Callable[[str, Path | None, JsonDict], Coroutine[Any, Any, list[Verdict]]]] = {
+    checks: dict[Kind, Callable[[str, Path | None, JsonDict], Coroutine[Any, Any, list[ClauseResult]]]] = {
         "tools": _check_tool,
         "interactions": _check_interaction,
         "agent_loops": _check_loop,
@@ -111,7 +111,7 @@ def _guess(name: str, file: Path | None) -> Kind:
     return seen
 
 
-async def _check_tool(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+async def _check_tool(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
     spec = _pick(name, {tool.name: tool for tool in load_tools(file)}) if file else _tool_spec(name)
     arguments = example.get("arguments")
     if arguments is None:
@@ -126,13 +126,13 @@ def _tool_spec(name: str) -> ToolSpec:
     return ToolSpec(schema["function"]["name"], plugin, {}, schema)
 
 
-async def _check_interaction(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+async def _check_interaction(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
     spec = _pick(name, load_interactions(file)) if file else InteractionSpec(name, resolve("interactions", name))
     kwargs = example.get("interaction_kwargs", {"query": "What is 6 * 7?", "ground_truth": "42"})
     return await _run(INTERACTION_CONTRACTS, InteractionCase(spec, kwargs, example.get("messages", _TALK)))
 
 
-async def _check_loop(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+async def _check_loop(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
     cls = None if file else resolve("agent_loops", name)
     if cls is not None and not (isinstance(cls, type) and issubclass(cls, AgentLoopBase)):
         raise PluginError(f"{cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
@@ -141,7 +141,7 @@ async def _check_loop(name: str, file: Path | None, example: JsonDict) -> list[V
     return await _run(LOOP_CONTRACTS, LoopCase(spec, example.get("final_answer", "Final Answer: 42"), fields))
 
 
-async def _check_reward(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+async def _check_reward(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
     plugin = resolve("rewards", name)
     if isinstance(plugin, type):
         return [await _verdict("it derives from RewardManager", _is_manager(plugin))]
@@ -166,7 +166,7 @@ async def _is_manager(plugin: type) -> None:
     assert issubclass(plugin, RewardManager), f"{plugin!r} is not an agentrl.interfaces.RewardManager"
 
 
-async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list[Verdict]:
+async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
     cls = resolve("tool_parsers", name)
     if not isinstance(cls, type):
         raise PluginError(f"{cls!r} is not a tool parser: derive it from agentrl.interfaces.ToolParser")
@@ -197,19 +197,19 @@ def _pick(name: str, specs: dict[str, C]) -> C:
     return specs[name]
 
 
-async def _run(contracts: Sequence[Contract[C]], case: C) -> list[Verdict]:
+async def _run(contracts: Sequence[Contract[C]], case: C) -> list[ClauseResult]:
     return [await _verdict(contract.demand, contract.check(case)) for contract in contracts]
 
 
-async def _verdict(demand: str, check: Awaitable[None]) -> Verdict:
+async def _verdict(demand: str, check: Awaitable[None]) -> ClauseResult:
     """Run one clause; any exception from the plug-in breaks it."""
     try:
         async with asyncio.timeout(CLAUSE_TIMEOUT_S):
             await check
     except AssertionError as error:
-        return Verdict(demand, str(error) or "it does not hold")
+        return ClauseResult(demand, str(error) or "it does not hold")
     except TimeoutError:
-        return Verdict(demand, f"no answer within {CLAUSE_TIMEOUT_S:g} s")
+        return ClauseResult(demand, f"no answer within {CLAUSE_TIMEOUT_S:g} s")
     except Exception as error:
-        return Verdict(demand, f"{type(error).__name__}: {error}")
-    return Verdict(demand, None)
+        return ClauseResult(demand, f"{type(error).__name__}: {error}")
+    return ClauseResult(demand, None)

@@ -22,7 +22,7 @@ import torch
 
 from agentrl.errors import CheckpointError
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 LATEST = "latest_checkpointed_iteration.txt"
 PREFIX = "global_step_"
 PART = ".part_"

@@ -16,7 +16,7 @@ from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.batch_columns import truncates_sampling
 from agentrl.types import Sample
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def prepare(config: RunConfig) -> RunInputs:
     after = [*(["tool"] if tools else []), *(["user"] if setup.interactions else [])]
     report = probe_template(setup.renderer, [tool.schema for tool in tools] or None, after)
     if report.message:
-        LOG.warning("%s", report.message)
+        logger.warning("%s", report.message)
     train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)
     batch_size = (
         min(config.data.train_batch_size, len(train)) if config.trainer.val_only else config.data.train_batch_size
@@ -58,7 +58,7 @@ def _check_trainer(config: RunConfig) -> None:
         )
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
     if cut:
-        LOG.info(
+        logger.info(
             "sampling is truncated (%s): the engine's log-probs are not those of the distribution that it samples "
             "from, so the trainer computes old log-probs itself",
             ", ".join(cut),

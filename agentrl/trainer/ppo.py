@@ -25,7 +25,7 @@ from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
 from agentrl.trainer.validation import Validator, sample_batch
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RayPPOTrainer:
@@ -47,11 +47,8 @@ class RayPPOTrainer:
         self.inputs = prepare(config)
         self.folder = Path(config.trainer.default_local_dir)
         self.checkpoints = CheckpointManager(self.folder, config.trainer.max_ckpt_to_keep)
-        controller, health = (
-            batch_columns.make_kl_controller(config.algorithm.kl_ctrl),
-            make_monitor(config.trainer.health),
-        )
-        self.state = TrainerState(self.inputs.loader, controller, health)
+        controller = batch_columns.make_kl_controller(config.algorithm.kl_ctrl)
+        self.state = TrainerState(self.inputs.loader, controller, make_monitor(config.trainer.health))
         self.validator = Validator(
             self.inputs.val_samples,
             n=config.actor_rollout_ref.rollout.val_kwargs.n,
@@ -126,7 +123,7 @@ class RayPPOTrainer:
             )
         metrics |= counts
         if not len(kept):
-            LOG.warning("step %d: no group has any variance in its rewards; nothing to learn from", step)
+            logger.warning("step %d: no group has any variance in its rewards; nothing to learn from", step)
             self._finish_step(step, metrics)
             return
         mini_batch = policy.actor.ppo_mini_batch_size * policy.rollout.n
@@ -187,11 +184,11 @@ class RayPPOTrainer:
         except (EngineError, FailureBudgetError) as error:
             if not self.processes.revive_engines(self.state.weight_version):
                 raise
-            LOG.warning("rolling out again after: %s", error)
+            logger.warning("rolling out again after: %s", error)
             rollouts = self.processes.manager.generate_sequences(batch)
         failures = rollouts.meta_info["failures"]
         if failures:
-            LOG.warning(
+            logger.warning(
                 "left out %d of %d trajectories; the first: %s", len(failures), len(batch), failures[0]["error"]
             )
         return rollouts
@@ -236,7 +233,7 @@ class RayPPOTrainer:
 
     def _save_at_stop(self) -> None:
         if self.config.trainer.save_freq > 0 and self.state.step not in (0, self._saved_step):
-            LOG.warning("saving step %d before the stop", self.state.step)
+            logger.warning("saving step %d before the stop", self.state.step)
             self._save()
 
     def _write_checkpoint(self, folder: Path) -> None:

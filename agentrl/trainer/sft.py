@@ -27,7 +27,7 @@ from agentrl.workers.export import write_hf_folder
 from agentrl.workers.loading import load_causal_lm
 from agentrl.workers.optim import learning_rate
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 MODEL_FOLDER = "huggingface"
 
 

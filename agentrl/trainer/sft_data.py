@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from agentrl.chat.renderer import ChatRenderer
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _NEXT_USER: list[Message] = [{"role": "user", "content": "-"}]
 
 
@@ -97,8 +97,8 @@ def _assistant_turn(
         context = renderer.render_prompt(messages[:position], tools)
         if whole[: len(context)] != context:
             raise TemplateError(
-                f"the chat template of {renderer.name} renders message {position} (assistant) otherwise than as a "
-                "continuation of its generation prompt, so there are no ids that the policy could have sampled"
+                f"the chat template of {renderer.name} does not render message {position} (assistant) as a "
+                "continuation of its generation prompt, so the policy could not have sampled it"
             )
     tail = whole[len(context) :]
     ends = [place for place, token in enumerate(tail) if token in renderer.stop_token_ids]
@@ -130,7 +130,7 @@ class SFTDataset:
         self.left_out = 0
         self.examples = [example for file in self.files for example in self._read(file)]
         if self.left_out:
-            LOG.warning("left out %d conversations over %d tokens", self.left_out, config.max_length)
+            logger.warning("left out %d conversations over %d tokens", self.left_out, config.max_length)
         if not self.examples:
             raise DataError(", ".join(self.files), None, None, "no conversation that can be used", "at least one")
 
@@ -199,7 +199,7 @@ def _read_table(file: str, config: SFTDataConfig) -> pa.Table:
                 file,
                 None,
                 config.messages_key,
-                f"no such column (there are {', '.join(names)})",
+                f"no such column among {', '.join(names)}",
                 "a column with conversations (data.messages_key)",
             )
         return source.read(columns=[name for name in (config.messages_key, config.tools_key) if name in names])

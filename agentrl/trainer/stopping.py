@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Self
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,7 +49,7 @@ class StopGuard:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._deferred and not self._requested:
             self._requested = True
-            LOG.warning("%s: stopping after this update; send it again to stop now", signal.Signals(number).name)
+            logger.warning("%s: stopping after this update; send it again to stop now", signal.Signals(number).name)
             return
         self._requested = True
         raise KeyboardInterrupt

@@ -18,7 +18,7 @@ from agentrl.errors import EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
 from agentrl.single_controller import WorkerGroup
 
-LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
 FOLDER_NAME = re.compile(r"agentrl-weights-(\d+)-")
 
@@ -84,7 +84,7 @@ class WeightSync:
         for error in errors:
             if len(errors) == len(clients) or not isinstance(error, EngineUnavailable):
                 raise error
-            LOG.warning("going on without an engine: %s", error)
+            logger.warning("continuing without an engine: %s", error)
 
     async def _push(self, client: EngineClient, export: Path, version: int) -> None:
         if self._mode == "tensor":

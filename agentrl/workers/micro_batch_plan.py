@@ -59,8 +59,6 @@ def cut_rows(rows: Sequence[int], lengths: Sequence[int], limits: MicroLimits) -
         lengths: tokens that each of them reads, prompt included.
         limits: packed runs fill one group after the other; rows are split at the least cost.
     """
-    # Lengths 10, 12 and 40 with overhead 20 and at most 100 tokens: one group would be 3 x 40 = 120 tokens, too many.
-    # [10, 12] and [40] cost 2 x 12 + 20 + 40 + 20 = 104.
     pieces = [Piece((row,), length) for row, length in zip(rows, lengths, strict=True)]
     pieces.sort(key=lambda piece: piece.longest)
     if limits.packed or limits.max_rows is not None:
@@ -91,8 +89,6 @@ def cut_shared(
         lengths: tokens that each row reads after its prompt.
         limits: as for `cut_rows`.
     """
-    # A prompt of 100 tokens with rows of 5, 6 and 300: together 100 + 3 x 300 = 1,000 tokens; as two pieces
-    # (100 + 2 x 6) + (100 + 300) = 512. The prompt is the overhead of one more piece.
     groups: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(place)

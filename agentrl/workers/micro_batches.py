@@ -140,7 +140,7 @@ class RowLayout:
         if attention.shape != self.input_ids.shape or self.mask.shape != (rows, width) or self.prompt_width < 1:
             raise DataProtoError(
                 f"input_ids {tuple(self.input_ids.shape)}, attention_mask {tuple(attention.shape)}, responses "
-                f"{tuple(self.responses.shape)} and {mask} {tuple(self.mask.shape)} do not belong together"
+                f"{tuple(self.responses.shape)} and {mask} {tuple(self.mask.shape)} do not fit together"
             )
         prompt = attention[:, : self.prompt_width].bool()
         if not bool((prompt[:, 1:] >= prompt[:, :-1]).all() & prompt[:, -1].all()):

@@ -62,7 +62,7 @@ class TokenNet(nn.Module):
         # Prompts of 2 and 3 tokens, rows 0 and 1 behind the first, row 2 behind the second, each row of 2 tokens:
         #   owners 0 0 1: now row i finds the keys of its own prompt at place i
         #   visible    row 0: 1 1 0 | 1 1    row 2: 1 1 1 | 1 1    (the padding of the shorter prompt is not seen)
-        #   positions  row 0: 2 3            row 2: 3 4            (a row goes on where its prompt ended)
+        #   positions  row 0: 2 3            row 2: 3 4            (a row continues where its prompt ended)
         kept.reorder_cache(prompts.owners)
         lengths = prompts.lengths[prompts.owners][:, None]
         places = torch.arange(prompts.input_ids.shape[1], device=lengths.device)

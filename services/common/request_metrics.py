@@ -61,7 +61,7 @@ class RequestMetricsMiddleware:
             except asyncio.CancelledError:  # the server ends
                 if has_begun:
                     raise
-                detail = "the service stops, and did not wait longer for this request"
+                detail = "the service is stopping and did not wait any longer for this request"
                 await JSONResponse({"detail": detail}, 503)(scope, receive, send_with_id)
             finally:
                 self._record(scope, status, time.perf_counter() - started, request_id)

@@ -24,28 +24,28 @@ def server_folder(service: str) -> Iterator[Path]:
     parent, prefix = Path(tempfile.gettempdir()), f"agentrl-{service}-"
     for old in parent.glob(f"{prefix}*"):
         _remove_if_left(old)
-    home = parent / f"{prefix}{secrets.token_hex(8)}"
+    folder = parent / f"{prefix}{secrets.token_hex(8)}"
     try:
-        lock = _make_locked(home)
+        lock = _make_locked(folder)
         try:
-            yield home
+            yield folder
         finally:
             os.close(lock)
     finally:
         try:
-            remove_folder(home)
+            remove_folder(folder)
         except BaseException:  # a signal: it comes once
-            remove_folder(home)
+            remove_folder(folder)
             raise
 
 
-def _make_locked(home: Path) -> int:
+def _make_locked(folder: Path) -> int:
     """Make a folder and lock it; returns the lock's descriptor."""
     while True:
-        home.mkdir(0o700)
-        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        folder.mkdir(0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if home.exists():
+        if folder.exists():
             return lock
         os.close(lock)  # before the lock, another server that starts now took the folder for left behind
 

@@ -15,7 +15,7 @@ from agentrl import __version__
 from agentrl.errors import UserInputError
 from agentrl.services.common.standard_routes import add_standard_routes, problem_responses, read_body
 from agentrl.services.retrieval.options import RetrievalOptions
-from agentrl.services.retrieval.protocol import Retrieved, render, request_model, request_schema
+from agentrl.services.retrieval.protocol import Retrieved, render_results, request_model, request_schema
 from agentrl.services.retrieval.query_batching import QueryBatcher, SearchMetrics
 from agentrl.services.retrieval.reloadable_index import ReloadableIndex
 
@@ -79,7 +79,7 @@ def _add_retrieve(app: FastAPI, batcher: QueryBatcher, options: RetrievalOptions
     async def retrieve(request: Request) -> Response:
         asked = await read_body(request, model)
         found = await batcher.find(asked.texts(), asked.topk or options.default_topk)
-        return Response(render(found, bool(asked.return_scores)), media_type="application/json")
+        return Response(render_results(found, bool(asked.return_scores)), media_type="application/json")
 
 
 def _add_reload(app: FastAPI, served_index: ReloadableIndex, token: str | None) -> None:
@@ -94,5 +94,5 @@ def _add_reload(app: FastAPI, served_index: ReloadableIndex, token: str | None) 
         try:
             loaded = await served_index.reload()
         except UserInputError as error:
-            raise HTTPException(409, f"the old index goes on: {error}") from error
+            raise HTTPException(409, f"the old index stays in use: {error}") from error
         return loaded.about()

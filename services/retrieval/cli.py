@@ -140,7 +140,7 @@ def _index_parser() -> argparse.ArgumentParser:
     defaults = BuildOptions()
     parser = argparse.ArgumentParser(
         prog="agentrl data index",
-        description="Build a search index; run the same command again to go on with an interrupted build.",
+        description="Build a search index; run the same command again to continue an interrupted build.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
@@ -149,7 +149,7 @@ def _index_parser() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, help="index folder")
     add("--kind", choices=KINDS, default=defaults.kind, help="terms, vectors, or both fused by rank")
     add("--k1", type=float, default=defaults.k1, help="bm25: how slowly repeated terms saturate")
-    add("--b", type=float, default=defaults.b, help="bm25: how much long documents are held back")
+    add("--b", type=float, default=defaults.b, help="bm25: how much long documents are penalised")
     add("--stemmer", default=defaults.stemmer, help="bm25: language of PyStemmer, or none")
     add("--encoder", help="dense: folder or hub name of a Hugging Face encoder")
     add("--preset", default=defaults.preset, help=f"dense: prefixes and pooling: auto, {', '.join(PRESETS)}")

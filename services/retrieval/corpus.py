@@ -24,7 +24,7 @@ Row = bytes | dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Block:
+class CorpusBlock:
     """Some rows of one file, in order."""
 
     number: int
@@ -76,7 +76,7 @@ class Corpus:
         """The digest of everything that `blocks` has given."""
         return self._digest.hexdigest()
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[CorpusBlock]:
         """All rows.
 
         Raises:
@@ -87,7 +87,7 @@ class Corpus:
             read = self._parquet if file.name.endswith(".parquet") else self._lines
             try:
                 for first_row, rows, position in read(file):
-                    yield Block(next(number), str(file), first_row, rows, done + position)
+                    yield CorpusBlock(next(number), str(file), first_row, rows, done + position)
             except (OSError, EOFError, ValueError, zlib.error) as error:
                 raise DataError(str(file), None, None, f"{type(error).__name__}: {error}", "a readable file") from error
             done += file.stat().st_size

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from agentrl.services.retrieval.corpus import Block, parse_row
+from agentrl.services.retrieval.corpus import CorpusBlock, parse_row
 from agentrl.services.retrieval.text_analysis import TermNumbers
 
 Ints = npt.NDArray[np.int32]
@@ -84,7 +84,7 @@ class Shard:
         os.replace(partial, self._base.with_suffix(".npz"))
 
 
-def make_shard(block: Block, folder: Path, stemmer: str | None) -> None:
+def make_shard(block: CorpusBlock, folder: Path, stemmer: str | None) -> None:
     """Write the files of a block.
 
     Args:

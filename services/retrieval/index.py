@@ -14,7 +14,7 @@ from agentrl.services.retrieval.index_manifest import read_manifest
 from agentrl.services.retrieval.text_analysis import TOKENIZER_VERSION
 
 
-class Search(Protocol):
+class DocumentSearch(Protocol):
     """Finds documents for queries; may be called from several threads."""
 
     def search(self, queries: Sequence[str], k: int) -> list[Hits]:
@@ -50,7 +50,7 @@ class Index:
             "settings": settings,
             "versions": manifest["versions"],
         }
-        self._search: Search = _open(folder, self.kind, settings, device)
+        self._search: DocumentSearch = _open(folder, self.kind, settings, device)
         self.parallel = self.kind == "bm25"
         """Whether two threads at once are faster than one; an encoder uses all cores by itself."""
 
@@ -60,7 +60,7 @@ class Index:
         return [[(self.documents[number], score) for number, score in hits] for hits in found]
 
 
-def _open(folder: Path, kind: str, settings: dict[str, Any], device: str) -> Search:
+def _open(folder: Path, kind: str, settings: dict[str, Any], device: str) -> DocumentSearch:
     if kind == "bm25":
         return Bm25Search(folder / bm25.FOLDER, settings)
     vectors = dense.DenseSearch(folder / dense.FOLDER, settings, device)

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from agentrl.errors import DataError, UserInputError
 from agentrl.services.retrieval import bm25, dense
 from agentrl.services.retrieval.build_options import BuildOptions
-from agentrl.services.retrieval.corpus import Block, Corpus
+from agentrl.services.retrieval.corpus import Corpus, CorpusBlock
 from agentrl.services.retrieval.corpus_shards import Shard, hash_id, make_shard
 from agentrl.services.retrieval.document_store import DOCUMENTS, ENDS
 from agentrl.services.retrieval.folder_replacement import replace_folder
@@ -148,13 +148,13 @@ class _Workers:
     def __init__(self, count: int) -> None:
         self._count = count
         self._pool: ProcessPoolExecutor | None = None
-        self._first: tuple[Block, Path, str | None] | None = None
+        self._first: tuple[CorpusBlock, Path, str | None] | None = None
         self._running: deque[Future[None]] = deque()
 
     def __enter__(self) -> _Workers:
         return self
 
-    def run(self, block: Block, folder: Path, stemmer: str | None) -> None:
+    def run(self, block: CorpusBlock, folder: Path, stemmer: str | None) -> None:
         """Take a block; waits while enough others do."""
         if self._count == 1:
             make_shard(block, folder, stemmer)

@@ -30,7 +30,7 @@ class RetrievalOptions:
     timeout_s: float = 30.0
     """Time of one request; longer is answered 504."""
     max_batch: int = 64
-    """Queries that are searched in one go."""
+    """Queries that are searched together."""
     threads: int = field(default_factory=_default_threads)
     """Searches at once, for an index that gains by it."""
     cache_bytes: int = 64 * MIB

@@ -103,7 +103,7 @@ def request_schema(options: RetrievalOptions) -> dict[str, Any]:
     }
 
 
-def render(results: Iterable[FoundDocuments], with_scores: bool) -> bytes:
+def render_results(results: Iterable[FoundDocuments], with_scores: bool) -> bytes:
     """Write an answer; the documents are JSON already."""
     lists = (b",".join(_items(found, with_scores)) for found in results)
     return b'{"result":[' + b",".join(b"[%b]" % items for items in lists) + b"]}"

@@ -37,7 +37,7 @@ class SearchMetrics:
         self.cached = Counter(f"{prefix}_cache_hits", "Queries answered from the cache", registry=registry)
         self.waiting = Gauge(f"{prefix}_queries_waiting", "Queries that wait for a thread", registry=registry)
         self.batch = Histogram(
-            f"{prefix}_batch_queries", "Queries searched in one go", buckets=_BATCH_BUCKETS, registry=registry
+            f"{prefix}_batch_queries", "Queries searched together", buckets=_BATCH_BUCKETS, registry=registry
         )
         self.seconds = Histogram(f"{prefix}_search_seconds", "Time of one search", registry=registry)
 

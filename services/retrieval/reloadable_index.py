@@ -51,7 +51,7 @@ class ReloadableIndex:
         self._loop = loop
 
     async def reload(self) -> IndexGeneration:
-        """Open the index again and exchange it; the old one serves meanwhile, and goes on if the new one is broken.
+        """Open the index again and exchange it; the old one serves meanwhile, and afterwards if the new one is broken.
 
         Raises:
             UserInputError: the new one cannot be used.

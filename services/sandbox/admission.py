@@ -78,7 +78,7 @@ class Admission:
         except BaseException as error:
             self._leave(client, turn)
             if isinstance(error, TimeoutError):
-                raise self._busy(f"no place came free within {self._queue_s:g} s") from None
+                raise self._busy(f"no place became free within {self._queue_s:g} s") from None
             raise
 
     def _join(self, client: str, turn: asyncio.Future[None]) -> None:
@@ -91,7 +91,7 @@ class Admission:
                 raise self._busy(f"{self.waiting} requests are already waiting")
             displaced = self._waiting[longest].pop()
             if not displaced.done():  # its wait may have ended just now
-                displaced.set_exception(self._busy("the queue is full and most of it is this client's"))
+                displaced.set_exception(self._busy("the queue is full, and this client has the most requests in it"))
         self._waiting.setdefault(client, deque()).append(turn)
 
     def _leave(self, client: str, turn: asyncio.Future[None]) -> None:

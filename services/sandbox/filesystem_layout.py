@@ -56,11 +56,11 @@ class FilesystemLayout:
     tmp_mb: int
 
 
-def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path = GUEST) -> FilesystemLayout:
+def make_layout(folder: Path, python: str, uids: range, tmp_mb: int, guest: Path = GUEST) -> FilesystemLayout:
     """Look around on this machine.
 
     Args:
-        home: the server's own folder.
+        folder: the server's own folder.
         python: interpreter of Python code.
         uids: user numbers that runs may have.
         tmp_mb: size of /tmp.
@@ -70,7 +70,7 @@ def make_layout(home: Path, python: str, uids: range, tmp_mb: int, guest: Path =
         UserInputError: the interpreter does not run.
     """
     executable, prefix, base, search = _ask(python)
-    etc = _make_etc(home / "etc", uids)
+    etc = _make_etc(folder / "etc", uids)
     links = {path: os.readlink(path) for path in _SYSTEM if os.path.islink(path)}
     system = [path for path in _SYSTEM if os.path.isdir(path) and path not in links]
     own = [*_parts_of(prefix), *_parts_of(base)]

@@ -83,17 +83,17 @@ class Isolation:
         ]
         return [*supervisor, *launcher]
 
-    def zygote_command(self, home: Path, socket: int) -> list[str]:
-        """Arguments that start a zygote, which makes the sandboxes of all folders below `home`."""
+    def zygote_command(self, runs_folder: Path, socket: int) -> list[str]:
+        """Arguments that start a zygote, which makes the sandboxes of all folders below `runs_folder`."""
         zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
         if self.level == "namespaces":
             user = [] if self.own_users else ["--user", "--map-root-user"]
-            script = mount_script(self.layout, home, home, [socket], apart=False)
+            script = mount_script(self.layout, runs_folder, runs_folder, [socket], apart=False)
             return ["unshare", *user, "--mount", "--uts", "/bin/sh", "-c", script, "sandbox", *zygote]
         user = [] if self.own_users else ["--unshare-user", "--uid", "0", "--gid", "0"]
         return [
             *(self.layout.bubblewrap, *user, "--unshare-uts", "--hostname", "sandbox", "--die-with-parent"),
-            *("--cap-add", "ALL", *bubblewrap_mounts(self.layout, home, own_proc=False), "--", *zygote),
+            *("--cap-add", "ALL", *bubblewrap_mounts(self.layout, runs_folder, own_proc=False), "--", *zygote),
         ]
 
     def zygote_setup(self) -> dict[str, Any]:

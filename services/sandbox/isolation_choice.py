@@ -31,12 +31,12 @@ UIDS_PER_SERVER = 1000
 
 
 def choose_isolation(
-    home: Path, layout: FilesystemLayout, wanted: str | None, required: str | None, fresh: bool = False
+    server_folder: Path, layout: FilesystemLayout, wanted: str | None, required: str | None, fresh: bool = False
 ) -> Isolation:
     """The requested level, or the strongest that works here.
 
     Args:
-        home: the server's own folder.
+        server_folder: the server's own folder.
         layout: the part of this machine that the code sees.
         wanted: a level, or None.
         required: the weakest acceptable level, or None.
@@ -54,7 +54,7 @@ def choose_isolation(
             continue
         if required is not None and LEVELS.index(level) > LEVELS.index(required):
             break
-        found, problem = _build(level, home, layout, fresh)
+        found, problem = _build(level, server_folder, layout, fresh)
         if found is not None:
             return found
         tried.append(f"{level}: {problem}")
@@ -68,7 +68,7 @@ def first_uid() -> int:
     return _FIRST_UID + os.getpid() % 10_000 * UIDS_PER_SERVER
 
 
-def _build(level: str, home: Path, layout: FilesystemLayout, fresh: bool) -> tuple[Isolation | None, str]:
+def _build(level: str, server_folder: Path, layout: FilesystemLayout, fresh: bool) -> tuple[Isolation | None, str]:
     missing = [
         name for name in _needs(level) if shutil.which(name) is None and shutil.which(name, path=ADMIN_PATH) is None
     ]
@@ -78,20 +78,20 @@ def _build(level: str, home: Path, layout: FilesystemLayout, fresh: bool) -> tup
     closed = closed_folder(layout, whole_path=level == "rlimits") if own_users else None
     if closed is not None:
         return None, (
-            f"every run is a user of its own, and {closed} on the way to {layout.python} is closed to other users: "
-            "open it, or name with --python an interpreter that all users can read"
+            f"every run has a user of its own, and {closed} on the way to {layout.python} is closed to other users: "
+            "open it, or give --python an interpreter that all users can read"
         )
     program = seccomp_program(network_is_apart=level != "rlimits")
     file = None
     if program is not None:
-        file = home / f"seccomp-{level}.bpf"
+        file = server_folder / f"seccomp-{level}.bpf"
         file.write_bytes(program)
         file.chmod(0o444)
     isolation = Isolation(level, layout, own_users, file, _details(level, own_users, program is not None))
     forking = replace(isolation, forks=True)
-    if isolation.has_own_root and not fresh and _probe(forking, home) is None:
+    if isolation.has_own_root and not fresh and _probe(forking, server_folder) is None:
         return forking, ""
-    problem = _probe(isolation, home)
+    problem = _probe(isolation, server_folder)
     return (isolation, "") if problem is None else (None, problem)
 
 
@@ -108,15 +108,18 @@ def _details(level: str, own_users: bool, seccomp: bool) -> tuple[str, ...]:
     return (*spaces, user, *system, *filters, "rlimits", "empty environment")
 
 
-def _probe(isolation: Isolation, home: Path) -> str | None:
+def _probe(isolation: Isolation, server_folder: Path) -> str | None:
     """Run a little Python in a sandbox; returns None if it works, else the problem."""
-    folder, uid = home / f"probe-{isolation.level}-{isolation.forks}", first_uid() if isolation.own_users else None
+    folder, uid = (
+        server_folder / f"probe-{isolation.level}-{isolation.forks}",
+        first_uid() if isolation.own_users else None,
+    )
     make_run_folder(folder, uid, isolation.forks)
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
     try:
         if not isolation.forks:
             return _try(isolation, folder, uid, start_launcher(isolation, folder, uid))
-        with Zygote(isolation, home) as zygote:
+        with Zygote(isolation, server_folder) as zygote:
             return _try(isolation, folder, uid, zygote.start(folder))
     except OSError as error:
         return str(error)

@@ -21,7 +21,9 @@ async def run_cells(interpreter: StatefulInterpreter, request: RunJupyter, optio
     for number, code in enumerate(request.cells, start=1):
         left = request.total_timeout - (time.monotonic() - began)
         if left <= 0:
-            message = f"cell {number} and those after it did not run: {request.total_timeout:g} s are over"
+            message = (
+                f"cell {number} and those after it did not run: total_timeout ({request.total_timeout:g} s) is over"
+            )
             break
         limit = min(left, request.cell_timeout or left)
         outcome = await interpreter.run(code, limit, notebook=True)

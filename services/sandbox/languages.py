@@ -75,7 +75,9 @@ def find_language(name: str, installed: Mapping[str, Language]) -> Language:
     if name in installed:
         return installed[name]
     if any(language.name == name for language in _KNOWN):
-        raise HTTPException(422, f"language: {name!r} is not installed on this server; GET /languages lists what is")
+        raise HTTPException(
+            422, f"language: {name!r} is not installed on this server; GET /languages lists those that are"
+        )
     raise HTTPException(422, f"language: got {name[:80]!r}, wanted a known one.{suggest(name[:80], installed)}")
 
 

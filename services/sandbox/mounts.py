@@ -89,7 +89,7 @@ def mount_script(
         "cd /",
         "umount -l old",
         "rmdir old",
-        "mount -o remount,bind,ro /",  # else the owner is named again, whom a user namespace does not know
+        "mount -o remount,bind,ro /",  # without `bind`, mount names the owner, unknown in a user namespace
         "unset OLDPWD",
         f"exec {spare}>&2 2>/dev/null",  # the shell itself would say how the program ended
         f'(exec "$@" 2>&{spare} {spare}>&-)',

@@ -53,7 +53,7 @@ def put_files(folder: Path, files: Mapping[str, FileContent], uid: int | None) -
     Args:
         folder: the run's folder.
         files: contents by clean path.
-        uid: whom they belong to; None: this process's user.
+        uid: their owner; None: this process's user.
 
     Raises:
         ValueError: one path is a file and a folder at once.

@@ -98,7 +98,7 @@ class Sandbox:
         """Wait until the launcher is up.
 
         Raises:
-            SandboxFault: it does not come up.
+            SandboxFault: it does not start.
         """
         await self._expect(b"R")
         if self.isolation.has_own_root and not self._launcher.is_first:

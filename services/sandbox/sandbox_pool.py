@@ -28,20 +28,20 @@ class SandboxPool:
 
     Args:
         isolation: how they are isolated.
-        home: folder for their folders.
+        runs_folder: folder for their folders.
         uids: users for their code.
         warm: how many are kept ready.
         output_mb: what is kept of each output stream.
     """
 
-    def __init__(self, isolation: Isolation, home: Path, uids: range, warm: int, output_mb: int) -> None:
+    def __init__(self, isolation: Isolation, runs_folder: Path, uids: range, warm: int, output_mb: int) -> None:
         self.isolation = isolation
         self.open: set[Sandbox] = set()
         """All that exist, ready or in use."""
-        self._home, self._warm, self._output_bytes = home, warm, output_mb * MIB
+        self._runs_folder, self._warm, self._output_bytes = runs_folder, warm, output_mb * MIB
         self._free_uids = deque(uids)
         self._numbers = itertools.count()
-        self._zygotes = ZygotePool(isolation, home) if isolation.forks else None
+        self._zygotes = ZygotePool(isolation, runs_folder) if isolation.forks else None
         self._ready: deque[Sandbox] = deque()
         self._starting = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,11 +101,11 @@ class SandboxPool:
 
     async def _start(self) -> Sandbox:
         if self._closed:
-            raise SandboxFault("the service stops")
+            raise SandboxFault("the service is stopping")
         if not self._free_uids:
-            raise SandboxFault("every user number is in use")
+            raise SandboxFault("every user id is in use")
         uid = self._free_uids.popleft()
-        folder = self._home / f"run-{next(self._numbers)}"
+        folder = self._runs_folder / f"run-{next(self._numbers)}"
         starting = asyncio.create_task(self._make(folder, uid))  # a cancelled wait would lose the launcher's word
         try:
             return await asyncio.shield(starting)
@@ -123,7 +123,7 @@ class SandboxPool:
             sandbox = Sandbox(self.isolation, folder, uid, launcher, self._output_bytes)
         except OSError as error:
             self._free_uids.append(uid)
-            with contextlib.suppress(OSError):  # no descriptors are to be had
+            with contextlib.suppress(OSError):  # no file descriptors are left
                 remove_folder(folder)
             raise SandboxFault(f"cannot start a sandbox: {error}") from error
         self.open.add(sandbox)

@@ -84,7 +84,9 @@ class SandboxService:
             Busy: no place.
         """
         if find_language(request.language, self.languages).name != "python":
-            raise HTTPException(422, f"language: got {request.language!r}, wanted python: sessions run no other")
+            raise HTTPException(
+                422, f"language: got {request.language!r}, wanted python, the only language of sessions"
+            )
         limits = self.runner.limits(self.options.max_timeout_s, request.memory_limit_mb)
         limits = replace(limits, seconds=self.options.session_max_s)
         try:
@@ -204,11 +206,11 @@ async def open_service(options: SandboxOptions, metrics: SandboxMetrics) -> Asyn
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(hidden_memory())
-        home = stack.enter_context(_server_folder())
-        isolation = _isolate(options, home)
+        folder = stack.enter_context(_server_folder())
+        isolation = _isolate(options, folder)
         # A container may have no init that takes in orphans: sandboxes take in their own (see `Sandbox.kill`).
         stack.enter_context(adopting_orphans())
-        pool = SandboxPool(isolation, home, _uids(), options.warm_count, options.output_mb)
+        pool = SandboxPool(isolation, folder, _uids(), options.warm_count, options.output_mb)
         stack.push_async_callback(pool.close)
         service = SandboxService(options, pool, installed_languages(isolation.layout), metrics)
         stack.push_async_callback(service.monitor.close)
@@ -223,21 +225,21 @@ def check_startup(options: SandboxOptions) -> None:
     Raises:
         UserInputError: no isolation that is strong enough, or the interpreter does not run.
     """
-    with _server_folder() as home:
-        _isolate(options, home)
+    with _server_folder() as folder:
+        _isolate(options, folder)
 
 
 @contextmanager
 def _server_folder() -> Iterator[Path]:
     """Where the folders of runs are."""
-    with server_folder("sandbox") as home:
-        home.chmod(0o711)  # code that is another user has to get through to its own folder
-        yield home
+    with server_folder("sandbox") as folder:
+        folder.chmod(0o711)  # code that is another user has to get through to its own folder
+        yield folder
 
 
-def _isolate(options: SandboxOptions, home: Path) -> Isolation:
-    layout = make_layout(home, options.python, _uids(), options.disk_mb)
-    return choose_isolation(home, layout, options.isolation, options.require_isolation, options.fresh_interpreters)
+def _isolate(options: SandboxOptions, folder: Path) -> Isolation:
+    layout = make_layout(folder, options.python, _uids(), options.disk_mb)
+    return choose_isolation(folder, layout, options.isolation, options.require_isolation, options.fresh_interpreters)
 
 
 def _uids() -> range:

@@ -30,7 +30,7 @@ _NEXT = "The next code starts in a new one, without the variables and files so f
 _NEW = "This interpreter is new: the last one has ended{reason}, and its variables and files are lost.\n"
 
 
-class Session:
+class SandboxSession:
     """One session; its interpreter starts anew when the code ended the last one."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Session:
 
         Raises:
             HTTPException: 422, the files do not fit together.
-            SandboxFault: it does not come up.
+            SandboxFault: it does not start.
         """
         opening = open_interpreter(self._pool, self._monitor, self._limits, self._files)
         self._interpreter = await self._stack.enter_async_context(opening)
@@ -101,7 +101,7 @@ class Sessions:
 
     def __init__(self, pool: SandboxPool, monitor: ResourceMonitor, options: SandboxOptions) -> None:
         self._pool, self._monitor, self._options = pool, monitor, options
-        self._open: dict[str, Session] = {}
+        self._open: dict[str, SandboxSession] = {}
         self._opening: Counter[str] = Counter()
         self._task: asyncio.Task[None] | None = None
 
@@ -114,11 +114,11 @@ class Sessions:
         Raises:
             Busy: the limit of open sessions is reached.
             HTTPException: 422, the files do not fit together.
-            SandboxFault: it does not come up.
+            SandboxFault: it does not start.
         """
         self._check_quota(client)
         self._opening[client] += 1
-        session = Session(client, limits, files, self._pool, self._monitor)
+        session = SandboxSession(client, limits, files, self._pool, self._monitor)
         try:
             await session.open()
         finally:
@@ -129,7 +129,7 @@ class Sessions:
             self._task = asyncio.create_task(self._end_old())
         return name
 
-    def get(self, name: str) -> Session:
+    def get(self, name: str) -> SandboxSession:
         """A session.
 
         Raises:
@@ -167,9 +167,9 @@ class Sessions:
         oldest = min(idle, default=time.monotonic())
         soonest = max(1, min(30, math.ceil(oldest + options.session_ttl_s - time.monotonic())))
         if total >= options.sessions:
-            raise Busy(f"{total} sessions are open, and there may be no more", soonest)
+            raise Busy(f"{total} sessions are open, the most that this service allows", soonest)
         if total >= options.sessions // 2 and own >= options.sessions // clients:
-            raise Busy(f"{own} sessions of this client are open, its share among {clients} clients", soonest)
+            raise Busy(f"{own} sessions of this client are open: its whole share among {clients} clients", soonest)
 
     async def _end_old(self) -> None:
         while True:

@@ -119,7 +119,7 @@ async def open_interpreter(
 
     Raises:
         HTTPException: 422, the files do not fit together.
-        SandboxFault: it does not come up.
+        SandboxFault: it does not start.
     """
     async with pool.sandbox() as sandbox:
         try:

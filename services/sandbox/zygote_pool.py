@@ -35,15 +35,15 @@ class Zygote:
 
     Args:
         isolation: how sandboxes are isolated.
-        home: the folder that holds the runs' folders.
+        runs_folder: the folder that holds the runs' folders.
 
     Raises:
         OSError: it does not start.
     """
 
-    def __init__(self, isolation: Isolation, home: Path) -> None:
+    def __init__(self, isolation: Isolation, runs_folder: Path) -> None:
         self.forks = 0
-        self._root = home / "root"
+        self._root = runs_folder / "root"
         self._root.mkdir(mode=0o700, exist_ok=True)
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -51,7 +51,7 @@ class Zygote:
             # (see `sandbox_fork._become_orphan`). Its sandboxes are then children of this process, which waits for
             # them.
             with theirs, adopting_orphans():
-                self._pid = self._launch(isolation, home, theirs)
+                self._pid = self._launch(isolation, runs_folder, theirs)
         except BaseException:
             self.socket.close()
             raise
@@ -106,10 +106,10 @@ class Zygote:
             raise OSError(answer[1:].decode(errors="replace") or "the zygote has ended")
         return int(answer)
 
-    def _launch(self, isolation: Isolation, home: Path, theirs: socket.socket) -> int:
+    def _launch(self, isolation: Isolation, runs_folder: Path, theirs: socket.socket) -> int:
         process = subprocess.Popen(
-            isolation.zygote_command(home, theirs.fileno()),
-            env=isolation.environment(home),
+            isolation.zygote_command(runs_folder, theirs.fileno()),
+            env=isolation.environment(runs_folder),
             cwd="/",
             pass_fds=[theirs.fileno()],
             start_new_session=True,
@@ -145,12 +145,12 @@ class ZygotePool:
 
     Args:
         isolation: how sandboxes are isolated.
-        home: the folder that holds the runs' folders.
+        runs_folder: the folder that holds the runs' folders.
         forks: a zygote is replaced after this many forks.
     """
 
-    def __init__(self, isolation: Isolation, home: Path, forks: int = _FORKS) -> None:
-        make = functools.partial(Zygote, isolation, home)
+    def __init__(self, isolation: Isolation, runs_folder: Path, forks: int = _FORKS) -> None:
+        make = functools.partial(Zygote, isolation, runs_folder)
         self._slots = [_ZygoteSlot(make, forks, self._reap_lost) for _ in range(_COUNT)]
         self._turns = itertools.cycle(self._slots)
         self._children: set[int] = set()
@@ -215,7 +215,7 @@ class _ZygoteSlot:
         return await self._zygote.start_soon(folder)
 
     async def _exchange(self) -> None:
-        # Used up: start the next zygote in the background, and go on with the old one until it is ready.
+        # Used up: start the next zygote in the background, and use the old one until it is ready.
         if self._next is None:
             self._next = asyncio.create_task(asyncio.to_thread(self._make))
         if not self._next.done():

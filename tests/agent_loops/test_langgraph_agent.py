@@ -243,7 +243,7 @@ async def test_two_questions_at_a_time_are_refused(player: Player, monkeypatch: 
 
         return chain(both)
 
-    with pytest.raises(PluginError, match="twice at a time"):
+    with pytest.raises(PluginError, match="twice at the same time"):
         await play(player, "one", "two", graph=build)
 
 

@@ -191,7 +191,7 @@ async def test_calls_of_a_trajectory_are_limited(player: Player) -> None:
     output = await player.play([CALL * 2, CALL * 2, CALL], tools=[lookup], limits=limits(max_tool_calls=3))
     assert output.stop_reason is StopReason.MAX_TOOL_CALLS
     assert output.extra_fields["num_tool_calls"] == 3
-    assert "used up" in output.extra_fields["messages"][-2]["content"]
+    assert "all of them are used" in output.extra_fields["messages"][-2]["content"]
 
 
 async def test_without_tools_a_call_is_text(player: Player) -> None:
@@ -238,7 +238,7 @@ async def test_more_tokens_than_asked_for_are_refused(player: Player) -> None:
 
 
 async def test_a_prompt_over_the_limit_is_refused(player: Player) -> None:
-    with pytest.raises(DataError, match=r"column 'prompt': got \d+ tokens once rendered, wanted at most 10"):
+    with pytest.raises(DataError, match=r"column 'prompt': got a rendered prompt of \d+ tokens, wanted at most 10"):
         await player.play(["x"], limits=limits(prompt_length=10))
 
 

@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from product_source import syntax
+
 from agentrl.config.base import Section
 from agentrl.config.schema import section_of
 
@@ -32,7 +34,7 @@ class Reads(ast.NodeVisitor):
         self._returns: dict[str, Types] = {}
         self._scopes: list[dict[str, Types]] = [{}]
         self._members: list[dict[str, Types]] = [{}]
-        modules = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+        modules = [syntax(file) for file in files]
         for function in _functions(modules):
             kinds = self._annotated(function.returns)
             if kinds:

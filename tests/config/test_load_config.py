@@ -112,7 +112,7 @@ def test_verls_base_recipe_is_agentrls_defaults(tmp_path: Path) -> None:
 def test_an_include_in_a_circle(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "defaults: [b]\n")
     write(tmp_path, "b.yaml", "defaults: [a]\n")
-    with pytest.raises(ConfigError, match=r"refers to itself: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"):
+    with pytest.raises(ConfigError, match=r"`defaults` includes itself: .*a\.yaml -> .*b\.yaml -> .*a\.yaml"):
         load_config(tmp_path / "a.yaml")
 
 

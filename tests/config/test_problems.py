@@ -110,7 +110,7 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         ),
         (["algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=false"], "critic.ppo_micro_batch_size_per_gpu: not"),
         (["algorithm.adv_estimator=gae", "critic.ppo_mini_batch_size=17"], "critic.ppo_mini_batch_size: got 17"),
-        (["actor_rollout_ref.rollout.n=1"], "actor_rollout_ref.rollout.n: got 1, wanted 2 or more"),
+        (["actor_rollout_ref.rollout.n=1"], "actor_rollout_ref.rollout.n: got 1, wanted at least 2"),
         (
             [
                 "actor_rollout_ref.rollout.n=1",
@@ -130,7 +130,7 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
             "so algorithm.rollout_correction.is_level has nothing to correct",
         ),
         (["algorithm.rollout_correction.rs=[2,0.5]"], "rollout_correction.rs: got [2.0, 0.5], wanted 0 <= lower"),
-        (["actor_rollout_ref.rollout.val_kwargs.n=4"], "val_kwargs.n: got 4, but greedy rollouts are all the same"),
+        (["actor_rollout_ref.rollout.val_kwargs.n=4"], "val_kwargs.n: got 4, but greedy rollouts are all equal"),
         (["trainer.backend=local", "trainer.n_gpus_per_node=2"], "trainer.backend: got 'local' with 2 ranks"),
         (["trainer.backend=local", "ray_init.address=auto"], "ray_init.address: given, but trainer.backend is local"),
         (["ray_init.num_cpus=2", "ray_init.address=auto"], "ray_init.num_cpus: is only for a private cluster"),

@@ -235,12 +235,12 @@ def test_a_loss_is_a_name_or_verl_s_mapping_with_its_options(tmp_path: Path, sec
     [
         (
             [f"{LOSS}.clip_cov_ratio=0.1"],
-            f"{LOSS}_options.clip_cov_ratio: got 0.1, but policy_loss is 'vanilla', and it takes none; "
+            f"{LOSS}_options.clip_cov_ratio: got 0.1, but policy_loss is 'vanilla', which takes no options; "
             "clip_cov_ratio is an option of clip_cov",
         ),
         (
             [f"{LOSS}=sapo", f"{LOSS}_options.ppo_kl_coef=0.5"],
-            f"{LOSS}_options.ppo_kl_coef: got 0.5, but policy_loss is 'sapo', and it takes tau_pos, tau_neg; "
+            f"{LOSS}_options.ppo_kl_coef: got 0.5, but policy_loss is 'sapo', which takes only tau_pos, tau_neg; "
             "ppo_kl_coef is an option of kl_cov",
         ),
         ([f"{LOSS}=sapo", f"{LOSS}.tau_poss=2"], f"Did you mean '{LOSS}_options.tau_pos'?"),

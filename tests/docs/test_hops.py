@@ -15,11 +15,11 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from product_source import syntax
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_HOPS_TO_FIT = 6
@@ -35,11 +35,6 @@ def table(text: str) -> dict[str, list[str]]:
 
 ROWS = table((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
 HOPS = [(what, *pair) for what, places in ROWS.items() for pair in pairwise(places)]
-
-
-@lru_cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -59,9 +54,9 @@ class Place:
         if not names:
             return cls(file, "", "", None)
         owner, _, name = names.rpartition(".")
-        inside: ast.Module | ast.ClassDef | None = tree_of(file)
+        inside: ast.Module | ast.ClassDef | None = syntax(file)
         if owner:
-            inside = next((n for n in tree_of(file).body if isinstance(n, ast.ClassDef) and n.name == owner), None)
+            inside = next((n for n in syntax(file).body if isinstance(n, ast.ClassDef) and n.name == owner), None)
         kinds = Function | ast.ClassDef
         found = next((n for n in inside.body if isinstance(n, kinds) and n.name == name), None) if inside else None
         assert found is not None, f"CONTRIBUTING.md names {text}: {file.name} does not define it"
@@ -94,7 +89,7 @@ def calls(caller: Place, called: Place) -> bool:
 
 def _through_table(nodes: list[ast.AST], called: Place) -> bool:
     used = {node.value.id for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)}
-    for node in tree_of(called.file).body:
+    for node in syntax(called.file).body:
         target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
         value = getattr(node, "value", None)
         if isinstance(target, ast.Name) and target.id in used and isinstance(value, ast.Dict):
@@ -104,7 +99,7 @@ def _through_table(nodes: list[ast.AST], called: Place) -> bool:
 
 def _contracts(method: str) -> list[str]:
     """Classes of `agentrl.interfaces` with such a method."""
-    classes = [node for node in tree_of(ROOT / "agentrl/interfaces.py").body if isinstance(node, ast.ClassDef)]
+    classes = [node for node in syntax(ROOT / "agentrl/interfaces.py").body if isinstance(node, ast.ClassDef)]
     return [kind.name for kind in classes if any(isinstance(n, Function) and n.name == method for n in kind.body)]
 
 
@@ -112,13 +107,13 @@ def _imported_names(file: Path, source: Path) -> set[str]:
     """Names that a module takes from another one."""
     module = ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     package = module.rpartition(".")[0]
-    nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in ast.walk(syntax(file)) if isinstance(node, ast.ImportFrom)]
     return {alias.name for node in nodes if node.module in (module, package) for alias in node.names}
 
 
 def _knows_class(file: Path, name: str) -> bool:
     """Whether a module names a class, or one of the modules that it imports does."""
-    nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in ast.walk(syntax(file)) if isinstance(node, ast.ImportFrom)]
     near = [ROOT / f"{(node.module or '').replace('.', '/')}.py" for node in nodes]
     return any(_names(path, name) for path in (file, *near) if path.is_file())
 
@@ -128,7 +123,7 @@ def _names(file: Path, name: str) -> bool:
         (isinstance(node, ast.Name) and node.id == name)
         or (isinstance(node, ast.alias) and node.name == name)
         or (isinstance(node, ast.ClassDef) and node.name == name)
-        for node in ast.walk(tree_of(file))
+        for node in ast.walk(syntax(file))
     )
 
 

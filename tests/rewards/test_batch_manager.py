@@ -90,6 +90,19 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_later_ones_are_scored(
     assert (await manager.score(item(1))).score == 1.0
 
 
+async def test_a_function_that_awaits_what_was_cancelled_fails_only_its_own_trajectory() -> None:
+    async def score(ground_truths: list[int], **_: Any) -> list[float]:
+        if 1 in ground_truths:
+            raise asyncio.CancelledError
+        return [1.0] * len(ground_truths)
+
+    async with asyncio.timeout(5):  # the others would wait without end
+        first, second, third = await score_all(BatchRewardManager(score), 3)
+    assert first.score == third.score == 1.0
+    assert isinstance(second, RewardError)
+    assert str(second) == "the score function raised CancelledError: "
+
+
 async def test_a_trajectory_that_is_cancelled_is_not_scored() -> None:
     seen: list[int] = []
 

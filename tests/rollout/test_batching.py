@@ -109,12 +109,12 @@ def test_nothing_is_lost_and_nothing_is_invented(trajectories: list[tuple[list[i
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [
-        ({"response_logprobs": [-0.5]}, "R2"),
-        ({"response_mask": [1, 0]}, "R2"),
-        ({"weight_versions": [1]}, "R2"),
-        ({"response_mask": [1, 2, 1]}, "R1"),
-        ({"response_logprobs": [-0.5, -0.5, -0.5]}, "R1"),
-        ({"response_mask": [1, 1, 0], "response_logprobs": [-0.5, -0.5, 0.0]}, "R5"),
+        ({"response_logprobs": [-0.5]}, "wanted 3, the number of response_ids"),
+        ({"response_mask": [1, 0]}, "wanted 3, the number of response_ids"),
+        ({"weight_versions": [1]}, "wanted 3, the number of response_ids"),
+        ({"response_mask": [1, 2, 1]}, "values other than 0 and 1"),
+        ({"response_logprobs": [-0.5, -0.5, -0.5]}, "mask 0 has a log-prob other than 0.0"),
+        ({"response_mask": [1, 1, 0], "response_logprobs": [-0.5, -0.5, 0.0]}, "follow the last sampled token"),
         ({"response_logprobs": [float("nan"), 0.0, -0.5]}, "not finite"),
     ],
 )

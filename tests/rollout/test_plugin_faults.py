@@ -239,9 +239,9 @@ LOOP = {
 SCORE = {
     "exits": "SystemExit: 3",
     "runs out": "raised",
-    "interrupts": "the score function raised RuntimeError: KeyboardInterrupt",
+    "interrupts": "KeyboardInterrupt",
     "raises an error without text": "the score function raised Silent: <exception str() failed>",
-    "raises what is no exception": "the score function raised RuntimeError: Unnamed: <exception str() failed>",
+    "raises what is no exception": "Unnamed: <exception str() failed>",
     "gives an endless number": "the score function returned 1000000",
 }
 

@@ -69,5 +69,7 @@ def test_a_turn_without_a_limit_gets_what_is_left_of_the_response(
     limits = [request["sampling_params"]["max_new_tokens"] for request in engine.requests]
     assert tuple(limits) == wanted
     assert all(tokenizer.eos_token_id in r["sampling_params"]["stop_token_ids"] for r in engine.requests)
-    with pytest.raises(FailureBudgetError, match=r"agent loop 'mine': its response has 532 tokens, .* allows 512"):
+    with pytest.raises(
+        FailureBudgetError, match=r"agent loop 'mine': its response has 532 tokens, but data.max_response_length is 512"
+    ):
         manager.generate_sequences(batch_of([sample(0, extra_info={"times": 14})]))

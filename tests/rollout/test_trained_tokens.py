@@ -180,5 +180,5 @@ def test_trajectories_without_a_trained_token_are_left_out(
     assert out.meta_info["failures"] == []
     assert out.meta_info["metrics"]["rollout/untrainable"] == 2
     assert out.meta_info["metrics"]["rollout/env_error_rate"] == 0
-    with pytest.raises(FailureBudgetError, match=r"no trajectory has a token to train on: 1 of 1"):
+    with pytest.raises(FailureBudgetError, match=r"no trajectory has a token to train on: in 1 of 1"):
         manager.generate_sequences(batch_of([sample(0)]))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from product_source import syntax
 
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
@@ -145,7 +146,7 @@ def writers(column: str) -> Iterator[str]:
         where = path.relative_to(PACKAGE)
         if where.parts[0] == "testing":
             continue
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for function in ast.walk(syntax(path)):
             is_function = isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
             if is_function and any(_writes(node, column) for node in ast.walk(function)):
                 yield f"{where}:{function.name}"

@@ -155,7 +155,7 @@ def test_files_that_cannot_be_used(tmp_path, renderer):
     with pytest.raises(DataError, match="no such file"):
         SFTDataset(str(tmp_path / "none.parquet"), SFTDataConfig(), renderer)
     other = write(tmp_path / "other.parquet", [{"prompt": "x"}])
-    with pytest.raises(DataError, match=r"no such column \(there are prompt\)"):
+    with pytest.raises(DataError, match=r"no such column among prompt"):
         SFTDataset(other, SFTDataConfig(), renderer)
     text = tmp_path / "text.parquet"
     text.write_text("no parquet")

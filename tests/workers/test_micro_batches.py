@@ -197,5 +197,5 @@ def test_wrong_padding_side_is_refused() -> None:
 def test_columns_of_other_shapes_are_refused() -> None:
     batch = random_batch([(2, 3), (4, 3)], 9)
     tensors = {**batch.batch, "response_mask": batch.batch["response_mask"][:, :-1]}
-    with pytest.raises(DataProtoError, match="do not belong together"):
+    with pytest.raises(DataProtoError, match="do not fit together"):
         RowLayout(DataProto(tensors), "response_mask")

@@ -24,7 +24,7 @@ def load_tool_parser(name: str, template: str, model: str, *, offers_tools: bool
     Args:
         name: a format, `auto`, or the user's own parser: entry point, dotted path, `file.py:Name`.
         template: the chat template of the run's model.
-        model: whose template it is, for messages.
+        model: name of the template's model, for messages.
         offers_tools: False: no call is ever parsed, so the template is not compared with the format.
 
     Raises:

@@ -13,8 +13,8 @@ from starlette.responses import Response, StreamingResponse
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.inference.embedded.frontend import Frontend
-from agentrl.inference.embedded.http import Handler, answer, read_body
-from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render
+from agentrl.inference.embedded.http import Handler, answer, read_json_body
+from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render_answer
 from agentrl.types import JsonDict
 
 SAME_NAME = (
@@ -59,12 +59,12 @@ def chat_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
         return answer({"object": "list", "data": [card]})
 
     async def completions(request: HTTPRequest) -> Response:
-        body = await read_body(request)
+        body = await read_json_body(request)
         call = _parse(body, frontend)
         if call.stream:
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
         done = await frontend.finished(call.requests, request.is_disconnected)
-        answers = [render(p, frontend.engine, return_logprob=call.return_logprob) for p in done]
+        answers = [render_answer(p, frontend.engine, return_logprob=call.return_logprob) for p in done]
         return answer(_completion(answers, frontend))
 
     return {("GET", "/v1/models"): models, ("POST", "/v1/chat/completions"): completions}
@@ -158,7 +158,7 @@ async def _events(call: GenerateCall, frontend: Frontend) -> AsyncIterator[bytes
     places = {id(request): place for place, request in enumerate(call.requests)}
     async for progress in frontend.stream(call.requests):
         place = places[id(progress.request)]
-        item = render(progress, frontend.engine, return_logprob=False)
+        item = render_answer(progress, frontend.engine, return_logprob=False)
         text, finish = item["text"], item["meta_info"]["finish_reason"]
         if finish is None and text.endswith("\ufffd"):
             continue

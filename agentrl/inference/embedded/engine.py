@@ -21,7 +21,7 @@ from agentrl.inference.embedded.scheduler import Scheduler
 from agentrl.inference.embedded.slots import SlotTable
 from agentrl.inference.embedded.text import Tokenizer
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Listener = Callable[[list[Progress]], None]
 WEIGHTS_PER_THREAD = 5_000_000
@@ -199,7 +199,7 @@ class Engine:
         except BaseException as error:
             self.failed = f"{type(error).__name__}: {error}"
             # Nothing above a thread sees its error: log it, and report it in /health and in every open request.
-            log.critical("the engine's thread ended: %s", self.failed, exc_info=True)
+            logger.critical("the engine's thread ended: %s", self.failed, exc_info=True)
         finally:
             self._end_all()
             if self.failed is not None:

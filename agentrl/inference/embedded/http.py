@@ -26,7 +26,7 @@ def refuse(message: str, status: int) -> Response:
     return answer({"error": {"message": message, "code": status}}, status)
 
 
-async def read_body(request: Request) -> Any:
+async def read_json_body(request: Request) -> Any:
     """The body as JSON; an empty body is an empty object.
 
     Raises:
@@ -47,7 +47,7 @@ async def read_object(request: Request, known: tuple[str, ...]) -> JsonDict:
     Raises:
         UserInputError: anything else.
     """
-    body = await read_body(request)
+    body = await read_json_body(request)
     if not isinstance(body, dict):
         raise UserInputError(f"the body: got {type(body).__name__}, wanted a JSON object")
     unknown = [name for name in body if name not in known]

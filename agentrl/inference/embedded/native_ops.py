@@ -23,7 +23,7 @@ from torch import Tensor
 from agentrl.inference.embedded.model_spec import ModelSpec
 from agentrl.inference.embedded.ops import DirectRows, TorchOps
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("kernels.c")
 COMPILE = "-O3 -march=native -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -freciprocal-math"
 MAX_GROUP, MAX_DIM = 16, 256
@@ -104,7 +104,7 @@ def load_library() -> ctypes.CDLL | None:
     """Compile kernels.c, or reuse what an earlier process compiled; None if no compiler can."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        log.info("no C compiler: the engine runs without its C operations")
+        logger.info("no C compiler: the engine runs without its C operations")
         return None
     identity = SOURCE.read_bytes() + f"{COMPILE} {compiler} {_processor()} {torch.__version__}".encode()
     target = _cache_folder() / f"kernels-{hashlib.sha256(identity).hexdigest()[:16]}.so"
@@ -113,7 +113,7 @@ def load_library() -> ctypes.CDLL | None:
             _compile(compiler, target)
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
-        log.warning("the engine runs without its C operations, which is slower: %s", error)
+        logger.warning("the engine runs without its C operations, which is slower: %s", error)
         return None
 
 

@@ -177,7 +177,7 @@ def _new_tokens(prompt: list[int], params: SamplingParams, engine: Engine) -> in
     return params.max_new_tokens
 
 
-def render(progress: Progress, engine: Engine, *, return_logprob: bool) -> JsonDict:
+def render_answer(progress: Progress, engine: Engine, *, return_logprob: bool) -> JsonDict:
     """The answer for one request, finished or still growing."""
     request, finish, count = progress.request, progress.finish, progress.count
     ids, params = request.ids[:count], request.params

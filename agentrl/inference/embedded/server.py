@@ -17,9 +17,9 @@ from starlette.responses import Response, StreamingResponse
 
 from agentrl.inference.embedded import admin, chat_api
 from agentrl.inference.embedded.frontend import Frontend
-from agentrl.inference.embedded.http import Handler, answer, guarded, read_body, refuse
+from agentrl.inference.embedded.http import Handler, answer, guarded, read_json_body, refuse
 from agentrl.inference.embedded.options import EngineOptions
-from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render
+from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render_answer
 
 ENGINE_FAILED, PORT_TAKEN = 1, 3
 """Exit codes: an error ended the engine's thread; the address cannot be listened on."""
@@ -49,13 +49,13 @@ def _generate_route(frontend: Frontend) -> Handler:
     calls = count()
 
     async def generate(request: HTTPRequest) -> Response:
-        call = parse_generate(await read_body(request), frontend.engine, number=next(calls))
+        call = parse_generate(await read_json_body(request), frontend.engine, number=next(calls))
         if call.stream:
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
         done = await frontend.finished(call.requests, request.is_disconnected)
         if frontend.engine.failed:
             return refuse(frontend.engine.failed, 503)
-        answers = [render(p, frontend.engine, return_logprob=call.return_logprob) for p in done]
+        answers = [render_answer(p, frontend.engine, return_logprob=call.return_logprob) for p in done]
         return answer(answers if call.as_list else answers[0])
 
     return generate
@@ -65,7 +65,7 @@ async def _events(call: GenerateCall, frontend: Frontend) -> AsyncIterator[bytes
     """Server-sent events with the output so far; in a call of several requests, `index` says which one it is."""
     places = {id(request): place for place, request in enumerate(call.requests)}
     async for progress in frontend.stream(call.requests):
-        content = render(progress, frontend.engine, return_logprob=call.return_logprob)
+        content = render_answer(progress, frontend.engine, return_logprob=call.return_logprob)
         if call.as_list:
             content["index"] = places[id(progress.request)]
         yield b"data: " + orjson.dumps(content) + b"\n\n"

@@ -70,9 +70,9 @@ def main(given: int, bare: frozenset[str]) -> int:
 
 def _become_orphan(socket: _socket.socket) -> None:
     """Become a child of the server, which adopts orphans and so becomes the parent of the sandboxes too."""
-    # server -> bubblewrap -> zygote: a fork of the zygote goes on, the zygote itself exits, and the server adopts the
-    # orphan. `clone_apart` later makes each sandbox a sibling of the zygote, so the server can wait for it and gets its
-    # exit code.
+    # server -> bubblewrap -> zygote: a fork of the zygote continues, the zygote itself exits, and the server adopts
+    # the orphan. `clone_apart` later makes each sandbox a sibling of the zygote, so the server can wait for it and
+    # gets its exit code.
     parent = os.getpid()
     pid = os.fork()
     if pid:

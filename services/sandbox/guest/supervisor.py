@@ -1,8 +1,8 @@
 """Where the kernel gives no namespaces: runs a program and ends every process that came from it.
 
-Usage: `python -S supervisor.py UID PROGRAM ARG...`. UID is whom the program will become, or `-` when it stays the
+Usage: `python -S supervisor.py UID PROGRAM ARG...`. UID is the user that the program will become, or `-` to stay the
 server's own user. On SIGTERM, and when the program ends, all its descendants die, those that left its process group
-or its session included. What a user of its own has left in folders of all users goes too.
+or its session included. What a user of its own left in shared folders is removed too.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.inference.embedded.engine import Engine
 from agentrl.inference.embedded.options import EngineOptions
-from agentrl.inference.embedded.protocol import parse_generate, render
+from agentrl.inference.embedded.protocol import parse_generate, render_answer
 from agentrl.inference.embedded.request import GenerationRequest, Progress
 
 FAMILIES = {
@@ -77,7 +77,7 @@ class Harness:
         raise AssertionError("the engine does not come to an end")
 
     def result(self, request: GenerationRequest) -> dict[str, Any]:
-        return render(self.ended[id(request)], self.engine, return_logprob=True)
+        return render_answer(self.ended[id(request)], self.engine, return_logprob=True)
 
     def generate(self, prompt: list[int], **body: Any) -> dict[str, Any]:
         request = self.submit(prompt, **body)

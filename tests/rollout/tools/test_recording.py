@@ -186,7 +186,7 @@ def test_a_replay_asks_no_mcp_server(tmp_path: Path) -> None:
     assert Offers.asked == 1
     assert recorded_discovery("replay", tmp_path)(Offers, servers, {}) == found
     assert Offers.asked == 1
-    with pytest.raises(PluginError, match=r"mcp_tools\.json does not say what the MCP servers s, z offer"):
+    with pytest.raises(PluginError, match=r"mcp_tools\.json has no record of the MCP servers s, z"):
         recorded_discovery("replay", tmp_path)(Offers, {**servers, "z": {}}, {})
 
 

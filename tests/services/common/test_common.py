@@ -236,7 +236,9 @@ def test_a_request_that_outlasts_the_grace_is_told_so() -> None:
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)
         assert answer.result().status_code == 503
-        assert answer.result().json() == {"detail": "the service stops, and did not wait longer for this request"}
+        assert answer.result().json() == {
+            "detail": "the service is stopping and did not wait any longer for this request"
+        }
         assert "x-request-id" in answer.result().headers
         assert process.wait(30) == 0, process.stderr.read()
 

@@ -40,7 +40,7 @@ async def test_who_has_most_of_a_full_queue_makes_room() -> None:
     await settle()
     other = asyncio.create_task(hold(admission, "b", order, until))
     await settle()
-    with pytest.raises(Busy, match="most of it is this client's"):
+    with pytest.raises(Busy, match="this client has the most requests"):
         await asyncio.wait_for(greedy[3], 10)
     until.set()
     await asyncio.gather(*greedy[:3], other)
@@ -69,7 +69,7 @@ async def test_sessions_that_are_being_opened_count(monkeypatch: pytest.MonkeyPa
     async def open_slowly(_: object) -> None:
         await up.wait()
 
-    monkeypatch.setattr("agentrl.services.sandbox.sessions.Session.open", open_slowly)
+    monkeypatch.setattr("agentrl.services.sandbox.sessions.SandboxSession.open", open_slowly)
     asked = [asyncio.create_task(sessions.open(client, none, {})) for client in "b" + 19 * "a"]
     await settle()
     up.set()

@@ -1,0 +1,59 @@
+"""The one place that calls a score function: async or in a thread, with a deadline, and with errors that name it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+from agentrl.errors import InfrastructureError, RewardError, UserInputError, text_of
+from agentrl.plugins.threads import call_in_thread, contained
+from agentrl.rewards.dispatcher import ScoreFunction
+
+MAX_THREADS = 32
+
+
+class ScoreCall:
+    """Calls a score function; one that hangs holds up only its own call.
+
+    Args:
+        score_fn: sync (runs in a thread) or async.
+        timeout_s: deadline of one call.
+    """
+
+    def __init__(self, score_fn: ScoreFunction, timeout_s: float) -> None:
+        self._score_fn = score_fn
+        self._timeout_s = timeout_s
+        function = getattr(score_fn, "func", score_fn)  # a `functools.partial` hides what it calls
+        self._is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        self._threads = asyncio.Semaphore(MAX_THREADS)
+
+    async def __call__(self, **arguments: Any) -> Any:
+        """What the function returns for these arguments, not checked.
+
+        Raises:
+            RewardError: it took too long, or raised an error that is not agentrl's; that one is the `__cause__`.
+            UserInputError: it raised one.
+            InfrastructureError: it raised one: a service behind it failed.
+        """
+        task = asyncio.ensure_future(self._call(arguments))
+        try:
+            await asyncio.wait({task}, timeout=self._timeout_s)
+        finally:
+            task.cancel()
+        if not task.done():
+            raise RewardError(f"the score function took over {self._timeout_s:g} s (reward_model.timeout_s)")
+        # It may have awaited something that was cancelled: then `task.exception()` would raise.
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if isinstance(error, RewardError | UserInputError | InfrastructureError):
+            raise error
+        if error is not None:
+            raise RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}") from error
+        return task.result()
+
+    async def _call(self, arguments: dict[str, Any]) -> Any:
+        if self._is_async:
+            return await contained(self._score_fn(**arguments))
+        async with self._threads:
+            outcome = await call_in_thread(lambda: self._score_fn(**arguments))
+        return await contained(outcome) if inspect.isawaitable(outcome) else outcome
