@@ -84,6 +84,10 @@ def policy_loss_problems(actor: ActorConfig) -> Problems:
                 f"{key}_options.{option}: got {value:g}, but policy_loss is '{loss}', which {takes}; "
                 f"{option} is an option of {', '.join(defaults)}"
             )
+    if loss == "clip_cov":
+        lowest, highest = ({**own, **actor.policy_loss_options.given()}[f"clip_cov_{side}"] for side in ("lb", "ub"))
+        if lowest >= highest:
+            yield f"{key}_options.clip_cov_lb: got {lowest:g}, wanted less than clip_cov_ub, which is {highest:g}"
 
 
 def check_plugins(config: RunConfig) -> Problems:

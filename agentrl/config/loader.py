@@ -50,6 +50,8 @@ def load(
     checks: Sequence[Check[M]] = (),
 ) -> M:
     """As `load_config`, for any model and its checks."""
+    if isinstance(overrides, str | Mapping):
+        raise ConfigError(f"overrides: got {overrides!r:.200}, wanted a list such as ['trainer.seed=1']")
     recipe = read_recipe(source, list(overrides), model)
     for note in dict.fromkeys(recipe.notes):
         logger.warning("%s", note)

@@ -10,8 +10,7 @@ from typing import Any
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import BaseInteraction, BaseTool
-from agentrl.plugins.functions import FunctionTool, function_schema
-from agentrl.plugins.signatures import innermost
+from agentrl.plugins.functions import FunctionTool, function_schema, refuse_generator
 from agentrl.plugins.verl.adapters import VerlInteraction, VerlTool, has_parameter, verl_schema
 from agentrl.types import JsonDict
 
@@ -44,9 +43,7 @@ def as_tool(plugin: Any, config: JsonDict, schema: JsonDict) -> BaseTool:
     Raises:
         PluginError: `plugin` is neither a tool class nor a function, or it yields.
     """
-    execute = innermost(getattr(plugin, "execute", plugin) if isinstance(plugin, type) else plugin)
-    if inspect.isgeneratorfunction(execute) or inspect.isasyncgenfunction(execute):
-        raise PluginError(f"{execute.__qualname__} yields: a tool's whole result is wanted at once, so `return` it")
+    refuse_generator(getattr(plugin, "execute", plugin) if isinstance(plugin, type) else plugin)
     if isinstance(plugin, type):
         if issubclass(plugin, BaseTool):
             return plugin(config, schema)

@@ -55,6 +55,17 @@ async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
     return await result if inspect.isawaitable(result) else result
 
 
+def refuse_generator(function: Callable[..., Any]) -> None:
+    """A tool returns.
+
+    Raises:
+        PluginError: the function yields.
+    """
+    inner = innermost(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise PluginError(f"{inner.__qualname__} yields: a tool's whole result is wanted at once, so `return` it")
+
+
 def function_schema(function: Callable[..., Any]) -> JsonDict:
     """OpenAI function schema from annotations and a Google-style docstring.
 

@@ -255,3 +255,14 @@ def test_a_mapping_is_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_mapping_that_is_no_recipe(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(given)
+
+
+@pytest.mark.parametrize("overrides", ["trainer.seed=1", {"trainer.seed": 1}])
+def test_overrides_are_a_list(overrides: Any) -> None:
+    with pytest.raises(ConfigError, match=r"overrides: got .*, wanted a list such as"):
+        load_config("grpo", overrides)
+
+
+def test_bounds_of_a_covariance_that_leave_no_token() -> None:
+    with pytest.raises(ConfigError, match=r"policy_loss_options.clip_cov_lb: got 9, wanted less than clip_cov_ub"):
+        load_config({"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": "clip_cov", "clip_cov_lb": 9}}}})

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,3 +97,39 @@ def test_a_script_that_is_a_plugin_file_too_registers_the_same_tool(tmp_path: Pa
     registry.sys.modules.pop(first.__module__)
     registry.load_registrations([str(file)])
     assert resolve("tools", "twice_read") is not first
+
+
+class Desk:
+    def look(self, word: str) -> str:
+        return word
+
+    def __call__(self, word: str) -> str:
+        return word
+
+
+def counts(word: str) -> Iterator[str]:
+    yield word
+
+
+async def counts_slowly(word: str) -> AsyncIterator[str]:
+    yield word
+
+
+@pytest.mark.parametrize(
+    ("plugin", "name", "says"),
+    [
+        (Desk().look, None, "which can carry no name; wanted a function"),
+        (Desk(), None, "got the name '', wanted letters"),
+        (lambda word: word, None, "got the name '<lambda>', wanted letters"),
+        (lambda word: word, "two words", "got the name 'two words', wanted letters"),
+        (lambda word: word, "", "got the name '', wanted letters"),
+        (lambda word: word, 3, "got the name 3, wanted letters"),
+        (counts, None, "counts yields"),
+        (counts_slowly, None, "counts_slowly yields"),
+    ],
+)
+def test_a_function_without_a_usable_name_or_result_is_refused(plugin: Any, name: Any, says: str) -> None:
+    before = dict(registry._registry["tools"])
+    with pytest.raises(PluginError, match=re.escape(says)):
+        agentrl.tool(name=name)(plugin)
+    assert registry._registry["tools"] == before
