@@ -27,6 +27,7 @@ from agentrl.clients import (
 )
 from agentrl.errors import suggest
 from agentrl.types import (
+    ROW_FIELDS,
     AgentLoopOutput,
     GenerationOutput,
     InteractionResponse,
@@ -304,7 +305,7 @@ class AgentLoopBase(ABC):
         A loop may take the row's fields as keywords instead, all or some of them::
 
             async def run(self, sampling_params, **row_fields): ...
-            async def run(self, sampling_params, messages, extra_info, **others): ...
+            async def run(self, sampling_params, messages, extra_info): ...
 
         It gets `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
         `interaction_kwargs` and `index`. Which of the two it is, its parameters say: one named `sample`, or none.
@@ -323,17 +324,24 @@ class AgentLoopBase(ABC):
 def _for_either_call(run: Callable[..., Awaitable[AgentLoopOutput]]) -> Callable[..., Awaitable[AgentLoopOutput]]:
     """A loop's `run` for both kinds of caller: the worker has the sample, a subclass or a test may have the fields.
 
-    Its signature is read here, once for its class.
+    Its signature is read here, once for its class. `run(self, sampling_params, messages)` gets that field only.
     """
-    takes_sample = "sample" in inspect.signature(run).parameters
+    parameters = inspect.signature(run).parameters
+    takes_sample = "sample" in parameters
+    by_place = takes_sample and parameters["sample"].kind is inspect.Parameter.POSITIONAL_ONLY
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
     @functools.wraps(run)
     async def either(
         self: AgentLoopBase, sampling_params: JsonDict, sample: Sample | None = None, **row_fields: Any
     ) -> AgentLoopOutput:
         if takes_sample:
-            return await run(self, sampling_params, Sample.of_row_fields(row_fields) if sample is None else sample)
-        return await run(self, sampling_params, **(row_fields if sample is None else sample.row_fields()))
+            row = Sample.of_row_fields(row_fields) if sample is None else sample
+            return await (run(self, sampling_params, row) if by_place else run(self, sampling_params, sample=row))
+        fields = row_fields if sample is None else sample.row_fields()
+        if not takes_all:  # what is no field of a row stays, and is an error
+            fields = {name: value for name, value in fields.items() if name in parameters or name not in ROW_FIELDS}
+        return await run(self, sampling_params, **fields)
 
     either.takes_sample = takes_sample  # type: ignore[attr-defined]
     return either

@@ -157,7 +157,7 @@ class Sample:
 
     def row_fields(self) -> JsonDict:
         """The row as keywords, for a loop whose `run` has no parameter `sample`; the prompt is `messages` there."""
-        return {"messages": self.prompt, **{name: getattr(self, name) for name in _ROW_FIELDS}}
+        return {name: self.prompt if name == "messages" else getattr(self, name) for name in ROW_FIELDS}
 
     @classmethod
     def of_row_fields(cls, row_fields: Mapping[str, Any]) -> Sample:
@@ -172,7 +172,7 @@ class Sample:
         return cls(**{"index": 0, "data_source": "", **known, "prompt": row_fields["messages"]})
 
 
-_ROW_FIELDS = ("index", "data_source", "reward_model", "extra_info", "tools_kwargs", "interaction_kwargs")
+ROW_FIELDS = ("messages", "index", "data_source", "reward_model", "extra_info", "tools_kwargs", "interaction_kwargs")
 
 
 @dataclass(slots=True)

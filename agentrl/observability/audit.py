@@ -89,6 +89,8 @@ def _parse(file: Path, number: int, line: bytes) -> Record:
     except orjson.JSONDecodeError as error:
         raise UserInputError(f"{file}:{number} is not JSON: {error}") from error
     missing = [name for name in FIELDS if not isinstance(record, dict) or not isinstance(record.get(name), list)]
+    if missing == ["loss_mask"] and "loss_mask" not in record:
+        raise UserInputError(f"{file}:{number} has no loss_mask: an earlier agentrl wrote it; audit it with that one")
     if missing:
         raise UserInputError(f"{file}:{number} has no {', '.join(missing)}: the file is not a rollout dump of agentrl")
     return dict(record)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any, SupportsIndex
 
+from agentrl.errors import PluginError, shown
 from agentrl.types import JsonDict, LoopLimits
 
 
@@ -35,12 +37,33 @@ class TurnParams:
         Args:
             prompt_ids: the whole context; if `start` was not called, that of the first request is the prompt.
             sampling_params: as in SGLang's `/generate`; with `ignore_eos` the model's stop ids are not added.
+
+        Raises:
+            PluginError: `max_new_tokens` or `stop_token_ids` has another type.
         """
+        _check(sampling_params)
         if self._prompt_length is None:
             self._prompt_length = len(prompt_ids)
         left = self._limits.response_length - (len(prompt_ids) - self._prompt_length)
         budgets = (left, self._limits.max_tokens_per_turn, sampling_params.get("max_new_tokens"))
-        params = {**sampling_params, "max_new_tokens": max(min(b for b in budgets if b is not None), 1)}
-        if not params.get("ignore_eos"):
-            params["stop_token_ids"] = sorted({*(params.get("stop_token_ids") or ()), *self._stop_token_ids})
+        params = {**sampling_params, "max_new_tokens": max(min(int(b) for b in budgets if b is not None), 1)}
+        own, stops = params.get("stop_token_ids"), () if params.get("ignore_eos") else self._stop_token_ids
+        if own is not None or stops:
+            params["stop_token_ids"] = sorted({*(() if own is None else map(int, own)), *stops})
         return params
+
+
+def _check(params: JsonDict) -> None:
+    """Refuse a loop's values that would be compared or sent as what they are not: `"10"`, `10.5`, one id for a list."""
+    most = params.get("max_new_tokens")
+    if most is not None and not _is_whole(most):
+        raise PluginError(f"sampling parameter max_new_tokens: got {shown(most)}, wanted a whole number")
+    stops = params.get("stop_token_ids")
+    if stops is not None and (
+        isinstance(stops, str) or not isinstance(stops, Collection) or not all(map(_is_whole, stops))
+    ):
+        raise PluginError(f"sampling parameter stop_token_ids: got {shown(stops)}, wanted a list of token ids")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)

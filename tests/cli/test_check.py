@@ -163,5 +163,9 @@ def test_what_is_no_dump(tmp_path: Path) -> None:
     assert "7.jsonl:1 is not JSON" in check("--audit", tmp_path).output
     (tmp_path / "7.jsonl").write_text('{"input": "x"}\n')
     assert "the file is not a rollout dump of agentrl" in check("--audit", tmp_path).output
+    old = json.loads(record())
+    del old["loss_mask"]
+    (tmp_path / "7.jsonl").write_text(json.dumps(old))
+    assert "7.jsonl:1 has no loss_mask: an earlier agentrl wrote it" in check("--audit", tmp_path).output
     missing = check("--audit", tmp_path, "--step", "8")
     assert "holds no dump of step 8, only of 7" in missing.output

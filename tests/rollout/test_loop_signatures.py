@@ -56,6 +56,21 @@ class TakesSome(AgentLoopBase):
         return told(params=sampling_params, got=(messages, extra_info, sorted(others)))
 
 
+class TakesTwo(AgentLoopBase):
+    async def run(self, sampling_params, messages, *, index):  # type: ignore[no-untyped-def, override]
+        return told(params=sampling_params, got=(messages, index))
+
+
+class TakesSampleByKeyword(AgentLoopBase):
+    async def run(self, sampling_params: JsonDict, *, sample: Sample) -> AgentLoopOutput:  # type: ignore[override]
+        return told(params=sampling_params, got=sample)
+
+
+class TakesSampleByPlace(AgentLoopBase):
+    async def run(self, sampling_params: JsonDict, sample: Sample, /) -> AgentLoopOutput:  # type: ignore[override]
+        return told(params=sampling_params, got=sample)
+
+
 class Mixin:
     async def run(self, sampling_params: JsonDict, **row_fields: Any) -> AgentLoopOutput:
         return told(params=sampling_params, got=row_fields)
@@ -93,6 +108,9 @@ WITHOUT_REST = Sample(**{**{name: value for name, value in FIELDS.items() if nam
         (NewOverOld, FIELDS, FIELDS),
         (Mixed, FIELDS, FIELDS),
         (TakesSome, SOME, SOME),
+        (TakesTwo, (ROW.prompt, 3), (ROW.prompt, 3)),
+        (TakesSampleByKeyword, ROW, WITHOUT_REST),
+        (TakesSampleByPlace, ROW, WITHOUT_REST),
     ],
 )
 def test_either_call_fits_either_loop(cls: Any, of_sample: Any, of_fields: Any) -> None:
@@ -103,6 +121,11 @@ def test_either_call_fits_either_loop(cls: Any, of_sample: Any, of_fields: Any) 
         (asyncio.run(loop.run(sampling_params=params, **FIELDS)), of_fields),
     ):
         assert output.extra_fields == {"params": params, "got": wanted}
+
+
+def test_a_keyword_that_no_row_has_is_an_error() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mesages'"):
+        asyncio.run(TakesTwo(context=None).run({}, messages=[], index=1, mesages=[]))  # type: ignore[arg-type]
 
 
 def test_a_call_without_the_prompt_says_what_is_missing() -> None:
