@@ -169,7 +169,7 @@ def text_of(error: BaseException) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text)} characters)"
 
 
-def shown(value: Any) -> str:
+def repr_of(value: Any) -> str:
     """At most 200 characters of a refused value, also of a plug-in's own class whose `__repr__` fails."""
     return _SHOWN.repr(value)[:_MOST_SHOWN]
 

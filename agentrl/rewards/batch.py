@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.errors import InfrastructureError, RewardError, UserInputError, shown
+from agentrl.errors import InfrastructureError, RewardError, UserInputError, repr_of
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.naive import to_result
@@ -88,7 +88,7 @@ class BatchRewardManager(RewardManager):
         )
         if isinstance(values, str | dict) or not hasattr(values, "__len__") or len(values) != len(items):
             wanted = f"a list of {len(items)} values"
-            raise RewardError(f"the batch score function returned {shown(values)}, wanted {wanted}")
+            raise RewardError(f"the batch score function returned {repr_of(values)}, wanted {wanted}")
         return list(values)
 
 

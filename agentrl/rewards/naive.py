@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl.errors import RewardError, shown
+from agentrl.errors import RewardError, repr_of
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.score_call import ScoreCall
@@ -59,11 +59,11 @@ def _finite(value: Any) -> float:
     if callable(item) and getattr(value, "shape", None) == ():
         value = item()
     if not isinstance(value, numbers.Real):
-        raise RewardError(f"the score function returned {shown(value)} ({type(value).__name__}), wanted a number")
+        raise RewardError(f"the score function returned {repr_of(value)} ({type(value).__name__}), wanted a number")
     try:
         score = float(value)
     except OverflowError:  # 10**400
         score = math.inf
     if not math.isfinite(score):
-        raise RewardError(f"the score function returned {shown(value)}, wanted a finite number")
+        raise RewardError(f"the score function returned {repr_of(value)}, wanted a finite number")
     return score

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, shown, text_of
+from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, repr_of, text_of
 from agentrl.rollout.service_gate import ServiceGate
 
 logger = logging.getLogger(__name__)
@@ -146,4 +146,4 @@ def number(what: str, result: Any) -> float:
     try:
         return float(result)
     except Exception:  # whatever the `__float__` of a plug-in's own class raises
-        raise ToolServiceError(f"{what} {shown(result)}, wanted a number") from None
+        raise ToolServiceError(f"{what} {repr_of(result)}, wanted a number") from None

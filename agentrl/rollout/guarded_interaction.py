@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from agentrl.errors import ToolServiceError, shown
+from agentrl.errors import ToolServiceError, repr_of
 from agentrl.interfaces import BaseInteraction
 from agentrl.rollout.guarded_call import anything, guarded_call, guarded_release, number
 from agentrl.rollout.service_gate import ServiceGate, interaction_service
@@ -74,12 +74,12 @@ def interaction_response(what: str, result: Any) -> InteractionResponse:
         ToolServiceError: the result is something else.
     """
     if not isinstance(result, InteractionResponse):
-        raise ToolServiceError(f"{what} {shown(result)}, wanted an InteractionResponse")
+        raise ToolServiceError(f"{what} {repr_of(result)}, wanted an InteractionResponse")
     if result.should_terminate not in (True, False):
-        raise ToolServiceError(f"{what} should_terminate {shown(result.should_terminate)}, wanted true or false")
+        raise ToolServiceError(f"{what} should_terminate {repr_of(result.should_terminate)}, wanted true or false")
     if result.content is None and result.should_terminate:
         return replace(result, content="")
     if not isinstance(result.content, str):
-        raise ToolServiceError(f"{what} content {shown(result.content)}, wanted text")
+        raise ToolServiceError(f"{what} content {repr_of(result.content)}, wanted text")
     score = None if result.score is None else number(f"{what} score", result.score)
     return replace(result, content=valid_text(result.content), score=score)

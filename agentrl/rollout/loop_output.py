@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl.errors import PluginError, RewardError, shown, suggest
+from agentrl.errors import PluginError, RewardError, repr_of, suggest
 from agentrl.rollout.records import TokenArrays
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason, TrajectoryFacts
 
@@ -21,17 +21,17 @@ def loop_output(what: str, result: Any) -> AgentLoopOutput:
         PluginError: the result is something else, its stop reason does not exist, or a field has another type.
     """
     if not isinstance(result, AgentLoopOutput):
-        raise PluginError(f"{what} {shown(result)}, wanted an AgentLoopOutput")
+        raise PluginError(f"{what} {repr_of(result)}, wanted an AgentLoopOutput")
     reasons = [reason.value for reason in StopReason]
     if result.stop_reason not in reasons:
-        given = shown(result.stop_reason)
+        given = repr_of(result.stop_reason)
         raise PluginError(f"{what} stop_reason {given}.{suggest(given[1:-1], reasons)}")
     if isinstance(result.num_turns, bool) or not isinstance(result.num_turns, int | np.integer):
-        raise PluginError(f"{what} num_turns {shown(result.num_turns)}, wanted a whole number")
+        raise PluginError(f"{what} num_turns {repr_of(result.num_turns)}, wanted a whole number")
     try:
         metrics = _by_name(result.metrics)
     except (TypeError, ValueError, OverflowError):
-        raise PluginError(f"{what} metrics {shown(result.metrics)}, wanted numbers by name") from None
+        raise PluginError(f"{what} metrics {repr_of(result.metrics)}, wanted numbers by name") from None
     return replace(result, stop_reason=StopReason(result.stop_reason), metrics=metrics)
 
 
@@ -70,7 +70,7 @@ def read_facts(output: AgentLoopOutput, loop: str) -> TrajectoryFacts:
     """
     given = output.extra_fields
     if not isinstance(given, Mapping):
-        raise PluginError(f"agent loop '{loop}': extra_fields: got {shown(given)}, wanted a mapping")
+        raise PluginError(f"agent loop '{loop}': extra_fields: got {repr_of(given)}, wanted a mapping")
     known: JsonDict = {}
     for name, (wanted, convert) in _FACTS.items():
         value = given.get(name)
@@ -79,7 +79,7 @@ def read_facts(output: AgentLoopOutput, loop: str) -> TrajectoryFacts:
         try:
             known[name] = convert(value)
         except (TypeError, ValueError, OverflowError):
-            text = f"agent loop '{loop}': extra_fields.{name}: got {shown(value)}, wanted {wanted}"
+            text = f"agent loop '{loop}': extra_fields.{name}: got {repr_of(value)}, wanted {wanted}"
             raise PluginError(text) from None
     other = {str(name): value for name, value in given.items() if name not in _FACTS}
     return TrajectoryFacts(**known, other=other)
@@ -96,7 +96,7 @@ def finite_score(score: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise RewardError(f"the agent loop returned reward_score {shown(score)}, wanted a finite number")
+        raise RewardError(f"the agent loop returned reward_score {repr_of(score)}, wanted a finite number")
     return number
 
 

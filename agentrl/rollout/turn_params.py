@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, SupportsIndex
 
-from agentrl.errors import PluginError, shown
+from agentrl.errors import PluginError, repr_of
 from agentrl.types import JsonDict, LoopLimits
 
 
@@ -57,12 +57,12 @@ def _check(params: JsonDict) -> None:
     """Refuse a loop's values that would be compared or sent as what they are not: `"10"`, `10.5`, one id for a list."""
     most = params.get("max_new_tokens")
     if most is not None and not _is_whole(most):
-        raise PluginError(f"sampling parameter max_new_tokens: got {shown(most)}, wanted a whole number")
+        raise PluginError(f"sampling parameter max_new_tokens: got {repr_of(most)}, wanted a whole number")
     stops = params.get("stop_token_ids")
     if stops is not None and (
         isinstance(stops, str) or not isinstance(stops, Collection) or not all(map(_is_whole, stops))
     ):
-        raise PluginError(f"sampling parameter stop_token_ids: got {shown(stops)}, wanted a list of token ids")
+        raise PluginError(f"sampling parameter stop_token_ids: got {repr_of(stops)}, wanted a list of token ids")
 
 
 def _is_whole(value: Any) -> bool:

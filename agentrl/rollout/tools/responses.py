@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentrl.errors import ToolServiceError, shown
+from agentrl.errors import ToolServiceError, repr_of
 from agentrl.interfaces import Renderer
 from agentrl.rollout.guarded_call import number
 from agentrl.types import ToolResponse
@@ -23,14 +23,14 @@ def tool_response(what: str, result: Any) -> ToolResponse:
         ToolServiceError: the result is something else.
     """
     if not isinstance(result, ToolResponse) or not isinstance(result.text, str):
-        raise ToolServiceError(f"{what} {shown(result)}, wanted a ToolResponse with text")
+        raise ToolServiceError(f"{what} {repr_of(result)}, wanted a ToolResponse with text")
     if result.image or result.video:
         raise ToolServiceError(f"{what} images or videos, wanted text: the model would not see anything else")
     reward = None if result.reward is None else number(f"{what} reward", result.reward)
     if not isinstance(result.metrics, Mapping):
-        raise ToolServiceError(f"{what} metrics {shown(result.metrics)}, wanted numbers by name")
+        raise ToolServiceError(f"{what} metrics {repr_of(result.metrics)}, wanted numbers by name")
     if result.is_error not in (True, False):
-        raise ToolServiceError(f"{what} is_error {shown(result.is_error)}, wanted true or false")
+        raise ToolServiceError(f"{what} is_error {repr_of(result.is_error)}, wanted true or false")
     metrics = {name: number(f"{what} metrics.{name}", value) for name, value in result.metrics.items()}
     return replace(result, text=valid_text(result.text), reward=reward, metrics=metrics, is_error=bool(result.is_error))
 
