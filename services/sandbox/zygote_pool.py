@@ -127,6 +127,10 @@ class Zygote:
             process.kill()
             assert process.stderr is not None
             said = process.stderr.read()[-_SHOWN_BYTES:].decode(errors="replace").strip()
+        # bubblewrap's own processes are of its session. Whatever of it this process has adopted would stay a zombie.
+        while left := [child for child in children(os.getpid()) if _session(child) == process.pid]:
+            for child in left:
+                _end(child)
         if pid:
             _end(int(pid))
         raise OSError(f"the zygote did not start: {said or 'no reason given'}")
@@ -235,6 +239,13 @@ def _end(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def _session(pid: int) -> int | None:
+    """The session that a process belongs to; None once it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return None
 
 
 def reap(pid: int) -> int:

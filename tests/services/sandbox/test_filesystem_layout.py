@@ -70,7 +70,7 @@ def test_an_installation_anywhere(python: Path, level: str, tmp_path: Path) -> N
 @pytest.mark.skipif(not ROOT, reason="only the server of root gives every run a user of its own")
 def test_an_interpreter_that_runs_may_not_read(python: Path, tmp_path: Path) -> None:
     layout = make_layout(tmp_path, str(python), UIDS, 16)
-    with pytest.raises(UserInputError, match="is closed to other users: open it, or name"):
+    with pytest.raises(UserInputError, match="is closed to other users: open it, or give"):
         choose_isolation(tmp_path, layout, "rlimits", None)
 
 
