@@ -26,8 +26,10 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 
 torch.set_num_threads(1)
-# A shell that starts the suite in the background ignores Ctrl-C, and every process of a test would inherit that.
+# A suite started in the background ignores Ctrl-C, one started with nohup the end of its terminal; every process of a
+# test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("agentrl", deadline=None)  # machines that run tests are shared
 settings.load_profile("agentrl")
 
