@@ -93,7 +93,7 @@ class Run:
         return load_config(self.recipe)
 
     def go_on(self, total_steps: int) -> None:
-        """Run in this process, from the newest checkpoint to so many steps."""
+        """Run in this process, from the newest checkpoint to the given number of steps."""
         run_training(load_config(self.recipe, [f"trainer.total_training_steps={total_steps}", "trainer.backend=local"]))
 
 
@@ -219,7 +219,7 @@ def wait_until(happened: Callable[[], object], timeout_s: float, told: Callable[
 
 
 def wait_for_steps(run: Run, count: int, process: Process) -> None:
-    """Wait until so many steps are logged."""
+    """Wait until this number of steps is logged."""
 
     def logged() -> bool:
         if process.popen.poll() is not None:
