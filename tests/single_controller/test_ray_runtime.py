@@ -58,7 +58,9 @@ def test_it_is_quiet_and_leaves_neither_process_nor_folder(tmp_path: Path) -> No
     folder, pid = read_line(process)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert (output, errors) == ("", "")
+    # On a machine without any network Ray itself warns that it looks its address up by the host's name.
+    assert [line for line in errors.splitlines() if "Failed to determine local IP" not in line] == []
+    assert output == ""
     assert not Path(folder).exists()
     assert not psutil.pid_exists(int(pid))
     assert not abandoned.exists(), "the folder of a killed run goes at the next start"
