@@ -207,10 +207,10 @@ async def test_whole_numbers_reach_the_function_as_integers() -> None:
 async def test_functions_that_hang_starve_nobody() -> None:
     def work(hang: bool) -> str:
         """Work."""
-        time.sleep(2.0 if hang else 0.0)
+        time.sleep(8.0 if hang else 0.0)
         return "done"
 
-    spec = ToolSpec("work", work, {}, schema_of(work, {}), timeout_s=1.0)
+    spec = ToolSpec("work", work, {}, schema_of(work, {}), timeout_s=4.0)  # a busy machine pauses for seconds
     tools = ToolSet(
         [spec], limits=LoopLimits(prompt_length=9, response_length=9), renderer=ChatRenderer(byte_tokenizer())
     )

@@ -156,11 +156,13 @@ def test_the_command_serves_reloads_on_sighup_and_ends_on_sigterm(build: Build) 
             assert found["result"][0][0]["id"].startswith("2-")
             (folder / "index.json").unlink()
             os.kill(process.pid, signal.SIGHUP)
-            time.sleep(0.2)
+            events = []
+            while "reload failed" not in events:
+                events.append(json.loads(process.stderr.readline())["event"])
             assert client.post("/retrieve", json={"query": "word3"}).status_code == 200
     finally:
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=20)
     assert process.returncode == 0, log
-    events = [json.loads(line)["event"] for line in log.splitlines()]
+    events += [json.loads(line)["event"] for line in log.splitlines()]
     assert {"reloaded", "reload failed", "stopped"} <= set(events)
