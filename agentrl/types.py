@@ -241,8 +241,8 @@ class TrajectoryFacts:
 
     def as_fields(self) -> JsonDict:
         """The dictionary for `extra_fields`, without values that are None."""
-        named = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "other"}
-        return {**{name: value for name, value in named.items() if value is not None}, **self.other}
+        names = (name for name in self.__slots__ if name != "other")
+        return {name: value for name in names if (value := getattr(self, name)) is not None} | self.other
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from agentrl.errors import InfrastructureError, RewardError, UserInputError, text_of
 from agentrl.plugins.threads import call_in_thread, contained
+from agentrl.plugins.waiting import has_ended
 from agentrl.rewards.dispatcher import ScoreFunction
 
 MAX_THREADS = 32
@@ -38,10 +39,10 @@ class ScoreCall:
         """
         task = asyncio.ensure_future(self._call(arguments))
         try:
-            await asyncio.wait({task}, timeout=self._timeout_s)
+            in_time = await has_ended(task, self._timeout_s)
         finally:
             task.cancel()
-        if not task.done():
+        if not in_time:
             raise RewardError(f"the score function took over {self._timeout_s:g} s (reward_model.timeout_s)")
         # It may have awaited something that was cancelled: then `task.exception()` would raise.
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

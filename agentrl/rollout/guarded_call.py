@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, repr_of, text_of
+from agentrl.plugins.waiting import has_ended
 from agentrl.rollout.service_gate import ServiceGate
 
 logger = logging.getLogger(__name__)
@@ -85,10 +86,11 @@ async def guarded_call(
 
     task = asyncio.create_task(outcome())
     try:
-        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        in_time = await has_ended(task, timeout_s)
     finally:  # after the deadline, or when we are cancelled ourselves
-        await _end(task, what, GRACE_S if wrap else LOOP_GRACE_S)
-    result, error = task.result() if done else (None, ToolServiceError(f"{what} took longer than {timeout_s:g} s"))
+        if not task.done():
+            await _end(task, what, GRACE_S if wrap else LOOP_GRACE_S)
+    result, error = task.result() if in_time else (None, ToolServiceError(f"{what} took longer than {timeout_s:g} s"))
     if error is None:
         if answers and gate is not None:
             gate.succeeded(who)
@@ -105,11 +107,8 @@ async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:
     `asyncio.timeout` would wait for it without limit: a method that catches everything in a retry loop would hold its
     trajectory, and so the step, indefinitely.
     """
-    if task.done():
-        return
     task.cancel()
-    await asyncio.wait({task}, timeout=grace_s)
-    if not task.done():
+    if not await has_ended(task, grace_s):
         logger.warning("%s is still running %g s after it was cancelled: abandoned", what, grace_s)
 
 

@@ -22,17 +22,18 @@ def loop_output(what: str, result: Any) -> AgentLoopOutput:
     """
     if not isinstance(result, AgentLoopOutput):
         raise PluginError(f"{what} {repr_of(result)}, wanted an AgentLoopOutput")
-    reasons = [reason.value for reason in StopReason]
-    if result.stop_reason not in reasons:
+    try:
+        reason = StopReason(result.stop_reason)
+    except ValueError:
         given = repr_of(result.stop_reason)
-        raise PluginError(f"{what} stop_reason {given}.{suggest(given[1:-1], reasons)}")
+        raise PluginError(f"{what} stop_reason {given}.{suggest(given[1:-1], list(StopReason))}") from None
     if isinstance(result.num_turns, bool) or not isinstance(result.num_turns, int | np.integer):
         raise PluginError(f"{what} num_turns {repr_of(result.num_turns)}, wanted a whole number")
     try:
         metrics = _by_name(result.metrics)
     except (TypeError, ValueError, OverflowError):
         raise PluginError(f"{what} metrics {repr_of(result.metrics)}, wanted numbers by name") from None
-    return replace(result, stop_reason=StopReason(result.stop_reason), metrics=metrics)
+    return replace(result, stop_reason=reason, metrics=metrics)
 
 
 def packed_tokens(output: AgentLoopOutput, loop: str, response_length: int, vocab_size: int) -> TokenArrays:
@@ -55,8 +56,9 @@ def packed_tokens(output: AgentLoopOutput, loop: str, response_length: int, voca
     if not len(tokens.prompt):
         raise PluginError(f"agent loop '{loop}': prompt_ids is empty, wanted the ids of its first request")
     for name, ids in (("prompt_ids", tokens.prompt), ("response_ids", tokens.response)):
-        # On a GPU such an id ends the training process, long after the rollout and without a name.
-        if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+        # On a GPU such an id ends the training process, long after the rollout and without a name. As an unsigned
+        # number -1 is 4,294,967,295, so that one maximum finds both kinds of wrong id.
+        if len(ids) and ids.view(np.uint32).max() >= vocab_size:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise PluginError(f"agent loop '{loop}': {name} holds {wrong}, wanted ids from 0 to {vocab_size - 1}")
     return tokens
@@ -72,16 +74,17 @@ def read_facts(output: AgentLoopOutput, loop: str) -> TrajectoryFacts:
     if not isinstance(given, Mapping):
         raise PluginError(f"agent loop '{loop}': extra_fields: got {repr_of(given)}, wanted a mapping")
     known: JsonDict = {}
-    for name, (wanted, convert) in _FACTS.items():
-        value = given.get(name)
-        if value is None:
-            continue
-        try:
-            known[name] = convert(value)
-        except (TypeError, ValueError, OverflowError):
-            text = f"agent loop '{loop}': extra_fields.{name}: got {repr_of(value)}, wanted {wanted}"
-            raise PluginError(text) from None
-    other = {str(name): value for name, value in given.items() if name not in _FACTS}
+    other: JsonDict = {}
+    for name, value in given.items():
+        if name not in _FACTS:
+            other[str(name)] = value
+        elif value is not None:
+            wanted, convert = _FACTS[name]
+            try:
+                known[name] = convert(value)
+            except (TypeError, ValueError, OverflowError):
+                text = f"agent loop '{loop}': extra_fields.{name}: got {repr_of(value)}, wanted {wanted}"
+                raise PluginError(text) from None
     return TrajectoryFacts(**known, other=other)
 
 
@@ -117,15 +120,17 @@ def _by_name(value: Any) -> dict[str, float]:
 
 
 def _listed(value: Any) -> list[Any]:
-    if isinstance(value, str | bytes | Mapping):
+    if not isinstance(value, list) and isinstance(value, str | bytes | Mapping):
         raise TypeError
     return list(value)
 
 
 def _mapping(value: Any) -> JsonDict:
+    if isinstance(value, dict):
+        return value
     if not isinstance(value, Mapping):
         raise TypeError
-    return value if isinstance(value, dict) else dict(value)
+    return dict(value)
 
 
 _FACTS: dict[str, tuple[str, Callable[[Any], Any]]] = {

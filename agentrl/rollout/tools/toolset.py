@@ -137,7 +137,8 @@ class ToolSet:
                             answers=True,
                         )
                     record.keep(as_json(response))
-            return replace(response, text=self._cut(response.text))
+            text = self._cut(response.text)
+            return response if text is response.text else replace(response, text=text)
 
         most = self._limits.max_parallel_calls or len(calls)
         if len(calls) == 1 <= most:  # the common case needs no task of its own
