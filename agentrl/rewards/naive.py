@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
 from agentrl.errors import RewardError, repr_of
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
+from agentrl.reported import number_of
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.score_call import ScoreCall
 
@@ -55,15 +55,9 @@ def to_result(outcome: Any) -> RewardResult:
 
 
 def _finite(value: Any) -> float:
-    item = getattr(value, "item", None)
-    if callable(item) and getattr(value, "shape", None) == ():
-        value = item()
-    if not isinstance(value, numbers.Real):
+    score = number_of(value)
+    if score is not None and math.isfinite(score):
+        return score
+    if score is None and not isinstance(value, int):  # 10**400 is a number, but no float can hold it
         raise RewardError(f"the score function returned {repr_of(value)} ({type(value).__name__}), wanted a number")
-    try:
-        score = float(value)
-    except OverflowError:  # 10**400
-        score = math.inf
-    if not math.isfinite(score):
-        raise RewardError(f"the score function returned {repr_of(value)}, wanted a finite number")
-    return score
+    raise RewardError(f"the score function returned {repr_of(value)}, wanted a finite number")
