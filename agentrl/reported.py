@@ -140,7 +140,7 @@ def _mapping(pairs: Iterable[tuple[Any, Any]], holders: tuple[int, ...]) -> dict
 
 def _text(value: Any) -> str:
     """What `str` says of a value, also where it raises; at most 2,000 characters."""
-    if isinstance(value, int) or type(value).__str__ is object.__str__:
+    if isinstance(value, int):
         return valid_text(repr_of(value))
     text = text_of(ValueError(value))
     return valid_text(repr_of(value) if text == "<exception str() failed>" else text)

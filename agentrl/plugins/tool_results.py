@@ -70,7 +70,7 @@ def _fix(result: Any) -> str:
 
 
 def _triple(what: str, result: tuple[Any, ...]) -> ToolResponse:
-    """verl's `(response, reward, metrics)`."""
+    """A triple as in verl, `(response, reward, metrics)`."""
     if len(result) != 3 or not (result[2] is None or isinstance(result[2], Mapping)):
         wanted = "wanted a list, or (text, reward, metrics) with metrics by name"
         raise ToolServiceError(f"{what} {repr_of(result)}, {wanted}: a tuple is read as verl's triple")

@@ -261,7 +261,10 @@ async def _answer(case: InteractionCase) -> InteractionResponse:
     interaction = case.spec.build()
     try:
         await call(interaction.start_interaction, **case.interaction_kwargs)
-        return await call(interaction.generate_response, [dict(message) for message in case.messages])
+        response: InteractionResponse = await call(
+            interaction.generate_response, [dict(message) for message in case.messages]
+        )
+        return response
     finally:
         await call(interaction.finalize_interaction)
 
