@@ -10,7 +10,7 @@ from agentrl.errors import RewardError, repr_of
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.reported import number_of
 from agentrl.rewards.dispatcher import ScoreFunction
-from agentrl.rewards.score_call import ScoreCall
+from agentrl.rewards.score_call import ONE, ScoreCall
 
 
 class NaiveRewardManager(RewardManager):
@@ -19,10 +19,13 @@ class NaiveRewardManager(RewardManager):
     Args:
         score_fn: sync (runs in a thread) or async; returns a number, or a mapping with `score`.
         timeout_s: deadline of one call.
+
+    Raises:
+        PluginError: the function cannot be called so.
     """
 
     def __init__(self, score_fn: ScoreFunction, timeout_s: float = 60.0) -> None:
-        self._call = ScoreCall(score_fn, timeout_s)
+        self._call = ScoreCall(score_fn, timeout_s, ONE)
 
     async def score(self, item: RewardInput) -> RewardResult:
         """Score one trajectory.
