@@ -269,7 +269,9 @@ def translate(
     return out, renamed, foreign
 
 
-def settle_foreign(foreign: Mapping[str, Foreign], own: Set[str]) -> tuple[dict[str, Foreign], dict[str, str], list[str]]:
+def settle_foreign(
+    foreign: Mapping[str, Foreign], own: Set[str]
+) -> tuple[dict[str, Foreign], dict[str, str], list[str]]:
     """What verl's keys without a place here mean, once every file and override is read.
 
     Args:
