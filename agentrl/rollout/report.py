@@ -105,18 +105,3 @@ def check_failure_budget(failures: Sequence[dict[str, Any]], total: int, max_rat
         f"{len(failures)} of {total} trajectories failed, more than actor_rollout_ref.rollout.max_failure_rate "
         f"({max_rate:g}) allows:{shown}{more}"
     )
-
-
-def check_trainable(rows: Sequence[RolloutRow]) -> None:
-    """Stop the run if a batch has nothing to train on.
-
-    Raises:
-        FailureBudgetError: every trajectory failed or has an empty loss mask.
-    """
-    empty = sum(row.is_untrainable for row in rows)
-    if empty and all(row.is_left_out for row in rows):
-        raise FailureBudgetError(
-            f"no trajectory has a token to train on: in {empty} of {len(rows)}, `multi_turn.trainable_turns` or "
-            "`mask_tool_call_args` excludes every token (the model gave no final answer, or only calls); the rest "
-            "failed"
-        )
