@@ -51,7 +51,6 @@ _NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\{?\w+\}?|')?(?:\([\w, ]+\))?"
 _IS_NAME = re.compile(rf"{_NAME}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}")
 _IN = re.compile(rf"({_NAME})\s*\\in(?![A-Za-z])\s*(.+)")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
-_EQUALS = re.compile(r"(?<![\\<>!:])=(?!=)")
 _MATRIX = re.compile(
     r"(?:\[|\(|)\s*\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?"
     r"((?:(?!\\begin|\\end).)*)\\end\{\w+\}\s*(?:\]|\)|)"
