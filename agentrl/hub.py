@@ -1,4 +1,4 @@
-"""Finds the model that a user names: a folder, else a model of the Hugging Face hub, from its cache if it is there."""
+"""Finds the model that a user names: a folder, else a model of the Hugging Face hub, from its cache if possible."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ASK_TIMEOUT_S = 5.0
 def model_folder(name: str, *, weights: bool = False) -> Path:
     """The folder of a model.
 
-    A name that is no folder is looked up in the hub's cache, without any network. Only if it is not there either, and
-    looks like a name of the hub, the hub is asked, once; a download is announced before it begins.
+    A name that is no folder is looked up in the hub's cache, without any network. Only if that has no such model, and
+    the name looks like one of the hub, the hub is asked, once; a download is announced before it begins.
 
     Args:
         name: a folder, or a model of the hub (`owner/name`).
