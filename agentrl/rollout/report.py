@@ -121,18 +121,3 @@ def causes_of(failures: Sequence[dict[str, Any]]) -> str:
         first.setdefault(kind, cause)
     shown = "".join(f"\n  {count} x {first[kind]}" for kind, count in counts.most_common(_SHOWN_CAUSES))
     return shown + (f"\n  and {len(counts) - _SHOWN_CAUSES} other causes" if len(counts) > _SHOWN_CAUSES else "")
-
-
-def check_trainable(rows: Sequence[RolloutRow]) -> None:
-    """Stop the run if a batch has nothing to train on.
-
-    Raises:
-        FailureBudgetError: every trajectory failed or has an empty loss mask.
-    """
-    empty = sum(row.is_untrainable for row in rows)
-    if empty and all(row.is_left_out for row in rows):
-        raise FailureBudgetError(
-            f"no trajectory has a token to train on: in {empty} of {len(rows)}, `multi_turn.trainable_turns` or "
-            "`mask_tool_call_args` excludes every token (the model gave no final answer, or only calls); the rest "
-            "failed"
-        )
