@@ -149,8 +149,10 @@ def test_python_m_agentrl() -> None:
     assert result.stdout.strip() == __version__
 
 
-@pytest.mark.parametrize("command", [["-m", "agentrl"], ["-c", "from agentrl.cli import main; main()"]])
+@pytest.mark.parametrize("command", [["-m", "agentrl"], ["bin/agentrl"]], ids=["module", "command"])
 def test_modules_of_the_folder_are_found(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "bin").mkdir()  # Python puts the folder of a command first on the import path, not the working folder
+    (tmp_path / "bin" / "agentrl").write_text("from agentrl.cli import main; main()")
     (tmp_path / "my_tools.py").write_text("def shout(text: str) -> str:\n    'Shout.'\n    return text.upper()\n")
     elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(
