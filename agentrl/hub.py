@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -46,7 +47,7 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
         cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
     except OSError:  # not in the cache
         cached = None
-    if cached is not None and (cached / "config.json").is_file() and (not weights or any(cached.glob("*.safetensors"))):
+    if cached is not None and (cached / "config.json").is_file() and (not weights or _has_weights(cached)):
         return cached
     problem += f"{_nearest(given)} The hub's cache has no such model either"
     if constants.HF_HUB_OFFLINE:
@@ -59,6 +60,14 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{problem}, and its download failed: {error}") from error
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a folder of the cache holds all weights: a download may have been cut off between two files."""
+    for index in folder.glob("*.index.json"):
+        files = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        return all((folder / file).is_file() for file in files)
+    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
 
 def _ask_hub(name: str, endpoint: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -98,3 +99,17 @@ def test_a_download_is_announced_and_a_cached_model_needs_none(
     assert model_folder("owner/good") == tmp_path / "cache"
     assert calls == [True, False, True]
     assert len(Hub.asked) == 1
+
+
+def test_half_downloaded_weights_are_not_taken(hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").mkdir()
+    for name, text in (("config.json", "{}"), ("one.safetensors", ""), ("two.safetensors", "")):
+        (tmp_path / "cache" / name).write_text(text)
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (tmp_path / "cache" / "model.safetensors.index.json").write_text(json.dumps(index))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path / "cache"))
+    assert model_folder("owner/none", weights=True) == tmp_path / "cache"
+    (tmp_path / "cache" / "two.safetensors").unlink()
+    assert model_folder("owner/none") == tmp_path / "cache"
+    with pytest.raises(ConfigError, match="has none of that name"):
+        model_folder("owner/none", weights=True)

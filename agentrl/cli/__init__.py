@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -193,7 +194,8 @@ def main() -> None:
     The folder in which it is called is on the import path, as with `python -m agentrl`: `my_tools.Weather` in a YAML is
     found there. Ray's workers get the path from this process.
     """
-    folder = os.getcwd()
-    if folder not in sys.path and "" not in sys.path and not sys.flags.safe_path:
-        sys.path.insert(0, folder)
+    with suppress(OSError):  # the folder was deleted meanwhile
+        folder = os.getcwd()
+        if folder not in sys.path and "" not in sys.path and not sys.flags.safe_path:
+            sys.path.insert(0, folder)
     app(prog_name="agentrl")
