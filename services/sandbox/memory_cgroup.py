@@ -11,20 +11,24 @@ import contextlib
 import itertools
 import os
 import subprocess
+from collections import deque
 from pathlib import Path
 
 from agentrl.services.sandbox.run_limits import MIB, memory_excess
 
 _NAME = "agentrl-sandbox-"
 _PROBE_MIB = 64
+_LEFT_BYTES = 4 << 20
 _numbers = itertools.count()
 
 
 class MemoryCgroup:
-    """The cgroup of one run."""
+    """The cgroup of one run, and then of another: it costs more to make one than to use it."""
 
     def __init__(self, folder: Path, version: int) -> None:
         self._folder, self._version, self._mib = folder, version, 0
+        self._events = folder / ("memory.oom_control" if version == 1 else "memory.events")
+        self._usage = folder / ("memory.usage_in_bytes" if version == 1 else "memory.current")
         folder.mkdir()
 
     def add(self, pid: int) -> None:
@@ -37,6 +41,8 @@ class MemoryCgroup:
         Raises:
             OSError: it holds more already.
         """
+        if mib == self._mib:
+            return
         self._mib, size = mib, mib * MIB
         if self._version == 1:
             _write(self._folder / "memory.limit_in_bytes", size)
@@ -50,13 +56,14 @@ class MemoryCgroup:
     @property
     def excess(self) -> str | None:
         """What is wrong when the kernel has killed a process because the limit was reached; None: nothing."""
-        name = "memory.oom_control" if self._version == 1 else "memory.events"
-        try:
-            lines = (self._folder / name).read_text().splitlines()
-        except OSError:
-            return None
-        killed = any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in lines)
-        return memory_excess(self._mib) if killed else None
+        counts = dict(line.split() for line in _read(self._events).splitlines())
+        return memory_excess(self._mib) if counts.get("oom_kill", "0") != "0" else None
+
+    @property
+    def is_clean(self) -> bool:
+        """It can serve another run: no process and hardly any memory is left in it, and it was never exceeded."""
+        empty = not _read(self._folder / "cgroup.procs")
+        return empty and self.excess is None and int(_read(self._usage) or _LEFT_BYTES) < _LEFT_BYTES
 
     def remove(self) -> None:
         """Remove it, once its processes have ended."""
@@ -69,15 +76,27 @@ class MemoryCgroups:
 
     def __init__(self, parent: Path, version: int) -> None:
         self._folder, self._version = parent / f"{_NAME}{os.getpid()}-{next(_numbers)}", version
+        self._made = itertools.count()
+        self._free: deque[MemoryCgroup] = deque()
         self._folder.mkdir()
 
-    def make(self, name: str) -> MemoryCgroup:
+    def take(self) -> MemoryCgroup:
         """A cgroup for a run.
 
         Raises:
             OSError: the kernel makes no more.
         """
-        return MemoryCgroup(self._folder / name, self._version)
+        try:
+            return self._free.pop()
+        except IndexError:
+            return MemoryCgroup(self._folder / f"run-{next(self._made)}", self._version)
+
+    def give_back(self, cgroup: MemoryCgroup) -> None:
+        """The run has ended."""
+        if cgroup.is_clean:
+            self._free.append(cgroup)
+        else:
+            cgroup.remove()
 
     def close(self) -> None:
         """Remove them all."""
@@ -91,11 +110,11 @@ class MemoryCgroups:
         """
         if self._version == 2:
             _write(self._folder / "cgroup.subtree_control", "+memory")
-        cgroup = self.make("probe")
+        cgroup = self.take()
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
             cgroup.limit(_PROBE_MIB)
             cgroup.add(process.pid)
-        cgroup.remove()
+        self.give_back(cgroup)
 
 
 def open_memory_cgroups() -> MemoryCgroups | None:
@@ -166,6 +185,13 @@ def _remove(folder: Path) -> None:
             if run.is_dir():
                 run.rmdir()
         folder.rmdir()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
 
 
 def _write(path: Path, value: object) -> None:
