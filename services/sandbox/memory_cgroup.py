@@ -19,6 +19,7 @@ from agentrl.services.sandbox.run_limits import MIB, memory_excess
 _NAME = "agentrl-sandbox-"
 _PROBE_MIB = 64
 _LEFT_BYTES = 4 << 20
+_OWN = (Path("/proc/self/cgroup"), Path("/proc/self/mountinfo"))
 _numbers = itertools.count()
 
 
@@ -43,15 +44,16 @@ class MemoryCgroup:
         """
         if mib == self._mib:
             return
-        self._mib, size = mib, mib * MIB
-        if self._version == 1:
-            _write(self._folder / "memory.limit_in_bytes", size)
-            _write_if_there(self._folder / "memory.memsw.limit_in_bytes", size)
-            _write_if_there(self._folder / "memory.kmem.tcp.limit_in_bytes", size)  # TCP's buffers count apart
-            return
-        _write(self._folder / "memory.max", size)
-        _write_if_there(self._folder / "memory.swap.max", 0)
-        _write_if_there(self._folder / "memory.oom.group", 1)
+        size = mib * MIB
+        if self._version == 2:
+            written = [("memory.max", size), ("memory.swap.max", 0), ("memory.oom.group", 1)]
+        else:  # with swap it may never be less than without, in between neither; TCP's buffers count apart
+            written = [("memory.limit_in_bytes", size), ("memory.memsw.limit_in_bytes", size)]
+            written = [("memory.kmem.tcp.limit_in_bytes", size), *written[:: -1 if mib > self._mib > 0 else 1]]
+        for name, value in written:
+            with contextlib.suppress(FileNotFoundError):  # an older kernel, or one that does not count swap
+                _write(self._folder / name, value)
+        self._mib = mib
 
     @property
     def excess(self) -> str | None:
@@ -75,10 +77,10 @@ class MemoryCgroups:
     """Makes the cgroups of a server's runs; get it from `open_memory_cgroups`."""
 
     def __init__(self, parent: Path, version: int) -> None:
-        self._folder, self._version = parent / f"{_NAME}{os.getpid()}-{next(_numbers)}", version
+        self.folder, self._version = parent / f"{_NAME}{os.getpid()}-{next(_numbers)}", version
         self._made = itertools.count()
         self._free: deque[MemoryCgroup] = deque()
-        self._folder.mkdir()
+        self.folder.mkdir()
 
     def take(self) -> MemoryCgroup:
         """A cgroup for a run.
@@ -89,7 +91,7 @@ class MemoryCgroups:
         try:
             return self._free.pop()
         except IndexError:
-            return MemoryCgroup(self._folder / f"run-{next(self._made)}", self._version)
+            return MemoryCgroup(self.folder / f"run-{next(self._made)}", self._version)
 
     def give_back(self, cgroup: MemoryCgroup) -> None:
         """The run has ended."""
@@ -100,7 +102,7 @@ class MemoryCgroups:
 
     def close(self) -> None:
         """Remove them all."""
-        _remove(self._folder)
+        _remove(self.folder)
 
     def probe(self) -> None:
         """Try one out.
@@ -109,7 +111,7 @@ class MemoryCgroups:
             OSError: it does not work.
         """
         if self._version == 2:
-            _write(self._folder / "cgroup.subtree_control", "+memory")
+            _write(self.folder / "cgroup.subtree_control", "+memory")
         cgroup = self.take()
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
             cgroup.limit(_PROBE_MIB)
@@ -119,7 +121,7 @@ class MemoryCgroups:
 
 def open_memory_cgroups() -> MemoryCgroups | None:
     """Cgroups for the runs of this server; None where it may not make them."""
-    for parent, version in _parents():
+    for parent, version in possible_parents():
         _remove_old(parent)
         made = None
         try:
@@ -133,21 +135,19 @@ def open_memory_cgroups() -> MemoryCgroups | None:
     return None
 
 
-def _parents() -> list[tuple[Path, int]]:
+def possible_parents() -> list[tuple[Path, int]]:
     """Where cgroups can be made, and of which version they are: this process's own first, then those above it."""
     try:
-        own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        lines, mount_lines = (path.read_text().splitlines() for path in _OWN)
     except OSError:
         return []
     found: list[tuple[Path, int]] = []
-    for _, controllers, path in own:
-        for fields in mounts:
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        for fields in map(str.split, mount_lines):
             kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+            # "/user.slice/a.scope", mounted from "/" at /sys/fs/cgroup; in a container from "/docker/b", which it is in
             below = os.path.relpath(path, fields[3])
-            if below.startswith("..") and fields[3] != "/":
-                below = "."
-            place = Path(fields[4]) / below.removeprefix("../")
+            place = Path(fields[4]) / ("." if below.startswith("..") else below)
             if kind == "cgroup" and "memory" in controllers.split(",") and "memory" in options:
                 found.append((place, 1))
             if kind == "cgroup2" and not controllers:
@@ -197,8 +197,3 @@ def _read(path: Path) -> str:
 def _write(path: Path, value: object) -> None:
     with open(path, "w", encoding="ascii") as stream:
         stream.write(str(value))
-
-
-def _write_if_there(path: Path, value: object) -> None:
-    if path.exists():
-        _write(path, value)

@@ -154,9 +154,14 @@ class SeccompFilters:
             ]
             rules += [(no_socket, call, [arg(0, above, _NETLINK)])]
         rules += [(allow if alone else refused, "connect", [])]
-        own = [] if alone else [arg(0, equal, 0)]
-        rules += [(allow, name, own) for name in _OF_OTHERS]
-        rules += [(allow, "setpriority", [] if alone else [arg(0, equal, 0), arg(1, equal, 0)])]
+        if alone:
+            rules += [(allow, name, []) for name in (*_OF_OTHERS, "setpriority")]
+        else:
+            differs, only_own = self._lib.NE, [arg(0, equal, 0)]
+            rules += [(allow, name, only_own) for name in _OF_OTHERS]
+            rules += [(refused, name, [arg(0, differs, 0)]) for name in (*_OF_OTHERS, "setpriority")]
+            rules += [(allow, "setpriority", [*only_own, arg(1, equal, 0)])]
+            rules += [(refused, "setpriority", [*only_own, arg(1, differs, 0)])]
         if scoped:
             return [*rules, (allow, "kill", [])]
         return [  # 0 is the process group; -1, all processes of the user, and other groups are negative

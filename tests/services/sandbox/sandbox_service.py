@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -153,13 +153,13 @@ def descendants(pid: int) -> list[int]:
 
 
 @contextmanager
-def serve(*options: str, environment: dict[str, str] | None = None) -> Iterator[Server]:
-    """Start the service with these options; it must end well when it is told to."""
+def serve(*options: str, environment: dict[str, str] | None = None, within: Sequence[str] = ()) -> Iterator[Server]:
+    """Start the service with these options, by another program or not; it must end well when it is told to."""
     needs_filter()
     if trouble_with_namespaces():
         options += ("--python", python_of_all_users())
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([*COMMAND, *options], stderr=log, env={**os.environ, **(environment or {})})
+        process = subprocess.Popen([*within, *COMMAND, *options], stderr=log, env={**os.environ, **(environment or {})})
         try:
             server = Server(wait_for_url(process, log), process)
             with server.http:
