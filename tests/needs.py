@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from ctypes.util import find_library
 from functools import cache
 
 import pytest
@@ -26,8 +27,9 @@ PACKAGES = {
     "node": "nodejs",
     "perl": "perl",
     "curl": "curl",
+    "libseccomp.so": "libseccomp2",
 }
-"""What `make setup` installs: packages of Debian, by the program that tests look for."""
+"""What `make setup` installs: packages of Debian, by the program or library that tests look for."""
 
 
 def needs(*programs: str, path: str | None = None) -> None:
@@ -79,7 +81,13 @@ def install_programs() -> None:
 
 
 def _missing(programs: Iterable[str], path: str | None) -> list[str]:
-    return [program for program in programs if shutil.which(program, path=path) is None]
+    return [program for program in programs if not _is_there(program, path)]
+
+
+def _is_there(program: str, path: str | None) -> bool:
+    if program.endswith(".so"):
+        return find_library(program.removeprefix("lib").removesuffix(".so")) is not None
+    return shutil.which(program, path=path) is not None
 
 
 def _command(programs: Iterable[str]) -> str:

@@ -37,7 +37,7 @@ utimensat utimes write writev
 """
 _MEMORY = "brk madvise mincore mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap"
 _PROCESSES = """
-arch_prctl capget execve execveat exit exit_group fork futex futex_waitv get_robust_list get_thread_area getcpu getegid
+arch_prctl capget capset execve execveat exit exit_group fork futex futex_waitv get_robust_list get_thread_area getcpu getegid
 geteuid getgid getgroups getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid
 gettid getuid ioprio_get membarrier pidfd_open prctl restart_syscall rseq sched_get_priority_max sched_get_priority_min
 sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_yield set_robust_list
