@@ -44,6 +44,14 @@ def needs_namespaces() -> None:
         pytest.skip(f"no namespaces here, as in a container without privileges ({trouble})")
 
 
+def needs_filter() -> None:
+    """Skip the test where there is no filter of system calls: the sandbox service then does not start."""
+    try:
+        import pyseccomp  # noqa: F401
+    except (ImportError, RuntimeError) as error:  # the latter: without the library
+        pytest.skip(f"{error} (Debian: {_command(['libseccomp.so'])}; pip install pyseccomp)")
+
+
 @cache
 def trouble_with_namespaces() -> str:
     """Why this user may not make namespaces, found without the code under test; empty: they work."""

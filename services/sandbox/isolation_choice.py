@@ -81,15 +81,15 @@ def _build(
     own_users = users is not None
     landlock = landlock_version() if level == "rlimits" else 0
     scoped = level != "rlimits" or own_users or landlock >= LANDLOCK_SCOPES
-    weakness = _weakness(scoped, no_users)
-    if weakness and not allow_weak:
-        return None, f"{weakness}{_WEAK}"
     closed = closed_folder(layout, whole_path=level == "rlimits") if own_users else None
     if closed is not None:
         return None, (
             f"every run has a user of its own, and {closed} on the way to {layout.python} is closed to other users: "
             "open it, or give --python an interpreter that all users can read"
         )
+    weakness = _weakness(scoped, no_users)
+    if weakness and not allow_weak:
+        return None, f"{weakness}{_WEAK}"
     filters = None
     if libseccomp() is not None:
         filters = SeccompFilters(level != "rlimits", alone=level != "rlimits" or own_users, scoped=scoped)

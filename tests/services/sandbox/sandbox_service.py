@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
-from needs import SYSTEM_PATH, needs, needs_namespaces, python_of_all_users, trouble_with_namespaces
+from needs import SYSTEM_PATH, needs, needs_filter, needs_namespaces, python_of_all_users, trouble_with_namespaces
 from service_process import wait_for_url
-
-from agentrl.services.sandbox.seccomp import INSTALL, libseccomp
 
 COMMAND = (sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "sandbox", "--port", "0")
 APART = ("bubblewrap", "namespaces")
@@ -37,12 +34,6 @@ def needs_level(level: str) -> None:
         needs("bwrap")
     if level in APART:
         needs_namespaces()
-
-
-def needs_filter() -> None:
-    """Skip the test where the service has no filter of system calls: by default it then does not start."""
-    if libseccomp() is None:
-        pytest.skip(INSTALL)
 
 
 def needs_language(language: str) -> None:

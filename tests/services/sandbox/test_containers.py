@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from needs import needs_namespaces, python_of_all_users
-from sandbox_service import COMMAND, Server, needs_filter, serve
+from needs import needs_filter, needs_namespaces, python_of_all_users
+from sandbox_service import COMMAND, Server, serve
 
 from agentrl.services.sandbox import user_range
 from agentrl.services.sandbox.guest.linux_calls import LANDLOCK_SCOPES, landlock_version

@@ -6,7 +6,8 @@ import errno
 import platform
 
 import pytest
-from sandbox_service import Server, needs_filter
+from needs import needs_filter
+from sandbox_service import Server
 
 from agentrl.services.sandbox.seccomp import SeccompFilters, libseccomp
 
