@@ -1,12 +1,13 @@
 """Runs a command as in a container: as another user, with fewer capabilities, with calls that fail.
 
-Usage: `python container.py [--user N] [--no-capabilities] [--refuse NAME...] -- COMMAND`. What the command sees is what
+Usage: `python container.py [--user N] [--no-capabilities] [--drop NUMBER] [--refuse NAME...] -- COMMAND`. What it sees is what
 runtimes of containers do: a user namespace that maps one user, dropped capabilities, a seccomp filter.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import errno
 import os
 
@@ -14,6 +15,7 @@ import pyseccomp
 
 from agentrl.services.sandbox.guest import linux_calls
 
+PR_CAPBSET_DROP = 24
 NAMESPACES = "namespaces"
 NAMESPACE_FLAGS = (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 CALLS = {NAMESPACES: ("unshare", "setns", "mount", "pivot_root", "umount2"), "landlock": ("landlock_create_ruleset",)}
@@ -37,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--user", type=int)
     parser.add_argument("--no-capabilities", action="store_true")
+    parser.add_argument("--drop", type=int)
     parser.add_argument("--refuse", nargs="*", default=[], choices=CALLS)
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
@@ -44,6 +47,8 @@ def main() -> None:
         linux_calls.own_user_namespace(given.user)
     if given.no_capabilities:
         linux_calls.drop_bounding_set()
+    if given.drop is not None:
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, given.drop, 0, 0, 0)
     refuse(given.refuse)
     os.execv(given.command[0], given.command)
 

@@ -135,6 +135,17 @@ def test_a_container_of_one_user_that_may_make_namespaces() -> None:
         server.must_be_clean()
 
 
+@pytest.mark.skipif(not ROOT, reason="only the server of root has capabilities to drop")
+def test_root_that_may_make_user_namespaces_only() -> None:
+    """As root of a container with Docker's capabilities under a filter that permits namespaces."""
+    needs_namespaces()
+    with serve_in((*LAUNCHER, "--drop", "21")) as server:  # CAP_SYS_ADMIN
+        assert server.health["isolation"] in ("bubblewrap", "namespaces")
+        assert "user namespace" in server.health["isolation_details"]
+        assert server.python("import os; print(os.getuid())")["stdout"] == "1000\n"
+        server.must_be_clean()
+
+
 @pytest.mark.skipif(not ROOT, reason="only root's runs have users")
 @pytest.mark.parametrize(
     ("id_map", "first", "end"),
