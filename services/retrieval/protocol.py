@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
-from agentrl.errors import suggest
+from agentrl.services.common.known_fields import KnownFields
 from agentrl.services.retrieval.options import RetrievalOptions
 
 FoundDocuments = list[tuple[bytes, float]]
@@ -36,22 +36,14 @@ class Retrieved(BaseModel):
     result: list[list[Hit]] | list[list[Document]]
 
 
-class RetrieveRequest(BaseModel):
+class RetrieveRequest(KnownFields):
     """The fields of a request; `request_model` adds the limits of a server."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True)
     queries: list[str] | None = None
     query: str | None = None
     topk: int | None = None
     return_scores: bool | None = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_unknown_fields(cls, given: Any) -> Any:
-        for name in given if isinstance(given, dict) else ():
-            if name not in cls.model_fields:
-                raise ValueError(f"unknown field {str(name)[:60]!r}.{suggest(str(name), cls.model_fields)}")
-        return given
 
     @field_validator("topk", mode="before")
     @classmethod

@@ -43,6 +43,9 @@ def sandbox(
         int, typer.Option(min=1, max=400, help="Runs at the same time; by default two per core.", show_default=False)
     ] = _DEFAULTS.parallel,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get HTTP 429.")] = _DEFAULTS.queue,
+    queue_seconds: Annotated[
+        float, typer.Option(min=0, help="How long a request may wait for a place; then it gets HTTP 429.")
+    ] = _DEFAULTS.queue_s,
     memory_mb: Annotated[int, typer.Option(min=64, help="Memory of a run that asks for none.")] = _DEFAULTS.memory_mb,
     max_memory_mb: Annotated[int, typer.Option(min=64, help="Most that a run may ask for.")] = _DEFAULTS.max_memory_mb,
     max_timeout_s: Annotated[
@@ -68,6 +71,7 @@ def sandbox(
         python=python,
         parallel=parallel,
         queue=queue,
+        queue_s=queue_seconds,
         memory_mb=memory_mb,
         max_memory_mb=max(max_memory_mb, memory_mb),
         max_timeout_s=max_timeout_s,

@@ -56,6 +56,8 @@ def _excess(sandbox: Sandbox, limits: RunLimits) -> str | None:
     allowed = limits.memory_mb * MIB
     if resident_bytes(sandbox.pids, allowed) > allowed:
         return f"it used more than {limits.memory_mb} MB of memory"
+    if sandbox.overspent:
+        return "what it left running used too much processor time"
     used = disk_use(sandbox.folder)
     if used is None:
         return "it made too many files or folders"
