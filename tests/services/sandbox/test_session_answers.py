@@ -70,10 +70,11 @@ def test_output_of_what_is_left_running_is_nobody_elses(session: Session) -> Non
 def test_processor_time_of_what_is_left_running(session: Session) -> None:
     began = session.run("import os\nif os.fork() == 0:\n    while True: pass", run_timeout=0.3)
     assert began["return_code"] == 0
-    deadline = time.monotonic() + 60
-    while "what it left running used too much processor time" not in session.run("1", run_timeout=0.3)["stderr"]:
-        assert time.monotonic() < deadline
-        time.sleep(1)
+    for pause_s in (1, 2, 4, 8, 16):  # each run allows it as much again; a busy machine gives it little
+        time.sleep(pause_s)
+        if "what it left running used too much processor time" in session.run("1", run_timeout=0.3)["stderr"]:
+            return
+    pytest.fail("it goes on")
 
 
 def test_code_that_opens_all_files_it_may(session: Session) -> None:
