@@ -57,7 +57,7 @@ class SandboxService:
         self.versions: dict[str, str] = {}
         """What languages say about themselves, of those that were asked."""
         self.monitor = ResourceMonitor()
-        self.admission = Admission(options.parallel, options.queue, options.queue_s)
+        self.admission = Admission(options.parallel, options.queue, options.queue_seconds)
         self.runner = ProgramRunner(pool, self.monitor, options)
         self.sessions = Sessions(pool, self.monitor, options)
 
