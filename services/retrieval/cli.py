@@ -23,7 +23,7 @@ def serve(arguments: Sequence[str]) -> int:
     Raises:
         UserInputError: an argument or the index cannot be used.
     """
-    _need("bm25s", "numba")
+    _need("bm25s", "numba", "cachetools")
     from agentrl.services.common.access_control import refuse_unprotected_host
     from agentrl.services.common.http_server import exit_on_sigterm, serve_app
     from agentrl.services.common.logs import set_up_logs
