@@ -282,7 +282,9 @@ class Sandbox:
         await self._came(gone)
         self._loop.remove_reader(self._init_fd)
         with contextlib.suppress(ChildProcessError):  # it is ours now that its parent is dead
-            os.waitpid(self._init_pid, os.WNOHANG)
+            pid, _, usage = os.wait4(self._init_pid, os.WNOHANG)
+            if pid:  # its time is not in that of bubblewrap, which did not wait for it
+                self._ended = self._ended._replace(cpu_s=self._ended.cpu_s + usage.ru_utime + usage.ru_stime)
 
     def _end(self) -> None:
         # A bubblewrap that dies as it starts leaves a launcher behind, which ends when nobody can send it a job.

@@ -128,10 +128,13 @@ class StatefulInterpreter:
                 os.close(fd)
         try:
             size = int(await self._exactly(8))
-            answer = orjson.loads(await self._exactly(size)) if 0 < size <= _MAX_ANSWER else None
+            answer: Any = orjson.loads(await self._exactly(size)) if 0 < size <= _MAX_ANSWER else None
         except ValueError:
             return None
-        return answer if isinstance(answer, dict) and answer.get("number") == number else None
+        if isinstance(answer, dict) and answer.get("number") == number:
+            return answer
+        self.sandbox.stop(_FORGED)
+        return None
 
     async def _exactly(self, size: int) -> bytes:
         parts = []

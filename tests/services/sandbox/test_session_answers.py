@@ -10,12 +10,18 @@ import pytest
 from sandbox_service import Server
 
 RESULT = '{"code": 0}'
-FORGED = f"import os\nos.write(3, b'%08d' % {len(RESULT)} + b'{RESULT}')\n"
+FORGED = f"""
+import os, stat
+for fd in range(3, 100):
+    try:
+        if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, b"%08d" % {len(RESULT)} + b'{RESULT}')
+    except OSError: pass
+"""
 STOLEN = """
 import json, os, sys
 number = sys._getframe(1).f_locals["cell"]["number"]
 answer = json.dumps({"code": 0, "number": number}).encode()
-os.write(3, b"%08d" % len(answer) + answer)
+os.write(sys._getframe(2).f_locals["control"], b"%08d" % len(answer) + answer)
 """
 
 
@@ -51,7 +57,8 @@ def test_code_that_answers_for_itself_loses_the_interpreter(session: Session) ->
     session.run(STOLEN)
     after = session.run("1 / 0")
     assert after["return_code"] == 1
-    assert after["stderr"].startswith("This interpreter is new: the last one has ended (it wrote answers of its own)")
+    assert "it wrote answers of its own" in after["stderr"]
+    session.run("1")
     assert session.run("1 / 0")["stderr"].startswith("Traceback")
     assert session.run("print(1)")["stdout"] == "1\n"
 

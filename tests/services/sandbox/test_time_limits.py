@@ -6,8 +6,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sandbox_service import Server, needs_language, serve
+from sandbox_service import Server, needs_language, needs_level, serve
 
+WAITS = "import os\nif os.fork() == 0:\n    while sum(os.times()[:2]) < 0.3: pass\n    os._exit(0)\nos.wait()"
 BUSY = "import time\nwhile time.process_time() < {}: pass\nprint('done')"
 
 
@@ -33,8 +34,14 @@ def test_all_processes_count(server: Server) -> None:
     result = server.python(code, run_timeout=1)
     assert result["status"] == "TimeLimitExceeded"
     assert result["cpu_time"] >= 1
-    waited = "import os\nif os.fork() == 0:\n    while sum(os.times()[:2]) < 0.3: pass\n    os._exit(0)\nos.wait()"
-    assert 0.25 < server.python(waited)["cpu_time"] < 1
+    assert 0.25 < server.python(WAITS)["cpu_time"] < 1
+
+
+def test_processor_time_without_forked_interpreters() -> None:
+    needs_level("bubblewrap")
+    with serve("--isolation", "bubblewrap", "--fresh-interpreters") as server:
+        assert 0.25 < server.python(WAITS)["cpu_time"] < 1
+        assert server.python("while True: pass", run_timeout=0.3)["cpu_time"] >= 0.3
 
 
 def test_a_compiler_says_both_times(server: Server) -> None:
