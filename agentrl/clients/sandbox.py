@@ -13,8 +13,6 @@ from agentrl.clients.http import ServiceClient
 from agentrl.errors import ToolServiceError
 
 _SHOWN = 200
-_WALL_FACTOR = 2.0
-"""A time limit counts processor time: by the clock a run may take twice as long."""
 _OVERHEAD_S = 10.0
 """Added to a run's own time limits for the deadline of its request: the service may queue it and must start it."""
 
@@ -61,7 +59,7 @@ class SandboxClient:
         self.run_timeout_s = run_timeout_s
         self._compile_timeout_s = compile_timeout_s
         self._memory_limit_mb = memory_limit_mb
-        self._deadline_s = _WALL_FACTOR * (compile_timeout_s + run_timeout_s) + _OVERHEAD_S
+        self._deadline_s = compile_timeout_s + run_timeout_s + _OVERHEAD_S
         self._slots = slots
 
     @classmethod
@@ -140,7 +138,7 @@ class SandboxClient:
             "stop_early": stop_early,
         }
         # A service runs at least two tests at the same time.
-        deadline_s = self._deadline_s + _WALL_FACTOR * self.run_timeout_s * math.ceil(len(tests) / 2)
+        deadline_s = self._deadline_s + self.run_timeout_s * math.ceil(len(tests) / 2)
         async with self._slots or nullcontext():
             answer = await self.service.post("/judge", body, timeout_s=deadline_s, refuse=_sandbox_error, may_lack=True)
         return None if answer is None else _read_verdicts(answer, len(tests), self.service.url)
