@@ -118,12 +118,12 @@ class SandboxClient:
 
         Args:
             code: source text.
-            tests: `{input, output}` or `{input, assert}` each.
+            tests: `{input, output}`, `{input, assert}` or `{input, follow}` each.
             stop_early: after the first failed test the others are not run; their `ok` is false.
 
         Returns:
-            One result per test, in order. `ok` says only how the program ended: outputs are not compared here. None:
-            the service has no `/judge` (SandboxFusion has none).
+            One result per test, in order. `ok` says only how the program ended, since outputs are not compared here;
+            of an assert, that it holds. None: the service has no `/judge` (SandboxFusion has none).
 
         Raises:
             ToolServiceError: the sandbox could not run one of them, after retries.
@@ -141,7 +141,7 @@ class SandboxClient:
         deadline_s = self._deadline_s + self.run_timeout_s * math.ceil(len(tests) / 2)
         async with self._slots or nullcontext():
             answer = await self.service.post("/judge", body, timeout_s=deadline_s, refuse=_sandbox_error, may_lack=True)
-        return None if answer is None else _read_verdicts(answer, len(tests), self.service.url)
+        return None if answer is None else _read_verdicts(answer, tests, self.service.url)
 
     async def open_session(self) -> str:
         """Start a session and return its id.
@@ -200,14 +200,18 @@ def _read(answer: dict[str, Any], url: str) -> RunResult:
     return _result(last, ok=not failed, compile_failed=compile_failed, message=message)
 
 
-def _read_verdicts(answer: dict[str, Any], number: int, url: str) -> list[RunResult]:
+def _read_verdicts(answer: dict[str, Any], asked: Sequence[Mapping[str, Any]], url: str) -> list[RunResult]:
     tests, compiled = answer.get("tests"), answer.get("compile_result")
     if isinstance(compiled, dict) and not tests:
-        return [_result(compiled, ok=False, compile_failed=True)] * number
-    if not isinstance(tests, list) or len(tests) != number or not all(isinstance(test, dict) for test in tests):
+        return [_result(compiled, ok=False, compile_failed=True)] * len(asked)
+    if not isinstance(tests, list) or len(tests) != len(asked) or not all(isinstance(test, dict) for test in tests):
         raise ToolServiceError(f"{url}/judge answered without one result per test: {answer!r:.{_SHOWN}}")
-    runs = [test.get("run_result") or {} for test in tests]
-    return [_result(ran, ok=ran.get("status") == "Finished" and ran.get("return_code") == 0) for ran in runs]
+    results = []
+    for question, test in zip(asked, tests, strict=True):
+        ran = test.get("run_result") or {}
+        ended = ran.get("status") == "Finished" and ran.get("return_code") == 0
+        results.append(_result(ran, ok=ended and ("assert" not in question or test.get("passed") is True)))
+    return results
 
 
 def _result(told: dict[str, Any], *, ok: bool, compile_failed: bool = False, message: str = "") -> RunResult:

@@ -137,6 +137,16 @@ class Sandbox:
         with contextlib.suppress(ConnectionError):  # who waits for the answer sees that it is gone
             await self._loop.sock_sendall(self._control, encode_message(job))
 
+    async def pass_on(self, data: bytes) -> None:
+        """Send bytes to the program inside as they are."""
+        with contextlib.suppress(OSError):  # who waits for the answer sees that it is gone
+            await self._loop.sock_sendall(self._control, data)
+
+    def hang_up(self) -> None:
+        """Let the program inside see that nothing more comes."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+
     async def receive(self, size: int) -> bytes:
         """The next bytes from inside; empty if the program has closed the socket."""
         try:
