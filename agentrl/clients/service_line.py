@@ -21,6 +21,8 @@ from weakref import WeakKeyDictionary
 
 STALLED_S = 600.0
 """A service that refuses requests and has answered nobody for so long does not move at all."""
+_DOUBLINGS = 4
+"""Of the pause, if the service does not say when to come again: a place may become free at any moment."""
 
 
 class Stalled(Exception):
@@ -86,7 +88,7 @@ class ServiceLine:
         self._limit = max(1, self._in_flight)
         pause_s = wait_s * random.uniform(1.0, 1.5)
         if not wait_s:
-            pause_s = backoff_s * 2 ** min(self._refusals, 20) * random.uniform(0.5, 1.5)
+            pause_s = backoff_s * 2 ** min(self._refusals, _DOUBLINGS) * random.uniform(0.5, 1.5)
         if not self._in_flight:
             self._refusals += 1
         self._open_at = max(self._open_at, _now() + min(pause_s, max_backoff_s))
