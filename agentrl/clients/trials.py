@@ -19,9 +19,13 @@ from collections import *
 from typing import *
 """
 """Imports for a program whose function is called: the sites that ask for a function provide them."""
-_SAY = """
-__import__("sys").__stdout__.write("\\n{mark}true\\n")
-"""
+_SAY = {
+    "python": '__import__("sys").__stdout__.write("\\n{mark}true\\n")',
+    "bash": "[ $? -eq 0 ] || exit 1\nprintf '\\n%s\\n' {mark}true",
+    "nodejs": 'process.stdout.write("\\n{mark}true\\n");',
+    "perl": 'print STDOUT "\\n{mark}true\\n";',
+}
+"""How a program says that it came to the end of its assert, where both run in one process."""
 _CALL = """
 def _{mark}():
     import json, sys
@@ -65,7 +69,7 @@ async def run_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: a test calls a function, and the language is not Python; or an assert is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python.
     """
     slots, trial = asyncio.Semaphore(at_once), _Trial(code, sandbox.language)
 
@@ -96,7 +100,7 @@ async def judge_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: a test calls a function, and the language is not Python; or an assert is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python.
     """
     trial = _Trial(code, sandbox.language)
     asked = [trial.question(test) for test in tests]
@@ -131,8 +135,7 @@ class _Trial:
     def question(self, test: CodeTest) -> dict[str, Any]:
         """The test in the form that `/judge` takes."""
         if test.check is not None:
-            if self._language == "python":
-                parse_check(test.check)
+            self._must_fit(test.check)
             return {"input": test.stdin, "assert": test.check}
         if test.call is None and test.stdout is not None:
             return {"input": test.stdin, "output": test.stdout}
@@ -147,8 +150,8 @@ class _Trial:
         passed = result.ok
         if test.call is not None:
             passed = passed and same_value(self._told(result.stdout), test.call.returns)
-        elif test.check is not None and self._language == "python":
-            split = split_asserts(test.check, self._mark)
+        elif test.check is not None:
+            split = split_asserts(test.check, self._mark) if self._language == "python" else None
             told = self._told(result.stdout) if passed else None
             failure = split.failure(told) if split else None if told is True else ""
             if passed and failure:  # the sandbox, which does not know what is expected, could not say it
@@ -164,10 +167,19 @@ class _Trial:
                 raise ValueError(f"fn_name: got {test.call.name!r} for {self._language}, only Python can be called")
             arguments = json.dumps(test.call.arguments)
             return _CALL.format(mark=self._mark, name=test.call.name, arguments=arguments)
-        if test.check is not None and self._language == "python":
-            split = split_asserts(test.check, self._mark)
-            return split.code if split else test.check + _SAY.format(mark=self._mark)
-        return test.check
+        if test.check is not None:
+            self._must_fit(test.check)
+            split = split_asserts(test.check, self._mark) if self._language == "python" else None
+            return split.code if split else f"{test.check}\n{_SAY[self._language].format(mark=self._mark)}"
+        return None
+
+    def _must_fit(self, check: str) -> None:
+        if self._language not in _SAY:
+            raise ValueError(
+                f"assert: got one for {self._language}, wanted the language to be one of {', '.join(_SAY)}"
+            )
+        if self._language == "python":
+            parse_check(check)
 
     def _told(self, stdout: str) -> Any:
         """What the code after the program printed last, decoded; `_NOTHING` if it printed nothing."""

@@ -83,6 +83,38 @@ async def test_tests_that_pass(service: Service, code: str, truth: Any, passed: 
     assert await score(answer(code), truth) == {"score": float(passed == total), "has_code": True}
 
 
+TRICKS = [
+    "import sys\nprint(open(sys.argv[0]).read())\nimport os\nos._exit(0)",
+    "import re, os\nfor word in re.findall(r'ended_\\w+', open('main.py').read()): print(word + 'true')\nos._exit(0)",
+    "class Same:\n    def __eq__(self, other): return True\ndef double(n): return Same()",
+    "class Same(int):\n    def __eq__(self, other): return True\ndef double(n): return Same(3)",
+    "import builtins\nbuiltins.AssertionError = None\ndef double(n): return 0",
+]
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+async def test_a_trick_passes_no_assert(service: Service, sandbox: Sandbox, trick: str) -> None:
+    """In agentrl's sandbox; and in another one, which has no judge."""
+    for url in (service.url, sandbox.url):
+        assert (await CodeScore(url)(answer(trick), ASSERTS, continuous=True))["score"] == 0.0
+
+
+async def test_right_programs_pass_their_asserts_without_a_judge(sandbox: Sandbox) -> None:
+    asserts = [
+        "assert f(1) == 2",
+        "x = f(2)\nassert x == 3\nassert (4, [5]) == g(4)",
+        "assert abs(f(1.5) - 2.5) < 1e-6",
+    ]
+    code = "def f(n): return n + 1\ndef g(n): return (n, [f(n)])"
+    assert (await CodeScore(sandbox.url)(answer(code), asserts))["score"] == 1.0
+
+
+@pytest.mark.parametrize(("check", "language", "says"), [("assert (", "python", "not Python"), ("x", "cpp", "for cpp")])
+async def test_an_assert_that_cannot_be_run_is_the_rows_fault(check: str, language: str, says: str) -> None:
+    with pytest.raises(RewardError, match=says):
+        await CodeScore("http://127.0.0.1:9")(answer("x", language), [check], language=language)
+
+
 @pytest.mark.parametrize("leave", ["raise SystemExit(0)", "import os\nos._exit(0)", "import sys\nsys.exit()"])
 @pytest.mark.parametrize("truth", [ASSERTS, {"fn_name": "double", "inputs": ["2"], "outputs": ["4"]}])
 async def test_a_program_that_ends_before_its_tests_passes_none(service: Service, leave: str, truth: Any) -> None:
