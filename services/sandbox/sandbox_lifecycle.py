@@ -205,12 +205,7 @@ class Sandbox:
         if self._init_fd is not None:
             os.close(self._init_fd)
             self._init_fd = None
-        await asyncio.to_thread(self._remove)
-
-    def _remove(self) -> None:
-        remove_folder(self.folder)
-        if self.memory is not None:
-            self.memory.remove()
+        await asyncio.to_thread(remove_folder, self.folder)
 
     async def _count_memory(self, memory: MemoryCgroup) -> None:
         """Move the launcher; the processes around it are not the code's."""

@@ -116,15 +116,18 @@ class SandboxPool:
     async def _make(self, folder: Path, uid: int) -> Sandbox:
         owner = uid if self.isolation.own_users else None
         cgroups = self.isolation.memory_cgroups
+        memory = None
         try:
+            memory = None if cgroups is None else cgroups.take()
             make_run_folder(folder, owner, self.isolation.forks)
             launcher = (
                 await self._zygotes.start(folder) if self._zygotes else start_launcher(self.isolation, folder, owner)
             )
-            memory = None if cgroups is None else cgroups.make(folder.name)
             sandbox = Sandbox(self.isolation, folder, uid, launcher, self._output_bytes, memory)
         except OSError as error:
             self._free_uids.append(uid)
+            if memory is not None:
+                memory.remove()
             with contextlib.suppress(OSError):  # no file descriptors are left
                 remove_folder(folder)
             raise SandboxFault(f"cannot start a sandbox: {error}") from error
@@ -143,6 +146,8 @@ class SandboxPool:
 
     async def _close(self, sandbox: Sandbox) -> None:
         await sandbox.close()
+        if sandbox.memory is not None and self.isolation.memory_cgroups is not None:
+            self.isolation.memory_cgroups.give_back(sandbox.memory)
         self.open.discard(sandbox)
         self._free_uids.append(sandbox.uid)
 

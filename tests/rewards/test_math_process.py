@@ -1,4 +1,4 @@
-"""Answers that take for ever, all memory, or the process with them; and what waits beside them."""
+"""Answers that take hours, all memory, or the process with them; and what waits beside them."""
 
 from __future__ import annotations
 

@@ -14,10 +14,13 @@ from agentrl.rewards.scores.math_structure import Expression, Items, Named, Valu
 from agentrl.rewards.scores.math_text import (
     clean,
     plain_words,
+    split_base,
     split_choice,
+    split_letter_unit,
     split_unit,
     squeeze,
     to_exact,
+    units_differ,
     words_of,
 )
 
@@ -90,8 +93,7 @@ def _same_named(a: Value, b: Value, ask: Ask) -> bool | None:
 def _same_items(a: Items, b: Items, ask: Ask) -> bool | None:
     kinds = {a.kind, b.kind}
     if kinds <= set(_UNORDERED):
-        as_sets = "set" in kinds
-        return _matched(_distinct(a.values) if as_sets else a.values, _distinct(b.values) if as_sets else b.values, ask)
+        return _contained(a, b, ask) if "set" in kinds else _matched(a.values, b.values, ask)
     if "list" in kinds and kinds <= {"list", *_SEQUENCES}:
         # A list without brackets takes the order of the tuple that it is compared with.
         return _in_order(a.values, b.values, ask) if "()" in kinds else _matched(a.values, b.values, ask)
@@ -100,8 +102,15 @@ def _same_items(a: Items, b: Items, ask: Ask) -> bool | None:
     return False
 
 
-def _distinct(values: Sequence[Value]) -> tuple[Value, ...]:
-    return tuple(dict.fromkeys(values))
+def _contained(a: Items, b: Items, ask: Ask) -> bool | None:
+    """Whether each of two sets holds every value of the other, however often."""
+    if len(a.values) * len(b.values) > MOST_UNORDERED**2:
+        return _in_order(a.values, b.values, ask)
+    return _all(
+        _any(_same(value, other, ask) for other in others.values)
+        for values, others in ((a, b), (b, a))
+        for value in values.values
+    )
 
 
 def _in_order(a: Sequence[Value], b: Sequence[Value], ask: Ask) -> bool | None:
@@ -136,8 +145,11 @@ def _same_expression(a: Expression, b: Expression, ask: Ask) -> bool | None:
         return False if value is None else _same_expression(value, other, ask)
     if "%" in (a.unit, b.unit):
         return _same_percent(a, b, ask)
-    if a.unit and b.unit and a.unit != b.unit:
+    if units_differ(a.unit, b.unit):
         return False
+    for text, other in ((a, b), (b, a)):
+        if text.unit is None and (body := split_letter_unit(text.text, other.unit)) is not None:
+            return _same_text(body, other.text, ask)
     return _same_text(a.text, b.text, ask)
 
 
@@ -175,12 +187,22 @@ def _same_text(a: str, b: str, ask: Ask) -> bool | None:
         # Two decimals are compared as they are: 0.333333 is not 0.3333333.
         rounded = (x.decimals == 0 or y.decimals == 0) and (x.rounds(y.value) or y.rounds(x.value))
         return x.value == y.value or rounded
-    words = [words_of(text) or plain_words(text) for text in (a, b)]
-    if any(words_of(text) for text in (a, b)):
-        return None not in words and words[0] == words[1]
-    if None not in words and words[0] == words[1]:
-        return True
-    return ask(a, b)
+    words = words_of(a), words_of(b)
+    if any(words):
+        return (words[0] or plain_words(a)) == (words[1] or plain_words(b))
+    (digits, base), (other_digits, other_base) = split_base(a), split_base(b)
+    if base or other_base:
+        if base and other_base:
+            return _in_base(digits, base) == _in_base(other_digits, other_base) is not None
+        return digits == other_digits
+    return True if plain_words(a) == plain_words(b) else ask(a, b)
+
+
+def _in_base(digits: str, base: int) -> int | None:
+    try:
+        return int(digits, base)
+    except ValueError:  # `19_8`
+        return None
 
 
 def _any(verdicts: Iterable[bool | None]) -> bool | None:

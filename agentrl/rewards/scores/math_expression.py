@@ -98,13 +98,14 @@ def _by_value(left: Any, right: Any, a: str, b: str) -> bool | None:
         return None
     left, right = (_exact(side) for side in (left, right))
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    real = not (left.has(sympy.I) or right.has(sympy.I))
     if not symbols:
         return _equal_numbers(left, right, a, b)
     chance, agreed = random.Random(7), 0
     for point in range(4 * _POINTS):
         # Both signs: `\sqrt{x^2}` equals x only for positive x.
         values = {symbol: _random_number(chance, negative=point % 2 == 1) for symbol in symbols}
-        verdict = _equal_numbers(left.xreplace(values), right.xreplace(values), "", "", real=True)
+        verdict = _equal_numbers(left.xreplace(values), right.xreplace(values), "", "", real=real)
         if verdict is False:
             return False
         agreed += verdict is True
@@ -114,10 +115,11 @@ def _by_value(left: Any, right: Any, a: str, b: str) -> bool | None:
 
 
 def _exact(expression: Any) -> Any:
-    """The expression with its decimals as fractions, and functions that nobody defined, `f(x)`, as symbols."""
+    """The expression with decimals as fractions, `i` as the imaginary unit, and undefined functions as symbols."""
     exact = {number: sympy.Rational(str(number)) for number in expression.atoms(sympy.Float)}
     unknown = {call: sympy.Symbol(str(call), real=True) for call in expression.atoms(AppliedUndef)}
-    return expression.xreplace({**exact, **unknown})
+    imaginary = {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
+    return expression.xreplace({**exact, **unknown, **imaginary})
 
 
 def _random_number(chance: random.Random, *, negative: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Compares mathematical answers in processes that can be ended: a computation may take for ever, or all memory.
+"""Compares mathematical answers in processes that can be ended: a computation may take hours, or all memory.
 
 One helper process per owner starts at the first comparison and forks a child for each (`math_zygote`). It is a plain
 child process: a `multiprocessing` one would import the caller's main module, and so run a plain script a second time.
@@ -29,7 +29,7 @@ START_TIMEOUT_S = 120.0
 _TRIES = 2
 _LOOK_S = 0.5
 _REMEMBERED = 4096
-_MAIN = "import sys; sys.path[:] = {path!r}; import agentrl.rewards.scores.math_zygote as m; m.serve()"
+_MAIN = "import sys; sys.path[:] = {path!r}; import agentrl.rewards.scores.math_zygote as m; m.serve_comparisons()"
 
 
 def at_once() -> int:

@@ -51,23 +51,33 @@ _NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\{?\w+\}?|')?(?:\([\w, ]+\))?"
 _IS_NAME = re.compile(rf"{_NAME}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}")
 _IN = re.compile(rf"({_NAME})\s*\\in(?![A-Za-z])\s*(.+)")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
-_EQUALS = re.compile(r"(?<![\\<>!:])=(?!=)")
 _MATRIX = re.compile(
     r"(?:\[|\(|)\s*\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?"
     r"((?:(?!\\begin|\\end).)*)\\end\{\w+\}\s*(?:\]|\)|)"
 )
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_REALS = (r"\mathbb{R}", r"\mathbb R", r"\R", r"\Re", "ℝ")
+_SUCH_THAT = re.compile(rf"^\s*{_NAME}\s*(?:\\in\s*(?:\\mathbb\s*\{{?R\}}?|ℝ)\s*)?(?:\\mid(?![A-Za-z])|\||:)\s*")
 _NO_NAMES = {"\\pi", "\\infty", "\\emptyset", "e", "i"}
 
 
 def read(answer: str) -> list[Value]:
     """The readings of an answer: one, or two where a comma may be a thousands mark."""
-    return [_read(text, 0) for text in number_readings(clean(answer))]
+    texts = [clean(answer)]
+    left, approximately, right = texts[0].partition("\\approx")
+    if approximately:  # `x \approx 3.14` is 3.14; `\sqrt{2} \approx 1.41` is either
+        texts = [f"{left}={right}"] if _is_name(left.strip()) else [part for part in (left, right) if part.strip()]
+    return [_read(read_as, 0) for text in texts for read_as in number_readings(text)]
 
 
 def _read(text: str, depth: int) -> Value:
     text = unwrap(text.strip(" ;"))
     if depth > _MOST_DEPTH:
         return Expression(text)
+    if (whole := _TEXT.fullmatch(text)) and re.search(r",|;|\b(?:and|or)\b", whole[1]):
+        text = whole[1]
+    if text in _REALS:
+        text = r"(-\infty, \infty)"
     parts = [part for part in split(_AND_OR.sub(", ", text), ",;") if part.strip()]
     if len(parts) > 1:
         return _list([_read(part, depth + 1) for part in parts], text)
@@ -150,7 +160,9 @@ _BY_ENDS: dict[tuple[str, str], Kind] = {("(", ")"): "()", ("(", "]"): "(]", ("[
 
 def _bracketed(text: str, depth: int) -> Value | None:
     if text.startswith("\\{") and text.endswith("\\}") and _matches(text, 1):
-        inner = _read(text[2:-2], depth + 1)
+        inner = _read(_SUCH_THAT.sub("", text[2:-2], count=1), depth + 1)
+        if isinstance(inner, Named) and isinstance(inner.value, Items) and inner.value.kind not in ("list", "set"):
+            return inner
         return Items("set", inner.values if isinstance(inner, Items) and inner.kind == "list" else (inner,), text)
     if len(text) < 3 or text[0] not in "([" or text[-1] not in ")]" or not _matches(text, 0):
         return None

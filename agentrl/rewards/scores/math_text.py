@@ -57,7 +57,7 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
     (re.compile(r"\\(?:emptyset|varnothing)(?![a-zA-Z])|∅|\\\{\s*\\\}"), r"\\emptyset "),
     (re.compile(r"\\text\{\s*([eip])\s*\}"), r"{\1}"),
     (re.compile(r"\\text\{\s*\}"), ""),
-    (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf)(?![a-zA-Z])|\\text\{\s*infinity\s*\}"), r"\\infty "),
+    (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf)(?![a-zA-Z])|\\text\{\s*[iI]nfinity\s*\}"), r"\\infty "),
     (re.compile(r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])"), r"\\\1"),
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
@@ -162,6 +162,7 @@ _POWER_OF_TEN = re.compile(
 _RATIO = re.compile(
     rf"([+-]?)\s*(?:(\d+)\s*)?\\frac\s*\{{\s*([+-]?\s*{_DECIMAL})\s*\}}\s*\{{\s*([+-]?\s*{_DECIMAL})\s*\}}"
 )
+_REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
 _SLASH = re.compile(rf"([+-]?)\s*(?:(\d+)(?:\s+|\s*\+\s*))?([+-]?{_DECIMAL})\s*/\s*([+-]?{_DECIMAL})")
 _MOST_DIGITS = 4000
 
@@ -183,8 +184,17 @@ def to_exact(text: str) -> Number | None:
         if len(power) > 5 or abs(int(power)) > _MOST_DIGITS:
             return None
         return Number(Fraction(_decimal(found[1].replace(" ", ""))) * Fraction(10) ** int(power))
+    if found := _REPEATING.fullmatch(text):
+        return _repeating(*found.groups())
     found = _RATIO.fullmatch(text) or _SLASH.fullmatch(text)
     return _fraction(found) if found else None
+
+
+def _repeating(sign: str, whole: str, start: str, period: str) -> Number:
+    r"""`0.1\overline{6}` is (16 - 1) / 90."""
+    top = int(whole + start + period) - int((whole + start) or 0)
+    value = Fraction(top, (10 ** len(period) - 1) * 10 ** len(start))
+    return Number(-value if sign == "-" else value)
 
 
 def _fraction(found: re.Match[str]) -> Number | None:
@@ -251,10 +261,12 @@ _SPELLINGS = {
     "mol": "mole moles",
     "c": "C celsius",
     "f": "F fahrenheit",
+    "am": "a.m.",
+    "pm": "p.m.",
 }
 _UNITS = {name: unit for unit, others in _SPELLINGS.items() for name in (unit, *others.split())}
 _UNIT_TEXT = re.compile(
-    r"^(?P<body>.*[\d}\])a-zA-Z%])\s*(?P<unit>(?:\\degree\s*)?\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?"
+    r"^(?P<body>.*?[\d}\])a-zA-Z%])\s*(?P<unit>(?:\\degree\s*)?\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?"
     r"(?:\s*(?:/|\\cdot)?\s*\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?)*|\\degree\s*[CF]?)$"
 )
 _UNIT_BARE = re.compile(
@@ -273,7 +285,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
         return text[:-1].strip(), "%"
     if (found := _UNIT_TEXT.match(text)) and not (_TRIGONOMETRY.search(text) and "\\degree" in text):
         return found["body"].strip(), _unit(found["unit"].replace("\\degree", "\\text{degree }").replace("\\text", ""))
-    if (found := _UNIT_BARE.match(text)) and to_exact(found["body"]) is not None:
+    if (found := _UNIT_BARE.match(text)) and (to_exact(found["body"]) is not None or ":" in found["body"]):
         unit = _unit(found["unit"])
         if unit and len(found["unit"].strip()) > 1 and (len(unit) > 1 or found["unit"].strip() in _UNITS):
             return found["body"].strip(), unit
@@ -281,27 +293,43 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def _unit(written: str) -> str:
-    """The one spelling of a unit; empty if it is not known: ` centimeters ^ 2` -> `cm^2`, ` square feet` -> `ft^2`."""
-    text = re.sub(r"[{}\s.]+", " ", written.replace("\\cdot", " ")).strip()
-    text = re.sub(r"\s*\^\s*", "^", text).replace(" per ", "/")
+    """The one spelling of a unit; empty if it is not known: `centimeters ^ 2` -> `cm^2`, `km per hour` -> `h^-1 km`."""
+    text = re.sub(r"[{}\s.()]+", " ", written.replace("\\cdot", " ").replace("*", " ")).strip()
+    text = re.sub(r"\s*([\^/])\s*", r"\1", text).replace(" per ", "/")
     for word, power in (("square", "2"), ("sq", "2"), ("cubic", "3"), ("cu", "3")):
         text = re.sub(rf"\b{word}\s+(\w+)", rf"\1^{power}", text)
-    parts = re.split(r"(\s*/\s*|\s+)", text)
-    spelled = []
-    for part in parts:
-        name, mark, power = part.partition("^")
-        if not name.strip() or name.strip() == "/":
-            spelled.append("/" if "/" in part else " ")
-            continue
+    powers: dict[str, int] = {}
+    for mark, part in re.findall(r"(/?)([^/ ]+)", text):
+        name, _, power = part.partition("^")
         known = _UNITS.get(name) or _UNITS.get(name.lower())
-        if known is None:
+        if known is None or not re.fullmatch(r"-?\d?", power):
             return ""
-        spelled.append(known + mark + power)
-    return "".join(spelled).replace("degree c", "degree C").replace("degree f", "degree F")
+        powers[known] = powers.get(known, 0) + (-1 if mark else 1) * int(power or 1)
+    return _SAME_UNITS.get(spelled := " ".join(_power(*item) for item in sorted(powers.items())), spelled)
+
+
+def _power(name: str, power: int) -> str:
+    return name if power == 1 else f"{name}^{power}"
+
+
+_SAME_UNITS = {"cm^3": "ml", "dm^3": "l", "c degree": "c", "degree f": "f"}
+
+
+_LETTER_UNIT = re.compile(r"(.*\d)\s*([a-zA-Z])")
+
+
+def split_letter_unit(text: str, unit: str | None) -> str | None:
+    r"""The body of `5m` if `unit` is `m`: a bare letter is a unit beside an answer that says so, `5 \text{ m}`."""
+    found = _LETTER_UNIT.fullmatch(text)
+    return found[1] if found and unit and _UNITS.get(found[2]) == unit else None
+
+
+def units_differ(a: str | None, b: str | None) -> bool:
+    """Whether two units cannot mean the same: `cm` and `m`, `km/h` and `m/s`; but `N` may be `kg m/s^2`."""
+    return bool(a and b) and a != b and len(str(a).split()) == len(str(b).split())
 
 
 _TEXT_PIECE = re.compile(r"\\text\s*\{([^{}]*)\}")
-_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 
 
 def words_of(text: str) -> str | None:
@@ -309,12 +337,21 @@ def words_of(text: str) -> str | None:
     if "\\text" not in text:
         return None
     plain = " ".join(_TEXT_PIECE.sub(r" \1 ", text).replace("(", " ").replace(")", " ").split())
-    return plain.lower() if "\\" not in plain and re.search(r"[^\W\d]", plain) else None
+    return plain.lower().rstrip(".!") if "\\" not in plain and re.search(r"[^\W\d]", plain) else None
 
 
-def plain_words(text: str) -> str | None:
-    r"""The same for words that stand outside of `\text`: `Friday` -> `friday`."""
-    return " ".join(text.lower().split()) if _WORDS.fullmatch(text) else None
+def plain_words(text: str) -> str:
+    r"""The same for words that stand outside of `\text`: `June 5` -> `june 5`."""
+    return " ".join(text.lower().split()).rstrip(".!")
+
+
+_BASED = re.compile(r"([0-9A-Z]+)_\{?(\d{1,2})\}?")
+
+
+def split_base(text: str) -> tuple[str, int | None]:
+    """Digits and base: `1010_2` -> (`1010`, 2), `1010` -> (`1010`, None)."""
+    found = _BASED.fullmatch(text)
+    return (found[1], int(found[2])) if found else (text, None)
 
 
 _CHOICE = re.compile(r"(?:\\text\s*\{\s*)?\(?\s*([A-J])\s*(?:\)|[.:](?=\s|\}))\s*\}?[.:]?\s*(.*)", re.DOTALL)

@@ -40,7 +40,7 @@ _USUAL = (
 )
 
 
-def serve() -> None:
+def serve_comparisons() -> None:
     """Answer requests from the standard input until its owner ends."""
     from agentrl.rewards.scores.math_compare import same_answer
     from agentrl.rewards.scores.math_expression import equal_expressions, read_expression
@@ -59,7 +59,7 @@ def serve() -> None:
     def compare(answer: str, gold: str) -> bool:
         return bool(same_answer(answer, gold, equal_expressions))
 
-    _Children(compare, replies).serve()
+    _Children(compare, replies).answer_requests()
 
 
 class _Children:
@@ -68,7 +68,7 @@ class _Children:
         self._running: dict[int, tuple[int, float]] = {}
         self._owner = os.getppid()
 
-    def serve(self) -> None:
+    def answer_requests(self) -> None:
         wake, waker = os.pipe()
         for end in (wake, waker):
             os.set_blocking(end, False)
