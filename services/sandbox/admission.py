@@ -7,6 +7,7 @@ import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 
 class Busy(Exception):
@@ -65,6 +66,22 @@ class Admission:
         finally:
             self._average_s += 0.1 * (loop.time() - began - self._average_s)
             self._give_up(client)
+
+    def spare(self, client: str) -> SparePlaces:
+        """Places that a client may take beside the one it holds, as long as nobody waits for them."""
+        return SparePlaces(self, client)
+
+    def take_spare(self, client: str) -> bool:
+        """Take a place that nobody waits for, if there is one."""
+        if self.running >= self._places or self._waiting:
+            return False
+        self.running += 1
+        return True
+
+    def give_back(self, client: str) -> None:
+        """Return a place of `take_spare`."""
+        self.running -= 1
+        self._pass_on()
 
     async def _enter(self, client: str) -> None:
         if self.running < self._places and not self._waiting:
@@ -132,3 +149,19 @@ class Admission:
     def _busy(self, reason: str) -> Busy:
         expected_s = self._average_s * (self.waiting + 1) / self._places
         return Busy(reason, max(1, min(30, math.ceil(expected_s))))
+
+
+@dataclass(frozen=True, slots=True)
+class SparePlaces:
+    """Places that one client may take beside the one it holds."""
+
+    admission: Admission
+    client: str
+
+    def take(self) -> bool:
+        """Take one that nobody waits for, if there is one."""
+        return self.admission.take_spare(self.client)
+
+    def give_back(self) -> None:
+        """Return one."""
+        self.admission.give_back(self.client)

@@ -155,7 +155,7 @@ class ProgramRunner:
                     fault = SandboxFault(f"cannot write the files: {error}")
                     continue
                 try:
-                    await sandbox.begin(self._job(arguments, language, limits), stdin)
+                    await sandbox.begin(self.job(arguments, language, limits), stdin)
                 except SandboxFault as error:  # no code has run: another sandbox can do it
                     fault = error
                     continue
@@ -170,7 +170,8 @@ class ProgramRunner:
                 return ran
         raise fault
 
-    def _job(self, arguments: tuple[str, ...] | None, language: Language, limits: RunLimits) -> dict[str, object]:
+    def job(self, arguments: tuple[str, ...] | None, language: Language, limits: RunLimits) -> dict[str, object]:
+        """What a launcher is told: to run `arguments`, or `main.py` if there are none."""
         rlimits = limits.rlimits(language.reserves_memory)
         if arguments is None:
             return {"kind": "main", "path": self.pool.isolation.layout.python_path, "limits": rlimits}

@@ -151,16 +151,17 @@ class RunJupyterAnswer(BaseModel):
 
 
 class JudgeTest(KnownFields):
-    """What the program reads and must print, or code that follows it and must not fail."""
+    """What the program reads and must print; or code that calls it and must not fail; or code behind it to run."""
 
     input: str | None = None
     output: str | None = None
     check: str | None = Field(None, alias="assert")
+    follow: str | None = Field(None, description="runs in the program's own process; its output is yours to compare")
 
     @model_validator(mode="after")
     def _one_kind(self) -> JudgeTest:
-        if (self.output is None) == (self.check is None):
-            raise ValueError("wanted either `output` (with `input`) or `assert`")
+        if sum(kind is not None for kind in (self.output, self.check, self.follow)) != 1:
+            raise ValueError("wanted one of `output` (with `input`), `assert` and `follow`")
         return self
 
 

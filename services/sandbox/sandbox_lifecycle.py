@@ -163,7 +163,7 @@ class Sandbox:
             # The kernel counts every thread of the user, and this one is the server's, who has others.
             limits = job["limits"]
             job = {**job, "limits": {**limits, "RLIMIT_NPROC": limits["RLIMIT_NPROC"] + threads_of(os.geteuid())}}
-        await self._send(encode_job(job, self.isolation, self.folder, self.owner))
+        await self.pass_on(encode_job(job, self.isolation, self.folder, self.owner))
         await self._expect(b"S")
         self._clock = self.start_clock()
         if stdin is not None:
@@ -173,9 +173,14 @@ class Sandbox:
     async def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a message to the program inside, behind a byte with file descriptors if there are any."""
         if fds:
-            with contextlib.suppress(OSError):  # as in `_send`
+            with contextlib.suppress(OSError):  # as in `pass_on`
                 socket.send_fds(self._control, [b"F"], fds)
-        await self._send(encode_message(message))
+        await self.pass_on(encode_message(message))
+
+    def hang_up(self) -> None:
+        """Let the program inside see that nothing more comes."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
 
     async def receive(self, size: int) -> bytes:
         """The next bytes from inside; empty if the program has closed the socket."""
@@ -249,7 +254,8 @@ class Sandbox:
         except OSError as error:
             raise SandboxFault(f"the sandbox died while it started: {error}") from error
 
-    async def _send(self, data: bytes) -> None:
+    async def pass_on(self, data: bytes) -> None:
+        """Send bytes to the program inside as they are."""
         with contextlib.suppress(OSError):  # who waits for the answer sees that it is gone
             await self._loop.sock_sendall(self._control, data)
 
