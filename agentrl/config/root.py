@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
@@ -20,12 +20,21 @@ from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
 
 
+class CriticOptimConfig(OptimConfig):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    """Peak learning rate."""
+
+
 class CriticConfig(MicroBatchSection):
     """The value model of PPO; used when `algorithm.adv_estimator` is gae."""
 
+    enable: bool | None = None
+    """Whether there is a critic: null, or what `algorithm.adv_estimator` says anyway."""
     model: BackboneConfig = Field(default_factory=BackboneConfig)
     """The value model; an empty path: the policy's."""
-    optim: OptimConfig = Field(default_factory=lambda: OptimConfig(lr=1e-5))
+    optim: CriticOptimConfig = Field(default_factory=CriticOptimConfig)
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
     """Sharding and precision."""
@@ -237,6 +246,17 @@ class RunConfig(Section):
     """Ray."""
     plugins: list[InputPath] = Field(default_factory=list)
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
+
+    _told: bool = PrivateAttr(default=False)
+
+    @property
+    def told(self) -> bool:
+        """Whether notes on keys without effect were given already."""
+        return self._told
+
+    @told.setter
+    def told(self, value: bool) -> None:
+        self._told = value
 
     @property
     def needs_critic(self) -> bool:

@@ -110,8 +110,7 @@ class EngineServers:
         if server.addresses is not None:
             self = cls(config, [], [address.rstrip("/") for address in server.addresses])
         else:
-            if resolve_engine(config) == "embedded" and server.args:
-                logger.warning("the embedded engine does not use rollout.server.args: %s", server.args)
+            resolve_engine(config)
             folder = log_dir or _default_log_dir(config)
             folder.mkdir(parents=True, exist_ok=True)
             logs = [folder / f"engine_{index}.log" for index in range(server.launch)]

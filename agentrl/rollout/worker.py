@@ -26,6 +26,7 @@ from agentrl.errors import (
 )
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
+from agentrl.reported import plain_values
 from agentrl.rewards.combine import combine
 from agentrl.rollout.gc_pause import seldom_collected
 from agentrl.rollout.guarded_call import guarded_call
@@ -211,7 +212,7 @@ class AgentLoopWorker:
             row.metrics["compute_score"] = time.perf_counter() - started
             weights = self._setup.config.reward_model.combine
             whole = combine(result, row.facts, output.response_mask, weights)
-            row.score, row.reward_extra, row.placed = whole.score, whole.extra, whole.placed
+            row.score, row.reward_extra, row.placed = whole.score, plain_values(whole.extra), whole.placed
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:

@@ -15,6 +15,7 @@ from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
+from agentrl.rollout.report import causes_of
 from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
@@ -218,8 +219,9 @@ class RayPPOTrainer:
             rollouts = self.processes.manager.generate_sequences(batch)
         failures = rollouts.meta_info["failures"]
         if failures:
+            what = "validation" if batch.meta_info["validate"] else "training"
             logger.warning(
-                "left out %d of %d trajectories; the first: %s", len(failures), len(batch), failures[0]["error"]
+                "%s: left out %d of %d trajectories:%s", what, len(failures), len(batch), causes_of(failures)
             )
         return rollouts
 

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Self
 
 from agentrl.config import RunConfig
+from agentrl.config.machine import uses_cuda
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
 from agentrl.inference.launch import EngineServers
-from agentrl.inference.sglang import uses_cuda
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.trainer.weight_sync import WeightSync, model_bytes

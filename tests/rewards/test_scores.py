@@ -6,6 +6,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cpu_time import cpu_seconds
@@ -151,7 +152,24 @@ def test_search_gold_that_normalises_to_nothing_never_matches() -> None:
     assert search_em.compute_score("<answer>anything</answer>", {"target": ["..."]}, method="substring") == 0.0
 
 
-@pytest.mark.parametrize("truth", [None, {}, {"target": []}, 3])
+@pytest.mark.parametrize(
+    "truth",
+    ['{"target": ["Beatles", "The Beatles"]}', '["Beatles"]', {"target": '["x", "Beatles"]'}, ' {"target": "Beatles"}'],
+)
+def test_search_reads_gold_answers_that_are_json_text(truth: Any) -> None:
+    assert search_em.compute_score("<answer>the Beatles</answer>", truth) == 1.0
+    assert search_em.compute_score("<answer>target</answer>", truth, method="substring") == 0.0
+
+
+def test_what_is_missing_is_no_gold_answer() -> None:
+    truth = {"target": [None, float("nan"), "Rome", 1969]}
+    scores = [search_em.compute_score(f"<answer>{said}</answer>", truth) for said in ("None", "nan", "Rome", "1969")]
+    assert scores == [0.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "truth", [None, {}, {"target": []}, 3, {"target": [None]}, {"target": [float("nan")]}, '{"target": []}', "[]"]
+)
 def test_search_needs_a_gold_answer(truth: object) -> None:
     with pytest.raises(RewardError, match="gold"):
         search_em.compute_score("<answer>x</answer>", truth)
