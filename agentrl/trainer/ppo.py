@@ -84,7 +84,7 @@ class RayPPOTrainer:
         trainer = self.config.trainer
         seed_everything(trainer.seed)
         with ExitStack() as stack:
-            stack.callback(self.trackers.close)
+            stack.push(self._close_trackers)
             self.processes = stack.enter_context(
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
             )
@@ -100,6 +100,14 @@ class RayPPOTrainer:
             except BaseException as error:
                 self._save_at_end(error)
                 raise
+
+    def _close_trackers(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            self.trackers.close()
+        except BaseException as second:
+            if error is None:
+                raise
+            logger.warning("while the run ends: %s", text_of(second))  # and not instead of why it ends
 
     def _step(self, step: int) -> None:
         """One training step, with validation and saving if due; logged after its update, whatever happens then."""

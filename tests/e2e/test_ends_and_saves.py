@@ -14,11 +14,11 @@ import torch
 from runs import Run, Workspace
 
 from agentrl.config import load_config
-from agentrl.errors import EngineTimeout, FailureBudgetError, HealthError, WorkerError
+from agentrl.errors import EngineTimeout, EngineUnavailable, FailureBudgetError, HealthError, WorkerError
 from agentrl.observability.tracker import Tracker
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.pools.local import LoopThread
-from agentrl.testing.scripted_engine import ScriptedEngine
+from agentrl.testing.scripted_engine import Respond, ScriptedEngine
 from agentrl.trainer.checkpoint import LATEST
 from agentrl.trainer.ppo import RayPPOTrainer
 from agentrl.trainer.processes import RunProcesses
@@ -141,6 +141,23 @@ def test_workers_that_are_dead_or_busy_cannot_save(
     assert saved(run) is None
 
 
+def test_a_tracker_that_fails_is_named_and_hides_no_other_error(
+    make: Callable[..., Run], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(At):
+        def close(self) -> None:
+            raise OSError("cannot close")
+
+    run = make()
+    with pytest.raises(ValueError, match="cannot log") as caught:
+        train(run, Broken(2, "log", raising(ValueError("cannot log"))))
+    assert caught.value.__notes__ == ["raised by the tracker Broken, in log"]
+    assert "while the run ends: cannot close" in caplog.text
+    assert saved(run) == 2
+    with pytest.raises(OSError, match="cannot close"):
+        train(make(trainer__total_training_steps=1), Broken(0, "", lambda: None))
+
+
 def test_a_second_signal_ends_the_run_without_saving(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,32 +225,27 @@ def test_steps_without_variance_stop_the_run(make: Callable[..., Run], workspace
     assert saved(run) == 3
 
 
-class EmptyEngine:
-    """Answers in its own thread; `ids` is what it samples."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self._thread = LoopThread("scripted-engine")
-        self._engine = ScriptedEngine(lambda payload: (self.ids, "stop"))
-        self.address = self._thread.submit(self._engine.start()).result(10)
-
-    def close(self) -> None:
-        self._thread.submit(self._engine.stop()).result(10)
-        self._thread.stop()
-
-
 @pytest.fixture
-def scripted() -> Iterator[EmptyEngine]:
-    engine = EmptyEngine()
-    yield engine
-    engine.close()
+def serve() -> Iterator[Callable[[Respond], ScriptedEngine]]:
+    """Starts scripted engines, in a thread of their own."""
+    thread, engines = LoopThread("scripted-engines"), []
+
+    def serve(respond: Respond) -> ScriptedEngine:
+        engines.append(ScriptedEngine(respond))
+        thread.submit(engines[-1].start()).result(10)
+        return engines[-1]
+
+    yield serve
+    for engine in engines:
+        thread.submit(engine.stop()).result(10)
+    thread.stop()
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
 def test_a_model_that_says_nothing_stops_the_run(
-    make: Callable[..., Run], scripted: EmptyEngine, estimator: str
+    make: Callable[..., Run], serve: Callable[[Respond], ScriptedEngine], estimator: str
 ) -> None:
-    changes = {"actor_rollout_ref__rollout__server__addresses": [scripted.address]}
+    changes = {"actor_rollout_ref__rollout__server__addresses": [serve(lambda payload: ([], "stop")).address]}
     run = make(**changes, algorithm__adv_estimator=estimator)
     tracker = silent()
     with pytest.raises(HealthError, match=r"the last 3 steps changed no weight.*every first generation is empty"):
@@ -245,10 +257,10 @@ def test_a_model_that_says_nothing_stops_the_run(
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
 def test_empty_and_other_trajectories_train_together(
-    make: Callable[..., Run], scripted: EmptyEngine, estimator: str
+    make: Callable[..., Run], serve: Callable[[Respond], ScriptedEngine], estimator: str
 ) -> None:
     answers = iter(range(MANY))
-    scripted._engine.respond = lambda payload: ([] if next(answers) % 3 == 0 else [70, 71, 72], "stop")
+    scripted = serve(lambda payload: ([] if next(answers) % 3 == 0 else [70, 71, 72], "stop"))
     run = make(
         actor_rollout_ref__rollout__server__addresses=[scripted.address],
         trainer__total_training_steps=2,
@@ -309,6 +321,36 @@ def test_an_engine_that_hangs_beside_a_healthy_one(
     assert [p for p in own_engines() if p not in strangers] == []
     assert max(run.steps) > 2
     assert all(row["training/rollout_probs_diff_max"] < 1e-5 for row in run.metrics)
+
+
+def test_engines_given_by_address_are_left_out_while_they_hang(
+    make: Callable[..., Run], serve: Callable[[Respond], ScriptedEngine]
+) -> None:
+    first, second = (serve(lambda payload: ([70, 71, 72], "stop")) for _ in range(2))
+    run = make(
+        actor_rollout_ref__rollout__server__addresses=[first.address, second.address],
+        actor_rollout_ref__rollout__server__request_timeout_s=1,
+        actor_rollout_ref__rollout__server__retries=0,
+    )
+    asked: dict[int, int] = {}
+
+    class Hangs(At):
+        """The first engine hangs in steps 2 and 3, both do from step 6 on."""
+
+        def on_stage(self, step: int, stage: str) -> None:
+            if stage == "gen" and step not in asked:
+                asked[step] = len(first.requests)
+                first.healthy, second.healthy = step not in (2, 3) and step < 6, step < 6
+                first.faults.clear()
+                first.faults.extend(["hang"] * 100 if step in (2, 3) else [])
+
+    with pytest.raises(EngineUnavailable, match="no engine answers its health check") as caught:
+        train(run, Hangs(0, "", lambda: None))
+    assert first.address in str(caught.value)
+    assert second.address in str(caught.value)
+    assert asked[4] == asked[3] > asked[2], "it is not asked again before it has the weights"
+    assert asked[6] > asked[5] == asked[4]
+    assert saved(run) == 6
 
 
 def test_validation_and_rows_that_fail_keep_finished_steps(
