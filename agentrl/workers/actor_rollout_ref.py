@@ -17,7 +17,7 @@ from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
-from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
@@ -161,7 +161,7 @@ class ActorRolloutRefWorker(Worker):
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)
-        self._lm = load_causal_lm(model, DTYPES[fsdp.model_dtype], attention)
+        self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=self.role == "actor"), attention)
         net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
         return net, row_shape(net, attention)
 
