@@ -101,12 +101,12 @@ class ActorRolloutRefWorker(Worker):
         optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
         batch = batch.select([*ROW_COLUMNS, "loss_mask", *columns, *optional])
         rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        seed = [self.config.trainer.seed, self.updates_done] if actor.shuffle else None
-        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed)
+        seed = [self.config.trainer.seed, self.updates_done]
+        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed if actor.shuffle else None)
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
         began = time.perf_counter()
         scale = float(longest_response(self.config))
-        metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr)
+        metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr, seed=seed)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)),
             time.perf_counter() - began,
