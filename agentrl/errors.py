@@ -21,7 +21,7 @@
     │   ├── ServiceDownError          a trajectory was not started: a service that it needs stays down
     │   └── WorkerError               a training worker died
     ├── FailureBudgetError            exit code 3: more failures in a step than `rollout.max_failure_rate`
-    ├── HealthError                   exit code 3: an alarm of `trainer.health` stopped the run
+    ├── HealthError                   exit code 3: an alarm of `trainer.health`, or steps that change no weight
     └── CheckpointError               exit code 4: a checkpoint cannot be written or read
 
 Errors for the model are values, not exceptions: see `agentrl.types.ToolResponse`. The token rules: docs/token_rules.md.
@@ -139,7 +139,7 @@ class FailureBudgetError(AgentRLError):
 
 
 class HealthError(AgentRLError):
-    """An alarm is on, and the configuration says that it stops the run."""
+    """The run does not learn: an alarm that stops the run is on, or too many steps in a row changed no weight."""
 
     exit_code = 3
 

@@ -24,6 +24,7 @@ from agentrl.clients import (
     last_code_block,
     read_tests,
     run_tests,
+    without_fence,
 )
 from agentrl.errors import suggest
 from agentrl.types import (
@@ -68,6 +69,7 @@ __all__ = [
     "last_code_block",
     "read_tests",
     "run_tests",
+    "without_fence",
 ]
 
 GenerateFn = Callable[[list[int], JsonDict], Awaitable[GenerationOutput]]

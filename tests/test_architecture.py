@@ -18,6 +18,7 @@ MAX_FUNCTION_LINES = 60
 
 LAYERS = (
     {"types", "errors"},
+    {"reported"},
     {"files", "yaml_reader", "trajectory", "data_proto", "clients", "algorithms"},
     {"interfaces", "single_controller", "observability"},
     {"plugins"},

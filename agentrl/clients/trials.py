@@ -24,10 +24,18 @@ __import__("sys").__stdout__.write("\\n{mark}\\n")
 _CALL = """
 def _{mark}():
     import json, sys
+
+    def plain(value):
+        # numpy's numbers and arrays; a deque, a set or any other object is no JSON value
+        if type(value).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(value, "tolist"):
+            return value.tolist()
+        raise TypeError(f"the function returned {{type(value).__name__}}, which is no JSON value")
+
     found = globals().get({name!r})
     if found is None:
         found = getattr(globals()["Solution"](), {name!r})
-    answer = json.dumps(found(*json.loads({arguments!r})), default=str)
+    sys.set_int_max_str_digits(0)
+    answer = json.dumps(found(*json.loads({arguments!r})), default=plain)
     sys.__stdout__.write("\\n{mark}" + answer + "\\n")
 
 _{mark}()

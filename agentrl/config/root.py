@@ -196,6 +196,9 @@ class TrainerConfig(Section):
     """Save a checkpoint every `save_freq` steps and after the last step; -1: never."""
     max_ckpt_to_keep: int | None = Field(default=None, ge=1)
     """Number of checkpoints to keep; null: all."""
+    max_skipped_steps: int | None = Field(default=20, ge=1)
+    """The run stops after this many steps in a row that changed no weight: no gradient was finite, or no trajectory was
+    left to train on; null: never."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
     """auto: resume from the newest checkpoint in the run folder, if it has one; disable: always start from the
     beginning; resume_path: resume from `resume_from_path`."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
-from agentrl.errors import InfrastructureError, RewardError, UserInputError, text_of
+from agentrl.errors import InfrastructureError, PluginError, RewardError, UserInputError, text_of
+from agentrl.plugins.functions import refuse_generator
 from agentrl.plugins.threads import call_in_thread, contained
+from agentrl.plugins.users_code import described, raised_at
 from agentrl.plugins.waiting import has_ended
 from agentrl.rewards.dispatcher import ScoreFunction
 
 MAX_THREADS = 32
+ONE = ("data_source", "solution_str", "ground_truth", "extra_info")
+"""Keywords of a call for one trajectory."""
+MANY = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+"""Keywords of a call for several."""
 
 
 class ScoreCall:
@@ -20,9 +27,14 @@ class ScoreCall:
     Args:
         score_fn: sync (runs in a thread) or async.
         timeout_s: deadline of one call.
+        takes: names of the keywords that it is called with.
+
+    Raises:
+        PluginError: it cannot be called with these.
     """
 
-    def __init__(self, score_fn: ScoreFunction, timeout_s: float) -> None:
+    def __init__(self, score_fn: ScoreFunction, timeout_s: float, takes: Sequence[str]) -> None:
+        check_call(score_fn, takes)
         self._score_fn = score_fn
         self._timeout_s = timeout_s
         function = getattr(score_fn, "func", score_fn)  # a `functools.partial` hides what it calls
@@ -49,7 +61,8 @@ class ScoreCall:
         if isinstance(error, RewardError | UserInputError | InfrastructureError):
             raise error
         if error is not None:
-            raise RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}") from error
+            place = raised_at(error, self._score_fn)
+            raise RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}{place}") from error
         return task.result()
 
     async def _call(self, arguments: dict[str, Any]) -> Any:
@@ -58,3 +71,30 @@ class ScoreCall:
         async with self._threads:
             outcome = await call_in_thread(lambda: self._score_fn(**arguments))
         return await contained(outcome) if inspect.isawaitable(outcome) else outcome
+
+
+def check_call(score_fn: ScoreFunction, takes: Sequence[str]) -> None:
+    """Refuse at the start a function that every call would find wrong.
+
+    Raises:
+        PluginError: it yields, or its signature does not fit; names the function and the manager that fits.
+    """
+    refuse_generator(score_fn)
+    try:
+        signature = inspect.signature(score_fn)
+    except (TypeError, ValueError):  # built in: its parameters are not known
+        return
+    try:
+        signature.bind(**dict.fromkeys(takes))
+    except TypeError as error:
+        other, manager = (MANY, "batch") if takes == ONE else (ONE, "naive")
+        fits = any(name in signature.parameters for name in other)
+        hint = (
+            f". It takes those of the reward manager {manager}: set reward_model.reward_manager={manager}"
+            if fits
+            else ""
+        )
+        raise PluginError(
+            f"the score function {described(score_fn)} takes {signature}, but is called with the keywords "
+            f"{', '.join(takes)}: {error}{hint}"
+        ) from error

@@ -22,12 +22,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, repr_of, text_of
+from agentrl.plugins.functions import call
 from agentrl.plugins.waiting import has_ended
+from agentrl.reported import number_of
 from agentrl.rollout.service_gate import ServiceGate
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 async def guarded_call(
     who: str,
-    method: Callable[..., Awaitable[Any]],
+    method: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] = _NO_KWARGS,
     *,
@@ -54,7 +56,7 @@ async def guarded_call(
     answers: bool = False,
     wrap: bool = True,
 ) -> T:
-    """Await `method(*args, **kwargs)` of a plug-in.
+    """Await `method(*args, **kwargs)` of a plug-in; a method that is not async runs in a thread.
 
     Args:
         who: the plug-in, as in error messages and as the name of its service in the gate: "tool 'search'".
@@ -80,7 +82,7 @@ async def guarded_call(
         # Errors are returned as values. A SystemExit that leaves a task would end the event loop and all trajectories
         # with it; a CancelledError that leaves it could not be told from one meant for this call.
         try:
-            return await method(*args, **kwargs), None
+            return await call(method, *args, **kwargs), None
         except BaseException as error:
             return None, error
 
@@ -122,9 +124,7 @@ def _named(what: str, error: BaseException) -> BaseException:
     return failure
 
 
-async def guarded_release(
-    who: str, method: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any] = _NO_KWARGS
-) -> None:
+async def guarded_release(who: str, method: Callable[..., Any], kwargs: Mapping[str, Any] = _NO_KWARGS) -> None:
     """Let a plug-in release its resources. A failure is only logged: the trajectory is over, its tokens are good."""
     try:
         await guarded_call(who, method, (), kwargs, timeout_s=RELEASE_TIMEOUT_S, expect=anything)
@@ -142,7 +142,7 @@ def number(what: str, result: Any) -> float:
     Raises:
         ToolServiceError: the result is not a number.
     """
-    try:
-        return float(result)
-    except Exception:  # whatever the `__float__` of a plug-in's own class raises
-        raise ToolServiceError(f"{what} {repr_of(result)}, wanted a number") from None
+    found = number_of(result)
+    if found is None:
+        raise ToolServiceError(f"{what} {repr_of(result)}, wanted a number")
+    return found

@@ -23,7 +23,7 @@ from agentrl.plugins import (
     registry,
 )
 from agentrl.rewards.dispatcher import find_score, truth_problem
-from agentrl.rewards.loading import load_code_score, load_reward_manager
+from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager
 from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
@@ -219,7 +219,8 @@ class RolloutSetup:
 
     def _check_score(self, sample: Sample) -> None:
         if self._scores_by_source:
-            find_score(sample.data_source, load_code_score(self.config))
+            score = find_score(sample.data_source, load_code_score(self.config))
+            check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:

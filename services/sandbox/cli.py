@@ -33,6 +33,12 @@ def sandbox(
     require_isolation: Annotated[
         str | None, typer.Option(help="Start only with this isolation or a stronger one.")
     ] = None,
+    allow_weak_isolation: Annotated[
+        bool,
+        typer.Option(
+            "--allow-weak-isolation", help="Start also where code could end this service, or without libseccomp."
+        ),
+    ] = False,
     fresh_interpreters: Annotated[
         bool, typer.Option("--fresh-interpreters", help="Start an interpreter for each run instead of forking one.")
     ] = False,
@@ -64,6 +70,7 @@ def sandbox(
     options = SandboxOptions(
         isolation=isolation,
         require_isolation=require_isolation,
+        allow_weak_isolation=allow_weak_isolation,
         fresh_interpreters=fresh_interpreters,
         python=python,
         parallel=parallel,

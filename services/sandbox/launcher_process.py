@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.services.sandbox.isolation import Isolation
+from agentrl.services.sandbox.seccomp import PYTHON
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +95,16 @@ def start_launcher(isolation: Isolation, folder: Path, uid: int | None) -> Launc
     """
     with launcher_pipes() as ends:
         control, *streams = ends.theirs
-        passed = [control]
-        try:
-            if isolation.seccomp_file is not None:
-                passed.append(os.open(isolation.seccomp_file, os.O_RDONLY))
-            process = subprocess.Popen(
-                isolation.command(folder, uid, *passed),
-                env=isolation.environment(folder),
-                cwd="/",
-                pass_fds=passed,
-                start_new_session=True,
-                stdin=streams[0],
-                stdout=streams[1],
-                stderr=streams[2],
-            )
-        finally:
-            for fd in passed[1:]:
-                os.close(fd)
+        process = subprocess.Popen(
+            isolation.command(folder, uid, control),
+            env=isolation.environment(folder),
+            cwd="/",
+            pass_fds=[control],
+            start_new_session=True,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+        )
         return ends.hand_over(process.pid, False, process.wait)
 
 
@@ -121,10 +115,25 @@ def wait_readable(fd: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def encode_message(job: dict[str, Any]) -> bytes:
-    """A job in the form that the launcher reads."""
-    data = repr(job).encode()
+def encode_message(message: dict[str, Any]) -> bytes:
+    """A message in the form that the program inside reads."""
+    data = repr(message).encode()
     return b"%08d" % len(data) + data
+
+
+def encode_job(job: dict[str, Any], isolation: Isolation, folder: Path, uid: int | None) -> bytes:
+    """A job in the form that the launcher reads: what it is to run, in what it is kept, and the seccomp program.
+
+    Args:
+        job: see `guest/launcher.py`; `language` chooses the program.
+        isolation: how the sandbox is kept apart.
+        folder: the run's folder, as the server sees it.
+        uid: the user that the code becomes; None: the server's own.
+    """
+    program = b"" if isolation.filters is None else isolation.filters.of(job.get("language", PYTHON))
+    inside = isolation.folder_inside(folder)
+    own = {"uid": uid, "folder": inside, "filter_bytes": len(program), **isolation.landlock_rules(folder)}
+    return encode_message({**own, **job}) + program
 
 
 def make_run_folder(folder: Path, uid: int | None, forked: bool) -> None:

@@ -20,6 +20,8 @@ class SandboxOptions:
     """Level to use: bubblewrap, namespaces or rlimits; None: the strongest that works here."""
     require_isolation: str | None = None
     """Weakest level with which the service starts; None: any."""
+    allow_weak_isolation: bool = False
+    """Start also where code could end the server, or without libseccomp."""
     fresh_interpreters: bool = False
     """Start an interpreter for each run; else runs are forks of interpreters that are up, where that works."""
     python: str = sys.executable

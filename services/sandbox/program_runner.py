@@ -168,7 +168,7 @@ class ProgramRunner:
             return {"kind": "main", "path": self.pool.isolation.layout.python_path, "limits": rlimits}
         heap_mb = max(16, limits.memory_mb * 3 // 4)
         filled = [argument.replace("{memory_mb}", str(heap_mb)) for argument in arguments]
-        return {"kind": "command", "argv": filled, "limits": rlimits}
+        return {"kind": "command", "language": language.name, "argv": filled, "limits": rlimits}
 
     async def _result(self, sandbox: Sandbox, ended: ExitStatus) -> CommandResult:
         """Raises SandboxFault when the program was never there."""

@@ -14,7 +14,8 @@ from typing import Any
 
 from agentrl.services.common.server_folder import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.launcher_process import LauncherProcess, encode_message
+from agentrl.services.sandbox.launcher_process import LauncherProcess, encode_job, encode_message
+from agentrl.services.sandbox.memory_cgroup import MemoryCgroup
 from agentrl.services.sandbox.process_tree import descendants, kill_tree, signal_quietly, threads_of
 from agentrl.services.sandbox.standard_streams import InputWriter, OutputReader
 
@@ -46,12 +47,19 @@ class Sandbox:
         uid: the user that its code becomes where the isolation gives runs users of their own.
         launcher: its launcher, which waits for a job.
         output_bytes: what is kept of each output stream.
+        memory: its memory cgroup; None: there is none.
     """
 
     def __init__(
-        self, isolation: Isolation, folder: Path, uid: int, launcher: LauncherProcess, output_bytes: int
+        self,
+        isolation: Isolation,
+        folder: Path,
+        uid: int,
+        launcher: LauncherProcess,
+        output_bytes: int,
+        memory: MemoryCgroup | None = None,
     ) -> None:
-        self.isolation, self.folder, self.uid = isolation, folder, uid
+        self.isolation, self.folder, self.uid, self.memory = isolation, folder, uid, memory
         self.stopped: str | None = None
         """Why the server stopped the code before its time, for example its memory."""
         self.began_at = 0.0
@@ -101,6 +109,8 @@ class Sandbox:
             SandboxFault: it does not start.
         """
         await self._expect(b"R")
+        if self.memory is not None:
+            await self._count_memory(self.memory)
         if self.isolation.has_own_root and not self._launcher.is_first:
             below = descendants(self._pid)
             if not below:
@@ -125,17 +135,16 @@ class Sandbox:
             # The kernel counts every thread of the user, and this one is the server's, who has others.
             limits = job["limits"]
             job = {**job, "limits": {**limits, "RLIMIT_NPROC": limits["RLIMIT_NPROC"] + threads_of(os.geteuid())}}
-        await self.send({"uid": self.owner, "folder": self.isolation.folder_inside(self.folder), **job})
+        await self._send(encode_job(job, self.isolation, self.folder, self.owner))
         await self._expect(b"S")
         self.began_at = time.monotonic()
         if stdin is not None:
             self._input_writer = InputWriter(self._stdin, stdin)
             self._stdin = -1
 
-    async def send(self, job: dict[str, Any]) -> None:
+    async def send(self, message: dict[str, Any]) -> None:
         """Send a message to the program inside."""
-        with contextlib.suppress(ConnectionError):  # who waits for the answer sees that it is gone
-            await self._loop.sock_sendall(self._control, encode_message(job))
+        await self._send(encode_message(message))
 
     async def receive(self, size: int) -> bytes:
         """The next bytes from inside; empty if the program has closed the socket."""
@@ -173,6 +182,8 @@ class Sandbox:
                 await asyncio.to_thread(kill_tree, self._pid)
                 await self._came(self._exited)
         await self._init_gone()
+        if self.memory is not None and self.stopped is None:
+            self.stopped = self.memory.excess
         for reader in (self.stdout, self.stderr):
             await self._came(reader.ended)
             reader.close()
@@ -189,7 +200,24 @@ class Sandbox:
         if self._init_fd is not None:
             os.close(self._init_fd)
             self._init_fd = None
-        await asyncio.to_thread(remove_folder, self.folder)
+        await asyncio.to_thread(self._remove)
+
+    def _remove(self) -> None:
+        remove_folder(self.folder)
+        if self.memory is not None:
+            self.memory.remove()
+
+    async def _count_memory(self, memory: MemoryCgroup) -> None:
+        """Move the launcher; the processes around it are not the code's."""
+        *_, launcher = (self._pid, *descendants(self._pid))
+        try:
+            await asyncio.to_thread(memory.add, launcher)  # the kernel may take 10 ms
+        except OSError as error:
+            raise SandboxFault(f"the sandbox died while it started: {error}") from error
+
+    async def _send(self, data: bytes) -> None:
+        with contextlib.suppress(ConnectionError):  # who waits for the answer sees that it is gone
+            await self._loop.sock_sendall(self._control, data)
 
     async def _expect(self, mark: bytes) -> None:
         try:

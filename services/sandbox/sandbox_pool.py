@@ -115,12 +115,14 @@ class SandboxPool:
 
     async def _make(self, folder: Path, uid: int) -> Sandbox:
         owner = uid if self.isolation.own_users else None
+        cgroups = self.isolation.memory_cgroups
         try:
             make_run_folder(folder, owner, self.isolation.forks)
             launcher = (
                 await self._zygotes.start(folder) if self._zygotes else start_launcher(self.isolation, folder, owner)
             )
-            sandbox = Sandbox(self.isolation, folder, uid, launcher, self._output_bytes)
+            memory = None if cgroups is None else cgroups.make(folder.name)
+            sandbox = Sandbox(self.isolation, folder, uid, launcher, self._output_bytes, memory)
         except OSError as error:
             self._free_uids.append(uid)
             with contextlib.suppress(OSError):  # no file descriptors are left

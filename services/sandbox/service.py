@@ -14,10 +14,11 @@ from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox.admission import Admission, Busy
 from agentrl.services.sandbox.filesystem_layout import make_layout
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.isolation_choice import UIDS_PER_SERVER, choose_isolation, first_uid
+from agentrl.services.sandbox.isolation_choice import choose_isolation
 from agentrl.services.sandbox.judge import AssertCheck, conclude, judge
 from agentrl.services.sandbox.jupyter import run_cells
 from agentrl.services.sandbox.languages import Language, find_language, installed_languages
+from agentrl.services.sandbox.memory_cgroup import open_memory_cgroups
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.process_tree import adopting_orphans, hidden_memory
@@ -42,6 +43,7 @@ from agentrl.services.sandbox.sandbox_lifecycle import SandboxFault
 from agentrl.services.sandbox.sandbox_pool import SandboxPool
 from agentrl.services.sandbox.sessions import Sessions
 from agentrl.services.sandbox.stateful_interpreter import open_interpreter
+from agentrl.services.sandbox.user_range import UIDS_PER_SERVER, find_users
 
 
 class SandboxService:
@@ -208,6 +210,9 @@ async def open_service(options: SandboxOptions, metrics: SandboxMetrics) -> Asyn
         stack.enter_context(hidden_memory())
         folder = stack.enter_context(_server_folder())
         isolation = _isolate(options, folder)
+        if (cgroups := open_memory_cgroups()) is not None:
+            stack.callback(cgroups.close)
+            isolation = replace(isolation, memory_cgroups=cgroups, details=(*isolation.details, "memory cgroup"))
         # A container may have no init that takes in orphans: sandboxes take in their own (see `Sandbox.kill`).
         stack.enter_context(adopting_orphans())
         pool = SandboxPool(isolation, folder, _uids(), options.warm_count, options.output_mb)
@@ -239,8 +244,12 @@ def _server_folder() -> Iterator[Path]:
 
 def _isolate(options: SandboxOptions, folder: Path) -> Isolation:
     layout = make_layout(folder, options.python, _uids(), options.disk_mb)
-    return choose_isolation(folder, layout, options.isolation, options.require_isolation, options.fresh_interpreters)
+    wanted, required = options.isolation, options.require_isolation
+    fresh, allow_weak = options.fresh_interpreters, options.allow_weak_isolation
+    return choose_isolation(folder, layout, wanted, required, fresh, allow_weak)
 
 
 def _uids() -> range:
-    return range(first_uid(), first_uid() + UIDS_PER_SERVER)
+    """A number for each run that is open; where runs are users of their own, it is their user's."""
+    users, _ = find_users()
+    return users or range(UIDS_PER_SERVER)

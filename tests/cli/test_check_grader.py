@@ -107,7 +107,8 @@ def test_a_score_function_that_fails_where_there_is_no_answer(write: Write, tmp_
     body = "return float(solution_str.split()[-1] == ground_truth)"
     result = check(write(["72", "5"]), with_score(tmp_path, body))
     assert result.exit_code == 1
-    text = "an empty answer fails: the score function raised IndexError: list index out of range"
+    place = f"{tmp_path / 'score.py'}:2"
+    text = f"an empty answer fails: the score function raised IndexError: list index out of range ({place})"
     assert f"row 0: {text}; such trajectories would be left out" in result.output
 
 

@@ -40,6 +40,9 @@ ADD = "def add(n, many: List[int]):\n    return tuple(n + one for one in many)"
 SQUARE = "print(int(input()) ** 2)"
 DOUBLE = "def double(n):\n    return 2 * n"
 HALF = {"fn_name": "half", "inputs": ["3"], "outputs": [0.3]}
+TEXT = {"fn_name": "f", "inputs": [["true"]], "outputs": ["true"]}
+NUMBER = {"fn_name": "f", "inputs": [[3]], "outputs": [6]}
+ROW = {"fn_name": "f", "inputs": ["3"], "outputs": ["[3, 3]"]}
 CASES = [
     (SQUARE, SQUARES, 3, 3),
     ("n = int(input())\nprint(n * n if n < 4 else 0)", SQUARES, 2, 3),
@@ -60,6 +63,15 @@ CASES = [
     ("def other(n, many):\n    return many", CALLS, 0, 2),
     ("def add(n, many):\n    return object()", CALLS, 0, 2),
     ("def half(x):\n    return math.fsum([0.1] * x)", HALF, 1, 1),
+    ("def f(x): return x", TEXT, 1, 1),
+    ("def f(x): return True", TEXT, 0, 1),
+    ("import numpy\ndef f(x): return numpy.float32(x) * numpy.int64(2)", NUMBER, 1, 1),
+    ("import numpy\ndef f(x): return [numpy.int64(2 * x)]", NUMBER, 0, 1),
+    ("import numpy\ndef f(x): return numpy.array([x, x])", ROW, 1, 1),
+    ("def f(x): return (x, x)", ROW, 1, 1),
+    ("class Text:\n    def __repr__(self): return 'true'\ndef f(x): return Text()", TEXT, 0, 1),
+    ("class Same(str):\n    def __eq__(self, other): return True\ndef f(x): return Same()", TEXT, 0, 1),
+    ("import json\njson.dumps = lambda *a, **k: 'true'\ndef f(x): return 1", TEXT, 0, 1),
 ]
 
 

@@ -1,9 +1,8 @@
 """The first program inside a sandbox: waits for one job, gives up its rights, then becomes the job.
 
-Usage: `python -S launcher.py FD [FILTER]`. On the control socket FD it writes `R` (ready), reads one job, and writes
-`S` in the moment before the job's code starts; `E` and a text say that it could not start. So a failure before the
-`S` is one of the sandbox, and whatever comes after it is the job's own doing. FILTER is an open file with a seccomp
-program to load first.
+Usage: `python -S launcher.py FD`. On the control socket FD it writes `R` (ready), reads one job and the seccomp program
+that follows it, and writes `S` in the moment before the job's code starts; `E` and a text say that it could not start.
+So a failure before the `S` is one of the sandbox, and whatever comes after it is the job's own doing.
 Imports stay few: each costs milliseconds per run.
 """
 
@@ -29,8 +28,14 @@ def receive(control: int) -> dict[str, Any] | None:
     return job
 
 
-def restrict(job: dict[str, Any]) -> None:
-    """Set resource limits, then user and group, for a limit may need the rights; then go to the job's folder."""
+def restrict(job: dict[str, Any], program: bytes, linux_calls: Any) -> None:
+    """Set limits, then user and group, for a limit may need the rights; go to the job's folder; then load the filter.
+
+    Args:
+        job: see `serve_job`.
+        program: the seccomp program; empty: none.
+        linux_calls: the module of that name.
+    """
     import resource
 
     for name, wanted in job["limits"].items():
@@ -46,6 +51,10 @@ def restrict(job: dict[str, Any]) -> None:
     os.umask(0o022)
     os.chdir(job["folder"])
     os.environ["PWD"] = job["folder"]
+    if job["landlock"]:
+        linux_calls.restrict_with_landlock(job["landlock"], job["paths"])
+    if program:
+        linux_calls.load_filter(program)
 
 
 def forget_shadowed(extra: Iterable[str]) -> None:
@@ -109,18 +118,15 @@ def run_command(job: dict[str, Any], control: int) -> None:
 
 def main() -> int:
     """Wait for a job and do it."""
-    control = int(sys.argv[1])
-    if len(sys.argv) > 2:
-        with open(int(sys.argv[2]), "rb") as stream:
-            __import__("linux_calls").load_filter(stream.read())  # the file beside this one
-    return serve_job(control)
+    return serve_job(int(sys.argv[1]), __import__("linux_calls"))  # the file beside this one
 
 
-def serve_job(control: int, session_repl: Any = None, extra: Iterable[str] = ()) -> int:
+def serve_job(control: int, linux_calls: Any, session_repl: Any = None, extra: Iterable[str] = ()) -> int:
     """Wait for a job and do it.
 
     Args:
         control: the control socket.
+        linux_calls: the module of that name.
         session_repl: the module of that name; None: not loaded yet.
         extra: modules that are loaded here and not in a plain interpreter.
     """
@@ -130,8 +136,9 @@ def serve_job(control: int, session_repl: Any = None, extra: Iterable[str] = ())
         os._exit(0)
     if job["kind"] == "session":  # before the rights to read these files are gone
         session_repl = session_repl or __import__("session_repl")
+    program = _read(control, job["filter_bytes"])
     sys.path[:] = sys.path[1:]
-    restrict(job)
+    restrict(job, program, linux_calls)
     forget_shadowed(extra)
     if job["kind"] == "main":
         return run_main(job, control)

@@ -60,7 +60,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     _become_orphan(socket)
     _serve(socket, setup)
     try:
-        code = launcher.serve_job(_CONTROL, session_repl, sys.modules.keys() - bare)
+        code = launcher.serve_job(_CONTROL, linux_calls, session_repl, sys.modules.keys() - bare)
     except SystemExit as error:
         last.expect(error.code)
         raise
@@ -115,14 +115,12 @@ def _become_sandbox(setup: dict[str, Any], name: str, fds: list[int]) -> None:
     launcher_pid = None
     try:
         os.setsid()
-        _mount(setup, name)
         loopback.bring_up()
+        _mount(setup, name)
         if not setup["own_users"]:
             linux_calls.own_user_namespace(1000)
         linux_calls.drop_bounding_set()
         linux_calls.keep_capabilities(linux_calls.USER_CHANGES if setup["own_users"] else 0)
-        if setup["seccomp"] is not None:
-            linux_calls.load_filter(setup["seccomp"])
         # Before the launcher asks for a job: it gets none from a server that died earlier, and then ends by itself.
         linux_calls.die_with_parent()
         launcher_pid = os.fork()
@@ -161,7 +159,7 @@ def _mount(setup: dict[str, Any], name: str) -> None:
     options = "newinstance,ptmxmode=0666,mode=620"
     linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
     for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
-        linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
+        linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size},nr_inodes={setup['inodes']}")
     for path, fd in covered:  # an interpreter below /tmp was just hidden by the new /tmp: show it again
         _make_place(path, fd)
         linux_calls.bind_read_only(f"/proc/self/fd/{fd}", path)

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from needs import SYSTEM_PATH, needs, needs_namespaces, python_of_all_users, trouble_with_namespaces
 from service_process import wait_for_url
+
+from agentrl.services.sandbox.seccomp import INSTALL, libseccomp
 
 COMMAND = (sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "sandbox", "--port", "0")
 APART = ("bubblewrap", "namespaces")
@@ -29,10 +32,17 @@ PROGRAMS = {"nodejs": "node", "cpp": "g++", "c": "gcc"}
 
 def needs_level(level: str) -> None:
     """Skip the test where the machine does not allow the level."""
+    needs_filter()
     if level == "bubblewrap":
         needs("bwrap")
     if level in APART:
         needs_namespaces()
+
+
+def needs_filter() -> None:
+    """Skip the test where the service has no filter of system calls: by default it then does not start."""
+    if libseccomp() is None:
+        pytest.skip(INSTALL)
 
 
 def needs_language(language: str) -> None:
@@ -145,6 +155,7 @@ def descendants(pid: int) -> list[int]:
 @contextmanager
 def serve(*options: str, environment: dict[str, str] | None = None) -> Iterator[Server]:
     """Start the service with these options; it must end well when it is told to."""
+    needs_filter()
     if trouble_with_namespaces():
         options += ("--python", python_of_all_users())
     with tempfile.TemporaryFile("w+") as log:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from needs import python_of_all_users
 from prometheus_client import CollectorRegistry
-from sandbox_service import Server, children, descendants, needs_level, process_flags, serve
+from sandbox_service import Server, children, descendants, needs_filter, needs_level, process_flags, serve
 
 from agentrl.cli import main
 from agentrl.errors import UserInputError
@@ -30,7 +30,7 @@ from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.process_tree import is_dead, threads_of
 from agentrl.services.sandbox.protocol import CommandResult, RunCode
-from agentrl.services.sandbox.seccomp import seccomp_program
+from agentrl.services.sandbox.seccomp import SeccompFilters
 from agentrl.services.sandbox.service import open_service
 
 BOMB = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
@@ -226,10 +226,10 @@ def _ask_in_vain(server: Server) -> None:
         server.python("import time; time.sleep(60)", run_timeout=60)
 
 
-def test_the_seccomp_program_of_an_unknown_machine() -> None:
-    assert seccomp_program(True, "riscv64") is None
-    for machine in ("x86_64", "aarch64"):
-        program = seccomp_program(True, machine)
-        assert program is not None
-        assert len(program) % 8 == 0
-        assert len(program) // 8 < 4096
+@pytest.mark.parametrize("language", ["python", "java", "cobol"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_seccomp_program_is_one_that_the_kernel_takes(language: str, alone: bool) -> None:
+    needs_filter()
+    program = SeccompFilters(network_is_apart=alone, alone=alone, scoped=alone).of(language)
+    assert len(program) % 8 == 0
+    assert 200 < len(program) // 8 < 4096
