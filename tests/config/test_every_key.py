@@ -45,6 +45,7 @@ UNSEEN = {
 """Keys whose effect cannot be seen in a small run on the CPU, and why. They are told where they do not act."""
 ACTS_IN = {
     "data.filter_overlong_prompts": "a long prompt",
+    "trainer.max_skipped_steps": "nothing to learn",
     f"{ROLLOUT}refill": "failures",
     f"{ROLLOUT}max_failure_rate": "failures",
     f"{ROLLOUT}multi_turn.tool_envs": "rows with tool sets",
@@ -156,6 +157,11 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
         "shuffled": {"data.shuffle": True},
         "resumed": {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(folder / "nothing")},
         "a long prompt": {"data.max_prompt_length": 28},
+        "nothing to learn": {
+            "data.train_files": write_rows(folder / "flat.parquet", 0, 6, agent_name="single_turn_agent"),
+            "algorithm.filter_zero_variance_groups": True,
+            "trainer.total_training_steps": 2,
+        },
         "an interaction": {
             "data.train_files": write_rows(folder / "again.parquet", 0, 4, **again),
             f"{ROLLOUT}multi_turn.interaction_config_path": str(folder / "one.yaml"),
@@ -285,6 +291,7 @@ def special_values(folder: Path) -> dict[str, list[Any]]:
         "algorithm.rollout_correction.rs": [[0.5, 0.9]],
         "trainer.device": ["cuda", "cpu"],
         "trainer.logger": [["console"]],
+        "trainer.max_skipped_steps": [1],
         "trainer.test_freq": [1, -1],
         "trainer.save_freq": [1, -1],
         "trainer.max_ckpt_to_keep": [1],
