@@ -7,22 +7,19 @@ be seen (`watched_run`), or a note or an error names it. A key that is told in t
 
 from __future__ import annotations
 
-import logging
-import re
 import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
-from watched_run import TEMPLATE, Seen, Stage, differences, write_rows
+from watched_run import TEMPLATE, Seen, Stage, changed_value, differences, heard, write_rows
 
 from agentrl.config import RunConfig
-from agentrl.config.schema import _alternatives, section_of, walk
+from agentrl.config.schema import section_of, walk
 from agentrl.config.value_tree import get_value
 from agentrl.config.verl_keys import VERL_KEYS, Fallback, Renamed, _pattern_for, _renamed, settle_foreign, translate
-from agentrl.errors import ConfigError
 from agentrl.testing.models import build_tiny_model
 
 AR = "actor_rollout_ref."
@@ -215,24 +212,6 @@ class Loop(SingleTurnAgent):
 """
 
 
-def own_value(key: str, current: Any, folder: Path) -> Any:
-    """A value that a key does not have yet."""
-    special = special_values(folder)
-    if key in special:
-        return next(value for value in special[key] if value != current)
-    field = next(field for name, field in walk(RunConfig) if name == key)
-    kind = _alternatives(field.annotation)[0]
-    if get_origin(kind) is Literal:
-        return next(choice for choice in get_args(kind) if choice != current)
-    if kind is bool:
-        return not current
-    if kind is int:
-        return (current or 0) + 2
-    if kind is float:
-        return current * 0.5 if current else 0.5
-    return {"own": 1} if get_origin(kind) is dict else "own"
-
-
 @cache
 def special_values(folder: Path) -> dict[str, list[Any]]:
     """Values that must name something, or that make a difference only in a certain place: the first that is new."""
@@ -326,29 +305,15 @@ class Walk:
 
     def told(self, key: str, changes: dict[str, Any]) -> str | None:
         """The note or error that names a key; None: there is none."""
-        records: list[str] = []
-        handler = logging.Handler()
-        handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-        logger = logging.getLogger("agentrl.config.loader")
-        logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
-        try:
-            with self.stage.surroundings(changes):
-                self.stage.load(changes)
-        except ConfigError as error:
-            return str(error)
-        finally:
-            logger.removeHandler(handler)
-        return next(
-            (line for line in records if key in re.findall(r"[\w.]+", line.partition(" no effect here: ")[0])), None
-        )
+        with self.stage.surroundings(changes):
+            return heard(key, lambda: self.stage.load(changes))
 
     def value(self, key: str, name: str) -> Any:
         """The key's own value in a scenario."""
         if name not in self._values:
             with self.stage.surroundings(self.scenarios[name]):
                 self._values[name] = self.stage.load(self.scenarios[name]).model_dump()
-        return own_value(key, get_value(self._values[name], key), self.folder)
+        return changed_value(RunConfig, key, get_value(self._values[name], key), special_values(self.folder))
 
     def effect(self, key: str, name: str) -> list[str]:
         """What the key changes in a scenario."""

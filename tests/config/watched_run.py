@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +25,9 @@ import torch
 from transformers import PreTrainedModel
 
 from agentrl.config import RunConfig, load_config, machine
+from agentrl.config.base import Section
+from agentrl.config.schema import _alternatives, walk
+from agentrl.errors import ConfigError
 from agentrl.inference import launch, sglang
 from agentrl.inference.client import EngineClient
 from agentrl.inference.launch import EngineServers
@@ -356,3 +361,37 @@ def _files(folder: Path) -> list[str]:
 def _digest(body: Any) -> str:
     text = json.dumps(body, sort_keys=True)
     return f"{json.dumps(body['sampling_params'], sort_keys=True)} {hashlib.sha1(text.encode()).hexdigest()}"
+
+
+def changed_value(model: type[Section], key: str, current: Any, special: Mapping[str, list[Any]]) -> Any:
+    """A value that a key does not have yet: of those that are special to it, or any of its kind."""
+    if key in special:
+        return next(value for value in special[key] if value != current)
+    field = next(field for name, field in walk(model) if name == key)
+    kind = _alternatives(field.annotation)[0]
+    if get_origin(kind) is Literal:
+        return next(choice for choice in get_args(kind) if choice != current)
+    if kind is bool:
+        return not current
+    if kind is int:
+        return (current or 0) + 2
+    if kind is float:
+        return current * 0.5 if current else 0.5
+    return {"own": 1} if get_origin(kind) is dict else "own"
+
+
+def heard(key: str, load: Callable[[], object]) -> str | None:
+    """The note or error about a key while a configuration is loaded; None: it is not named."""
+    notes: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("agentrl.config.loader")
+    logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
+    try:
+        load()
+    except ConfigError as error:
+        return str(error)
+    finally:
+        logger.removeHandler(handler)
+    return next((note for note in notes if key in re.findall(r"[\w.]+", note.partition(" no effect here: ")[0])), None)
