@@ -7,7 +7,6 @@ be seen (`watched_run`), or a note or an error names it. A key that is told in t
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -43,6 +42,7 @@ UNSEEN = {
 ACTS_IN = {
     "data.filter_overlong_prompts": "a long prompt",
     "trainer.max_skipped_steps": "nothing to learn",
+    "algorithm.filter_zero_variance_groups": "corrected",
     f"{ROLLOUT}refill": "failures",
     f"{ROLLOUT}max_failure_rate": "failures",
     f"{ROLLOUT}multi_turn.tool_envs": "rows with tool sets",
@@ -126,6 +126,7 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
         "corrected": {
             "algorithm.rollout_correction.is_level": "token",
             "algorithm.filter_zero_variance_groups": True,
+            "data.train_batch_size": 3,
         },
         "sapo": {f"{ACTOR}policy_loss": "sapo"},
         "clip_cov": {
@@ -148,7 +149,7 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
         "epochs": {
             "trainer.total_training_steps": None,
             "trainer.total_epochs": 2,
-            "data.train_max_samples": 3,
+            "data.train_max_samples": 2,
             "trainer.save_freq": 1,
         },
         "shuffled": {"data.shuffle": True},
@@ -215,7 +216,7 @@ class Loop(SingleTurnAgent):
 @cache
 def special_values(folder: Path) -> dict[str, list[Any]]:
     """Values that must name something, or that make a difference only in a certain place: the first that is new."""
-    other_model = str(build_tiny_model(folder / "other_model", seed=5))
+    other_model = str(build_tiny_model(folder / "other_model", seed=5, num_hidden_layers=1))
     values: dict[str, list[Any]] = {
         "critic.enable": [True],
         "data.val_files": [str(folder / "val.parquet")],
@@ -296,9 +297,9 @@ DUMPS = ("rollout_data_dir", "validation_data_dir", "default_local_dir")
 class Walk:
     """Verdicts on keys, with the runs that they need."""
 
-    def __init__(self, folder: Path, model: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        self.stage = Stage(folder, Path(shutil.copytree(model, folder / "model")), patch)
+        self.stage = Stage(folder, build_tiny_model(folder / "model", num_hidden_layers=1), patch)
         self.scenarios = scenarios(folder, self.stage.address)
         self._baselines: dict[str, Seen] = {}
         self._values: dict[str, dict[str, Any]] = {}
@@ -341,9 +342,9 @@ class Walk:
 
 
 @pytest.fixture(scope="module")
-def every(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Iterator[Walk]:
+def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     with pytest.MonkeyPatch.context() as patch:
-        walk = Walk(tmp_path_factory.mktemp("walk"), tiny_model_dir, patch)
+        walk = Walk(tmp_path_factory.mktemp("walk"), patch)
         yield walk
         walk.stage.close()
 

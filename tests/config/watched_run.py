@@ -35,6 +35,7 @@ from agentrl.observability.health import Alarm, HealthMonitor
 from agentrl.observability.tracker import RunInfo
 from agentrl.observability.trackers import Trackers
 from agentrl.rewards.scores.code import CodeScore
+from agentrl.rollout import setup
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.pools import ray_pool
 from agentrl.rollout.pools.local import LocalPool, LoopThread
@@ -110,7 +111,7 @@ class Stage:
         (folder / "tools2.yaml").write_text("tools: [{class_name: times.py:times, config: {max_concurrent: 1}}]")
         self.base: dict[str, Any] = {
             "data.train_files": write_rows(folder / "train.parquet", 0, 10),
-            "data.train_batch_size": 3,
+            "data.train_batch_size": 2,
             "data.shuffle": False,
             "data.max_prompt_length": 100,
             "data.max_response_length": 220,
@@ -222,7 +223,16 @@ class Stage:
             servers.addresses = [self.address]
             return servers
 
-        real_group = processes.create_worker_group
+        real_group, real_renderer = processes.create_worker_group, setup.load_renderer
+        renderers: dict[str, Any] = {}
+
+        def renderer(*args: Any, **kwargs: Any) -> Any:
+            asked = repr((args, kwargs))
+            if asked not in renderers:
+                renderers[asked] = real_renderer(*args, **kwargs)
+            return renderers[asked]
+
+        patch.setattr(setup, "load_renderer", renderer)
         patch.setattr(processes, "create_worker_group", start_local)
         patch.setattr(ray_runtime, "init_ray", ray_cluster)
         patch.setattr(ray_pool, "RayPool", rollout_pool)
