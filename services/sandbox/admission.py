@@ -75,13 +75,12 @@ class Admission:
         """Take a place that nobody waits for, if there is one."""
         if self.running >= self._places or self._waiting:
             return False
-        self.running += 1
+        self._take(client)
         return True
 
     def give_back(self, client: str) -> None:
         """Return a place of `take_spare`."""
-        self.running -= 1
-        self._pass_on()
+        self._give_up(client)
 
     async def _enter(self, client: str) -> None:
         if self.running < self._places and not self._waiting:
