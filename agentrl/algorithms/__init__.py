@@ -10,6 +10,7 @@ the mask is 0, values never matter, not even NaN.
 from agentrl.algorithms.advantages import ADVANTAGE_ESTIMATORS
 from agentrl.algorithms.aggregation import AGGREGATION_MODES, LossShare, aggregate_loss
 from agentrl.algorithms.corrections import finite_rows, mismatch_metrics, rollout_correction
+from agentrl.algorithms.covariance import SCORES_OF_LOSS, MiniBatchMeans, TokenScores
 from agentrl.algorithms.groups import group_metrics, zero_variance_rows
 from agentrl.algorithms.kl import AdaptiveKLController, FixedKLController, kl_in_reward, kl_penalty
 from agentrl.algorithms.masked import masked_mean, masked_whiten
@@ -20,9 +21,12 @@ __all__ = [
     "ADVANTAGE_ESTIMATORS",
     "AGGREGATION_MODES",
     "POLICY_LOSSES",
+    "SCORES_OF_LOSS",
     "AdaptiveKLController",
     "FixedKLController",
     "LossShare",
+    "MiniBatchMeans",
+    "TokenScores",
     "aggregate_loss",
     "finite_rows",
     "group_metrics",

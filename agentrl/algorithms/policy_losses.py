@@ -17,10 +17,13 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithms.aggregation import aggregate_loss
+from agentrl.algorithms.covariance import MiniBatchMeans, TokenScores, clip_cov_scores, highest, kl_cov_scores
 from agentrl.algorithms.kl import LOG_RATIO_LIMIT
 from agentrl.algorithms.masked import masked_mean, zero_outside
 
 SEQUENCE_MEAN = "seq-mean-token-mean"
+SMALLEST_WEIGHT = 1e-10
+"""Importance weights below it count as this where their logarithm is taken."""
 
 
 class PolicyLoss(Protocol):
@@ -101,8 +104,15 @@ class TokenLoss:
     clipped_lower: Tensor | None = None
 
 
-def _policy_loss(mode: str | None = None) -> Callable[[Callable[..., TokenLoss]], PolicyLoss]:
-    """Give a core function the public signature; `mode` fixes the aggregation of sequence-level losses."""
+def _policy_loss(
+    mode: str | None = None, *, geometric: bool = False
+) -> Callable[[Callable[..., TokenLoss]], PolicyLoss]:
+    """Give a core function the public signature.
+
+    Args:
+        mode: fixes the aggregation of sequence-level losses.
+        geometric: a sequence has one importance weight, the geometric mean of its tokens' weights.
+    """
 
     def decorate(core: Callable[..., TokenLoss]) -> PolicyLoss:
         @wraps(core)
@@ -135,7 +145,10 @@ def _policy_loss(mode: str | None = None) -> Callable[[Callable[..., TokenLoss]]
                 clip_ratio_c,
             )
             tokens = core(terms, **options)
-            weighted = tokens.loss if rollout_is_weights is None else tokens.loss * rollout_is_weights
+            weights = rollout_is_weights
+            if weights is not None and geometric:
+                weights = terms.row_mean(_wide(weights).clamp(min=SMALLEST_WEIGHT).log()).exp()
+            weighted = tokens.loss if weights is None else tokens.loss * weights
             total = aggregate_loss(
                 weighted, mask, mode or loss_agg_mode, scale=scale, num_tokens=num_tokens, num_sequences=num_sequences
             )
@@ -192,12 +205,13 @@ def sapo(terms: Terms, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> TokenL
     return TokenLoss(-terms.advantages * (4.0 / tau) * torch.sigmoid(tau * (terms.ratio - 1.0)))
 
 
-@_policy_loss(SEQUENCE_MEAN)
+@_policy_loss(SEQUENCE_MEAN, geometric=True)
 def geo_mean(terms: Terms) -> TokenLoss:
     """`-A exp(mean clipped log-ratio)`: geometric-mean policy optimization (arXiv 2507.20673).
 
     The log-ratio is clipped to [-clip_ratio_low, clip_ratio_high], pessimistically as in PPO: where clipping would
-    favour the update, the plain log-ratio stays. A is the mean advantage of the sequence.
+    favour the update, the plain log-ratio stays. A is the mean advantage of the sequence. Importance weights count as
+    ratios do, with their geometric mean: weights 0.5 and 2 of a sequence are a weight of 1.
     """
     sign = terms.advantages.sign()
     bounded = terms.log_ratio.clamp(-terms.clip_ratio_low, terms.clip_ratio_high)
@@ -214,34 +228,36 @@ def clip_cov(
     clip_cov_ratio: float = 2e-4,
     clip_cov_lb: float = 1.0,
     clip_cov_ub: float = 5.0,
+    taken: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> TokenLoss:
     """PPO in which a random few of the tokens with high covariance get no gradient (arXiv 2505.22617).
 
-    Covariance of a token: `(A - mean A) (log pi - mean log pi)` over the tokens of this call. Out of the unclipped
-    tokens between the bounds, `clip_cov_ratio` of all tokens, but at least one, are left out.
+    `covariance.py` says which: out of the unclipped tokens between the bounds, `clip_cov_ratio` of all tokens, but at
+    least one. `taken` `(B, T)` are those of the mini-batch that this call is a part of; None: they are chosen here.
     """
     plain = -terms.advantages * terms.ratio
     clipped = -terms.advantages * terms.clip(terms.ratio)
-    covariance = _covariance(terms)
-    free = terms.mask & ~(clipped > plain)
-    eligible = (free & (covariance > clip_cov_lb) & (covariance < clip_cov_ub)).flatten().nonzero().squeeze(-1)
-    wanted = max(int(clip_cov_ratio * int(terms.mask.sum())), 1)
-    picked = eligible[torch.randperm(len(eligible), generator=generator).to(eligible.device)[:wanted]]
-    left_out = torch.zeros_like(terms.mask).flatten().index_fill(0, picked, True).view_as(terms.mask)
+    if taken is None:
+        draws = torch.rand(terms.mask.shape, generator=generator).to(plain.device)
+        options = {"clip_cov_ratio": clip_cov_ratio, "clip_cov_lb": clip_cov_lb, "clip_cov_ub": clip_cov_ub}
+        taken = _taken_here(clip_cov_scores, terms, draws, options)
+    left_out = taken & terms.mask
     return TokenLoss(zero_outside(torch.maximum(plain, clipped), ~left_out), left_out)
 
 
 @_policy_loss()
-def kl_cov(terms: Terms, *, kl_cov_ratio: float = 2e-4, ppo_kl_coef: float = 1.0) -> TokenLoss:
-    """`-A rho`, and `+ coef |log-ratio|` for the tokens with the highest covariance (arXiv 2505.22617)."""
+def kl_cov(
+    terms: Terms, *, kl_cov_ratio: float = 2e-4, ppo_kl_coef: float = 1.0, taken: Tensor | None = None
+) -> TokenLoss:
+    """`-A rho`, and `+ coef |log-ratio|` for the tokens with the highest covariance (arXiv 2505.22617).
+
+    `taken` `(B, T)` are those of the mini-batch that this call is a part of; None: they are chosen here.
+    """
     loss = -terms.advantages * terms.ratio
-    covariance = torch.where(terms.mask, _covariance(terms), -torch.inf).flatten()
-    count = int(terms.mask.sum())
-    wanted = min(max(int(count * kl_cov_ratio), 1), count) if kl_cov_ratio > 0 else 0
-    top = covariance.topk(wanted).indices
-    penalised = torch.zeros_like(terms.mask).flatten().index_fill(0, top, True).view_as(terms.mask)
-    return TokenLoss(loss + torch.where(penalised, ppo_kl_coef * terms.log_ratio.abs(), 0.0))
+    if taken is None:
+        taken = _taken_here(kl_cov_scores, terms, terms.advantages, {"kl_cov_ratio": kl_cov_ratio})
+    return TokenLoss(loss + torch.where(taken & terms.mask, ppo_kl_coef * terms.log_ratio.abs(), 0.0))
 
 
 POLICY_LOSSES: dict[str, PolicyLoss] = {
@@ -273,10 +289,15 @@ def _wide(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
-def _covariance(terms: Terms) -> Tensor:
+def _taken_here(scores: Callable[..., TokenScores], terms: Terms, draws: Tensor, options: dict[str, float]) -> Tensor:
+    """The tokens that a covariance loss takes if this call sees the whole mini-batch."""
     log_probs = terms.log_probs.detach()
-    advantages = terms.advantages - masked_mean(terms.advantages, terms.mask)
-    return zero_outside(advantages * (log_probs - masked_mean(log_probs, terms.mask)), terms.mask)
+    means = MiniBatchMeans(
+        masked_mean(terms.advantages, terms.mask), masked_mean(log_probs, terms.mask), int(terms.mask.sum())
+    )
+    old = log_probs - terms.log_ratio.detach()
+    clips = {"clip_ratio_low": terms.clip_ratio_low, "clip_ratio_high": terms.clip_ratio_high}
+    return highest(scores(log_probs, old, terms.advantages, terms.mask, means, draws, **clips, **options))
 
 
 def _metrics(terms: Terms, tokens: TokenLoss, num_tokens: float | Tensor | None) -> dict[str, float]:

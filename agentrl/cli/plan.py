@@ -55,7 +55,7 @@ def _training(config: RunConfig) -> list[PlanLine]:
         *(["critic"] if config.needs_critic else []),
     ]
     dtype = actor.fsdp_config.compute_dtype
-    dtype = ("bfloat16" if device == "cuda" else "float32") if dtype == "auto" else dtype
+    dtype = ("bfloat16" if device == "cuda" else actor.fsdp_config.model_dtype) if dtype == "auto" else dtype
     model = config.actor_rollout_ref.model.path
     return [
         ("model", model),

@@ -68,9 +68,10 @@ class FSDPConfig(Section):
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
     model_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Data type of the stored parameters and of the optimizer state."""
+    """Data type of frozen weights (the reference). Weights that learn, their gradients' sums and the optimizer state are
+    always float32, 16 bytes a weight: bfloat16 would lose small steps. It sets `compute_dtype` where that is auto."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the forward and backward pass; auto: bfloat16 on GPU, float32 on CPU."""
+    """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
 
 
 class MicroBatchSection(RowsDecide):

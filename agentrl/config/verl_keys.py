@@ -237,6 +237,7 @@ VERL_KEYS: dict[str, Answer] = {
     "global_profiler.*": Harmless("agentrl has no profiler section"),
     "ray_kwargs.ray_init.num_cpus": Renamed("ray_init.num_cpus"),
     "ray_kwargs.ray_init.address": Renamed("ray_init.address"),
+    "ray_init.timeline_json_file": Only((None,), "Ray's timeline is not written"),
     "ray_kwargs.timeline_json_file": Only((None,), "Ray's timeline is not written"),
     "hydra.*": Harmless("recipes are found beside the YAML and in agentrl's configs/"),
 }

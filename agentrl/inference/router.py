@@ -39,7 +39,8 @@ class _Server:
     waiting: set[asyncio.Timeout] = field(default_factory=set)
     """One for each request that waits for its answer; rescheduled to now, it ends the request."""
     answers: int = 0
-    watch: asyncio.Task[None] | None = None
+    watch: asyncio.TimerHandle | None = None
+    """The next look at the engine, while requests wait."""
 
 
 class Router:
@@ -159,8 +160,8 @@ class Router:
         """
         patience = asyncio.timeout(None)
         server.waiting.add(patience)
-        if server.watch is None or server.watch.done():
-            server.watch = self._spawn(self._watch(server))
+        if server.watch is None:
+            self._look_later(server)
         try:
             async with patience:
                 output = await server.client.generate(prompt_ids, sampling_params, rid)
@@ -170,17 +171,30 @@ class Router:
             raise EngineUnavailable(f"{server.client.address} hangs: {server.reason_out}") from None
         finally:
             server.waiting.discard(patience)
+            if not server.waiting and server.watch is not None:
+                server.watch.cancel()
+                server.watch = None
 
-    async def _watch(self, server: _Server) -> None:
-        """While requests wait and none is answered, check the engine's health. Ends all of them if it hangs."""
-        while server.waiting:
-            answers = server.answers
-            await asyncio.sleep(min(WATCH_INTERVAL_S, self._request_timeout_s / 4))
-            if server.answers == answers and server.waiting and not await self._is_well(server):
-                self._take_out(server, "requests wait for it, and it gives no answer to its health check")
-                now = asyncio.get_running_loop().time()
-                for patience in [each for each in server.waiting if not each.expired()]:
-                    patience.reschedule(now)
+    def _look_later(self, server: _Server) -> None:
+        """Check an engine's health if it answers none of its waiting requests for a while, and so on."""
+        seen = server.answers
+
+        def look() -> None:
+            if server.answers == seen:
+                self._spawn(self._end_requests_if_ill(server))
+            self._look_later(server)
+
+        after_s = min(WATCH_INTERVAL_S, self._request_timeout_s / 4)
+        server.watch = asyncio.get_running_loop().call_later(after_s, look)
+
+    async def _end_requests_if_ill(self, server: _Server) -> None:
+        answers = server.answers
+        if await self._is_well(server) or server.answers != answers:
+            return
+        self._take_out(server, "requests wait for it, and it gives no answer to its health check")
+        now = asyncio.get_running_loop().time()
+        for patience in [each for each in server.waiting if not each.expired()]:
+            patience.reschedule(now)
 
     def engine_of(self, trajectory_id: str) -> str:
         """Address of a trajectory's engine; while it has none, why."""

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, repr_of, text_of
 from agentrl.observability.said_once import say_once
+from agentrl.own_time import CURRENT, OwnTime
 from agentrl.plugins.functions import call
 from agentrl.plugins.waiting import has_ended
 from agentrl.reported import number_of
@@ -64,7 +65,8 @@ async def guarded_call(
         method: its method.
         args: of the call.
         kwargs: of the call.
-        timeout_s: deadline; None: the caller has one and cancels.
+        timeout_s: deadline, in time of its own: waiting for its turn at something scarce does not count. None: the
+            caller has one and cancels.
         expect: gets a name for the result ("tool 'search': execute returned") and the result; returns it checked, or
             raises `ToolServiceError`.
         gate: is told about failures that may pass: a hang, an infrastructure error, an `OSError`. A `KeyError` is a
@@ -82,14 +84,17 @@ async def guarded_call(
     async def outcome() -> tuple[Any, BaseException | None]:
         # Errors are returned as values. A SystemExit that leaves a task would end the event loop and all trajectories
         # with it; a CancelledError that leaves it could not be told from one meant for this call.
+        if watch is not None:
+            CURRENT.set(watch)
         try:
             return await call(method, *args, **kwargs), None
         except BaseException as error:
             return None, error
 
+    watch = None if timeout_s is None else OwnTime(CURRENT.get())
     task = asyncio.create_task(outcome())
     try:
-        in_time = await has_ended(task, timeout_s)
+        in_time = await _in_own_time(task, watch, timeout_s)
     finally:  # after the deadline, or when we are cancelled ourselves
         if not task.done():
             await _end(task, what, GRACE_S if wrap else LOOP_GRACE_S)
@@ -102,6 +107,14 @@ async def guarded_call(
     if gate is not None and isinstance(error, InfrastructureError | OSError):
         gate.failed(who, started, str(failure))
     raise failure
+
+
+async def _in_own_time(task: asyncio.Task[Any], watch: OwnTime | None, timeout_s: float | None) -> bool:
+    in_time = await has_ended(task, timeout_s)
+    while not in_time and watch is not None and timeout_s is not None and watch.seconds < timeout_s:
+        # A limit of 60 s, and 50 s in line at a busy service: the next look is 50 s later.
+        in_time = await has_ended(task, max(timeout_s - watch.seconds, 0.01))
+    return in_time
 
 
 async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:

@@ -26,6 +26,7 @@ from agentrl.errors import (
 )
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
+from agentrl.own_time import OwnTimeLimit
 from agentrl.reported import plain_values
 from agentrl.rewards.combine import combine
 from agentrl.rollout.gc_pause import seldom_collected
@@ -105,7 +106,7 @@ class AgentLoopWorker:
         try:
             started = time.perf_counter()
             session: Session | None = None
-            deadline = asyncio.timeout(self._setup.limits.trajectory_timeout_s)
+            deadline = OwnTimeLimit(self._setup.limits.trajectory_timeout_s)
             try:
                 session = Session.open(job, step, self._setup, self.router, self._gate, self._tools)
                 async with deadline:

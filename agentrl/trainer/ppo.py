@@ -84,7 +84,7 @@ class RayPPOTrainer:
         trainer = self.config.trainer
         seed_everything(trainer.seed)
         with ExitStack() as stack:
-            stack.callback(self.trackers.close)
+            stack.push(self._close_trackers)
             self.processes = stack.enter_context(
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
             )
@@ -100,6 +100,14 @@ class RayPPOTrainer:
             except BaseException as error:
                 self._save_at_end(error)
                 raise
+
+    def _close_trackers(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            self.trackers.close()
+        except BaseException as second:
+            if error is None:
+                raise
+            logger.warning("while the run ends: %s", text_of(second))  # and not instead of why it ends
 
     def _step(self, step: int) -> None:
         """One training step, with validation and saving if due; logged after its update, whatever happens then."""
@@ -130,9 +138,20 @@ class RayPPOTrainer:
             self._finish_step(step, metrics, reason)
             return
         metrics |= m.reward_metrics(batch)
+        learns = step > self.config.trainer.critic_warmup
         with self.guard.deferred():
-            self._update(step, batch, timer, metrics)
-            if step > self.config.trainer.critic_warmup:
+            self._updating = True
+            if self.processes.critic is not None:
+                with timer("update_critic"):
+                    metrics |= self.processes.critic.update_critic(batch).meta_info["metrics"]
+            if learns:
+                with timer("update_actor"):
+                    metrics |= self.processes.actor.update_actor(batch).meta_info["metrics"]
+                self.state.weight_version += 1
+            # With its new weights the step is finished: should no engine take them, it is not lost.
+            self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
+            self._updating = False
+            if learns:
                 with timer("update_weights"):
                     self._sync_weights()
 
@@ -175,20 +194,6 @@ class RayPPOTrainer:
             metrics |= batch_columns.add_rewards(batch, algorithm, self.state.kl_controller)
             batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
         return batch
-
-    def _update(self, step: int, batch: DataProto, timer: m.StageTimer, metrics: m.Metrics) -> None:
-        """New weights. With them the step is finished: should an engine fail to take them, the step is not lost."""
-        self._updating = True
-        if self.processes.critic is not None:
-            with timer("update_critic"):
-                metrics |= self.processes.critic.update_critic(batch).meta_info["metrics"]
-        learns = step > self.config.trainer.critic_warmup
-        if learns:
-            with timer("update_actor"):
-                metrics |= self.processes.actor.update_actor(batch).meta_info["metrics"]
-            self.state.weight_version += 1
-        self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
-        self._updating = False
 
     def _finish_step(self, step: int, metrics: m.Metrics, skipped: str | None) -> None:
         """Remember everything as of now; `skipped` says why no weight has changed, None: weights have."""

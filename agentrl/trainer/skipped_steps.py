@@ -15,7 +15,7 @@ class SkippedSteps:
     """Counts the steps in a row that changed no weight.
 
     Args:
-        most: after so many of them the run stops; None: never.
+        most: the run stops after this number of them; None: never.
     """
 
     def __init__(self, most: int | None) -> None:

@@ -17,7 +17,7 @@ from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
-from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
@@ -101,12 +101,12 @@ class ActorRolloutRefWorker(Worker):
         optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
         batch = batch.select([*ROW_COLUMNS, "loss_mask", *columns, *optional])
         rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        seed = [self.config.trainer.seed, self.updates_done] if actor.shuffle else None
-        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed)
+        seed = [self.config.trainer.seed, self.updates_done]
+        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed if actor.shuffle else None)
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
         began = time.perf_counter()
         scale = float(longest_response(self.config))
-        metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr)
+        metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr, seed=seed)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)),
             time.perf_counter() - began,
@@ -161,7 +161,7 @@ class ActorRolloutRefWorker(Worker):
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)
-        self._lm = load_causal_lm(model, DTYPES[fsdp.model_dtype], attention)
+        self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=self.role == "actor"), attention)
         net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
         return net, row_shape(net, attention)
 

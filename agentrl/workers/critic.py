@@ -10,8 +10,8 @@ from agentrl.config.root import CriticConfig, RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
-from agentrl.workers.loading import DTYPES, load_backbone
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
+from agentrl.workers.loading import load_backbone
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan, mini_batches
@@ -55,7 +55,7 @@ class CriticWorker(Worker):
         attention = choose_attention(
             self.device, compute_dtype(fsdp, self.device), remove_padding=model.use_remove_padding
         )
-        net = ValueNet(load_backbone(model, DTYPES[fsdp.model_dtype], attention))
+        net = ValueNet(load_backbone(model, weight_dtype(fsdp, learns=True), attention))
         self._limits = update_limits(self.section, self.device, row_shape(net, attention), "critic")
         self.model = FSDPModel(net, self.device, fsdp, self.section.optim, self.section.grad_clip)
 

@@ -38,8 +38,16 @@ class StepReport:
 def compute_dtype(config: FSDPConfig, device: torch.device) -> torch.dtype:
     """The data type of forward and backward passes."""
     if config.compute_dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return torch.bfloat16 if device.type == "cuda" or config.model_dtype == "bfloat16" else torch.float32
     return DTYPES[config.compute_dtype]
+
+
+def weight_dtype(config: FSDPConfig, *, learns: bool) -> torch.dtype:
+    """The data type in which weights are kept: float32 if they learn.
+
+    A bfloat16 number near 0.1 is 0.0005 from the next one: adding a step of 1e-6 to it changes nothing, however often.
+    """
+    return torch.float32 if learns else DTYPES[config.model_dtype]
 
 
 class FSDPModel:
@@ -48,7 +56,7 @@ class FSDPModel:
     Every rank must make the same calls in the same order, even a rank without rows.
 
     Args:
-        net: the module, on the CPU, equal on all ranks.
+        net: the module, on the CPU, equal on all ranks, in its `weight_dtype`.
         device: where it runs. The default process group must exist.
         config: sharding and precision.
         optim: None for a frozen model.
@@ -67,7 +75,7 @@ class FSDPModel:
         self.device = device
         net.train(optim is not None)
         net.requires_grad_(optim is not None)
-        _shard(net, device, config)
+        _shard(net, device, config, weight_dtype(config, learns=optim is not None))
         self.optimizer = AdamW(net.named_parameters(), optim, grad_clip) if optim is not None else None
         self._state_on_host = config.optimizer_offload and _gpu_only("optimizer_offload", device)
 
@@ -102,10 +110,10 @@ class FSDPModel:
         if self.optimizer is None:
             raise RuntimeError("a frozen model cannot be updated")
         if self._state_on_host:
-            self.optimizer.move_state(self.device)
+            self.optimizer.state_to_parameters()
         norm, taken = self.optimizer.step(lr)
         if self._state_on_host:
-            self.optimizer.move_state("cpu")
+            self.optimizer.state_to_host()
         if not taken:
             logger.warning("the gradient norm is %s: optimizer step skipped", norm)
         return StepReport(norm, taken)
@@ -146,13 +154,16 @@ class FSDPModel:
         return [micros.placeholder(self.device)] * (int(max_over_ranks([float(own)])[0]) - own)
 
 
-def _shard(net: TokenNet, device: torch.device, config: FSDPConfig) -> None:
-    """FSDP2 over all ranks: one group per decoder layer, one for the rest. Gradients are summed, not averaged."""
+def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype) -> None:
+    """FSDP2 over all ranks: one group per decoder layer, one for the rest.
+
+    Gradients are summed, not averaged, and in float32. Weights are cast to the compute type when they are gathered.
+    """
     world_size = dist.get_world_size()
     mesh = DeviceMesh(device.type, list(range(world_size)))
     dtype = compute_dtype(config, device)
     policy = MixedPrecisionPolicy()
-    if dtype != DTYPES[config.model_dtype]:
+    if dtype != stored:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     offload = config.param_offload and _gpu_only("param_offload", device)
     offload_policy = CPUOffloadPolicy() if offload else OffloadPolicy()

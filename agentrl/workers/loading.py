@@ -27,16 +27,16 @@ def load_causal_lm(model: ModelConfig, dtype: torch.dtype, attention: str) -> An
     """
     from transformers import AutoModelForCausalLM
 
-    lm = _load(AutoModelForCausalLM, model, dtype, attention)
+    lm = _load(AutoModelForCausalLM, model, dtype)
     _require_plain_head(lm, model.path)
-    return lm
+    return _with_attention(lm, attention)
 
 
 def load_backbone(model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
     """Load the model without its language-model head on the CPU, for a value head. Errors as `load_causal_lm`."""
     from transformers import AutoModel
 
-    return _load(AutoModel, model, dtype, attention)
+    return _with_attention(_load(AutoModel, model, dtype), attention)
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def quiet_transformers() -> Iterator[None]:
             hf_logging.enable_progress_bar()
 
 
-def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
+def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
     if not model.path:
         raise ConfigError("actor_rollout_ref.model.path is empty: give the folder of a Hugging Face model")
     path = str(model_folder(model.path, weights=True))
@@ -64,7 +64,7 @@ def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype, attention:
             net, info = auto_class.from_pretrained(
                 path,
                 dtype=dtype,
-                attn_implementation=attention,
+                attn_implementation="sdpa",
                 trust_remote_code=model.trust_remote_code,
                 output_loading_info=True,
             )
@@ -78,6 +78,13 @@ def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype, attention:
         # transformers renamed it within its version 5.
         enable = getattr(net, "activation_checkpointing_enable", None) or net.gradient_checkpointing_enable
         enable({"use_reentrant": False})
+    return net
+
+
+def _with_attention(net: Any, attention: str) -> Any:
+    """Switch to the attention that training uses, after the checks: kernels for GPUs do not run on a CPU."""
+    if attention != net.config._attn_implementation:
+        net.set_attn_implementation(attention)
     return net
 
 

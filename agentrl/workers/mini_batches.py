@@ -48,11 +48,12 @@ class MiniBatchPlan:
         self.num_batches = max(1, math.ceil(self.total_rows / rows_per_batch))
         self.epochs = epochs
         self._seed = shuffle_seed
-        self._ids = _row_ids(batch, counts)
+        self.row_numbers = _row_ids(batch, counts)
+        """(rows,) of this rank's rows in the batch of all ranks."""
 
     def epoch(self, number: int) -> list[list[int]]:
         """This rank's rows of each mini-batch of an epoch; some lists may be empty."""
-        places = self._ids
+        places = self.row_numbers
         if self._seed is not None:
             places = np.random.default_rng([*self._seed, number]).permutation(self.total_rows)[places]
         # Sizes differ by at most one: places 0..9 in 3 batches are owned by 0 0 0 0 1 1 1 2 2 2.

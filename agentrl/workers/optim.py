@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -90,11 +90,19 @@ class AdamW:
             for key, value in self.optimizer.state[parameter].items()
         }
 
-    def move_state(self, device: torch.device | str) -> None:
-        """Move the moments (not the step counts) to a device: optimizer offload."""
-        for state in self.optimizer.state.values():
+    def state_to_parameters(self) -> None:
+        """Move the moments to where their parameters are, which is the CPU where these are offloaded too."""
+        self._move(lambda parameter: parameter.device)
+
+    def state_to_host(self) -> None:
+        """Move the moments (not the step counts) to host memory: optimizer offload."""
+        self._move(lambda parameter: torch.device("cpu"))
+
+    def _move(self, device_of: Callable[[nn.Parameter], torch.device]) -> None:
+        for parameter, state in self.optimizer.state.items():
             for key in ("exp_avg", "exp_avg_sq"):
-                state[key] = state[key].to(device, non_blocking=True)
+                # Not `non_blocking`: a checkpoint may read on the host what is still on its way there.
+                state[key] = state[key].to(device_of(parameter))
 
 
 def _full(tensor: torch.Tensor) -> torch.Tensor:

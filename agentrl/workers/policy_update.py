@@ -14,6 +14,7 @@ from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.mini_batches import MiniBatchPlan, mini_batches
+from agentrl.workers.token_choice import taken_tokens
 from agentrl.workers.token_stats import EntropyMode
 from agentrl.workers.update_report import UpdateReport
 
@@ -27,6 +28,7 @@ def update_policy(
     *,
     scale: float,
     lr: float,
+    seed: list[int],
 ) -> dict[str, float]:
     """Take one optimizer step per mini-batch and epoch. A collective call.
 
@@ -40,18 +42,21 @@ def update_policy(
         config: `actor_rollout_ref.actor`.
         scale: divisor of `seq-mean-token-sum-norm`: the longest response that the run allows.
         lr: learning rate.
+        seed: of this update's random numbers, which only `clip_cov` draws.
 
     Returns:
         The metrics of `UpdateReport.metrics`, the same on every rank.
     """
     batch = batch.to(model.device)
     policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode
-    taken = loss_options(config.policy_loss)
-    options = {name: value for name, value in config.policy_loss_options.given().items() if name in taken}
+    known = loss_options(config.policy_loss)
+    options = {name: value for name, value in config.policy_loss_options.given().items() if name in known}
+    options |= config.clip_ratios
     # The entropy carries a gradient only where it is part of the loss.
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE
     report = UpdateReport()
-    for micros, share in mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale):
+    for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
+        taken = taken_tokens(config.policy_loss, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
             log_probs, mask = micro.spread(log_probs_K), micro.mask
             loss, metrics = policy_loss(
@@ -61,8 +66,8 @@ def update_policy(
                 mask,
                 loss_agg_mode=mode,
                 rollout_is_weights=micro.optional_column(batch, "rollout_is_weights"),
-                **config.clip_ratios,
                 **options,
+                **({} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}),
                 **share,
             )
             report.add({"pg_loss": loss, **metrics})

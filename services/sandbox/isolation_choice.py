@@ -167,7 +167,7 @@ def _try(isolation: Isolation, folder: Path, uid: int | None, launcher: Launcher
         if not wait_readable(stderr.fileno(), _PROBE_S):
             os.kill(launcher.pid, signal.SIGKILL)
         errors = stderr.read()
-    code = launcher.reap()
+    code = launcher.reap().code
     os.close(launcher.stdin)
     os.close(launcher.stdout)
     if code == 0:

@@ -38,7 +38,9 @@ class SandboxPool:
         self.isolation = isolation
         self.open: set[Sandbox] = set()
         """All that exist, ready or in use."""
-        self._runs_folder, self._warm, self._output_bytes = runs_folder, warm, output_mb * MIB
+        self._runs_folder, self._warm = runs_folder, warm
+        self.output_bytes = output_mb * MIB
+        """Kept of each output stream."""
         self._free_uids = deque(uids)
         self._numbers = itertools.count()
         self._zygotes = ZygotePool(isolation, runs_folder) if isolation.forks else None
@@ -123,7 +125,7 @@ class SandboxPool:
             launcher = (
                 await self._zygotes.start(folder) if self._zygotes else start_launcher(self.isolation, folder, owner)
             )
-            sandbox = Sandbox(self.isolation, folder, uid, launcher, self._output_bytes, memory)
+            sandbox = Sandbox(self.isolation, folder, uid, launcher, self.output_bytes, memory)
         except OSError as error:
             self._free_uids.append(uid)
             if memory is not None:

@@ -21,20 +21,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentrl.services.sandbox.guest import fast_exit, launcher, linux_calls, loopback, session_repl
+    from agentrl.services.sandbox.guest import (
+        check_run,
+        fast_exit,
+        launcher,
+        linux_calls,
+        loopback,
+        session_repl,
+        tested_program,
+    )
 else:
+    import check_run
     import fast_exit
     import launcher
     import linux_calls
     import loopback
     import session_repl
+    import tested_program
 
 _WARM = (
     *("collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random"),
     *("re", "resource", "string", "typing"),
 )
 """The modules that code imports most; they keep no state except what a fork renews."""
-_OURS = ("fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork", "session_repl")
+_JOBS = {"session_repl": session_repl, "check_run": check_run, "tested_program": tested_program}
+_OURS = (*_JOBS, "call_peer", "call_values", "fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork")
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
 _MESSAGE = 65536
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
@@ -60,7 +71,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     _become_orphan(socket)
     _serve(socket, setup)
     try:
-        code = launcher.serve_job(_CONTROL, linux_calls, session_repl, sys.modules.keys() - bare)
+        code = launcher.serve_job(_CONTROL, linux_calls, _JOBS, sys.modules.keys() - bare)
     except SystemExit as error:
         last.expect(error.code)
         raise
