@@ -20,7 +20,7 @@ import random
 from weakref import WeakKeyDictionary
 
 STALLED_S = 600.0
-"""A service that refuses requests and has answered nobody for so long does not move at all."""
+"""A service that refuses requests and has answered nobody for this time does not move at all."""
 _DOUBLINGS = 4
 """Of the pause, if the service does not say when to come again: a place may become free at any moment."""
 
