@@ -100,7 +100,7 @@ class ServiceLine:
         self._send()
 
     def _send(self) -> None:
-        """Let those go whose turn it is; when the service is to be left alone for a while, look again after it."""
+        """Send those who come next; while the service is to be left alone, look again later."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
