@@ -84,7 +84,7 @@ def queueing() -> Iterator[OwnTime]:
 
 
 class OwnTimeLimit:
-    """Ends an `async with` block with a `TimeoutError`, as `asyncio.timeout` does, after so many seconds of own time.
+    """Ends an `async with` block with a `TimeoutError`, as `asyncio.timeout` does, when its own time is over the limit.
 
     Args:
         seconds: the limit; None: none.

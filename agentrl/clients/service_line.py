@@ -20,7 +20,7 @@ import random
 from weakref import WeakKeyDictionary
 
 STALLED_S = 600.0
-"""A service that refuses requests and has answered nobody for so long does not move at all."""
+"""A service that refuses requests and has answered nobody for this time does not move at all."""
 _DOUBLINGS = 4
 """Of the pause, if the service does not say when to come again: a place may become free at any moment."""
 
@@ -100,7 +100,7 @@ class ServiceLine:
         self._send()
 
     def _send(self) -> None:
-        """Let those go whose turn it is; when the service is to be left alone for a while, look again after it."""
+        """Send those who come next; while the service is to be left alone, look again later."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
