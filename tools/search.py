@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from agentrl.errors import ToolServiceError, suggest
 from agentrl.interfaces import TOOL_CONFIG, BaseTool, ServiceClient, check_config
-from agentrl.tools.search_documents import RESULTS, TEXTS, Document, read_document, results_of
+from agentrl.tools.search_documents import RESULTS, TEXTS, ShownDocument, read_document, results_of
 from agentrl.types import JsonDict, ToolResponse
 
 _CONFIG = (
@@ -153,7 +153,7 @@ class Documents:
         return self._query.format(query=query, documents="\n".join(shown) or self._empty)
 
 
-def _fields(document: Document, number: int, query: str, chars: int | None) -> JsonDict:
+def _fields(document: ShownDocument, number: int, query: str, chars: int | None) -> JsonDict:
     return {
         "number": number,
         "title": document.title,

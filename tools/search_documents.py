@@ -56,7 +56,7 @@ Layer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ShownDocument:
     """What templates can show of a document."""
 
     title: str
@@ -94,7 +94,7 @@ def _per_query(value: Any, queries: int, *, may_be_empty: bool) -> list[list[Any
     return [value] if is_flat and (value or may_be_empty) else None
 
 
-def read_document(hit: Any) -> Document | None:
+def read_document(hit: Any) -> ShownDocument | None:
     """A hit's document; None if its shape is unknown."""
     score = None
     if isinstance(hit, list) and len(hit) == 2 and isinstance(hit[1], int | float):  # LangChain: [document, score]
@@ -110,7 +110,7 @@ def read_document(hit: Any) -> Document | None:
     return _with(document, _first([*layers, *beside], _SCORES) if score is None else score, _first(layers, _IDS))
 
 
-def _with(document: Document, score: Any, found_id: Any) -> Document:
+def _with(document: ShownDocument, score: Any, found_id: Any) -> ShownDocument:
     shown = f"{score:.4g}" if isinstance(score, int | float) else "" if score is None else str(score)
     return replace(document, score=shown, id="" if found_id is None else found_id)
 
@@ -128,7 +128,7 @@ def _layers(hit: Layer) -> tuple[list[Layer], list[Layer]]:
     return layers, beside
 
 
-def _read(layers: list[Layer]) -> Document | None:
+def _read(layers: list[Layer]) -> ShownDocument | None:
     """The first text and the first title; a title alone is a document too."""
     key, text = next(_texts(layers), ("", None))
     title = _first(layers, _TITLES)
@@ -140,7 +140,7 @@ def _read(layers: list[Layer]) -> Document | None:
         if not title or document.title.strip('"') == title.strip('"'):
             return document
     contents = f"{title}\n{text}" if title and key != "contents" else text
-    return Document(title, text.strip(), contents)
+    return ShownDocument(title, text.strip(), contents)
 
 
 def _texts(layers: list[Layer]) -> Iterator[tuple[str, str]]:
@@ -155,10 +155,10 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _of_text(text: str) -> Document:
+def _of_text(text: str) -> ShownDocument:
     """`contents` of Search-R1: the first line is the title."""
     title, _, body = text.partition("\n")
-    return Document(title.strip(), body.strip(), text)
+    return ShownDocument(title.strip(), body.strip(), text)
 
 
 def _first(layers: list[Layer], names: Iterable[str]) -> Any:

@@ -126,7 +126,8 @@ def check_validation(config: RunConfig) -> Problems:
     }
     for key, asked in given.items():
         if asked:
-            yield f"{key}: needs validation rows, but data.val_files is not given"
+            fix = ": give it, or set trainer.test_freq=-1 to never validate" if key == "trainer.test_freq" else ""
+            yield f"{key}: needs validation rows, but data.val_files is not given{fix}"
 
 
 def check_dataset_weights(config: RunConfig) -> Problems:

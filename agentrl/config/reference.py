@@ -53,7 +53,7 @@ def _sections(model: type[Section], path: str) -> Iterator[str]:
     fields = {f"{path}{name}": field for name, field in model.model_fields.items()}
     leaves = {key: field for key, field in fields.items() if section_of(field) is None}
     if leaves:
-        yield f"### `{path.removesuffix('.')}`\n"
+        yield f"### `{path.removesuffix('.')}`\n" if path else "### At the top of the file\n"
         if model.__doc__:
             yield f"{_oneline(model.__doc__)}\n"
         yield "| key | wants | default | meaning |\n|---|---|---|---|"

@@ -85,7 +85,7 @@ class RewardModelConfig(Section):
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
     prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Deadline of one call of the score function."""
+    """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
     """The parts of a trajectory's reward."""
     sandbox_fusion: SandboxFusionConfig = Field(default_factory=SandboxFusionConfig)

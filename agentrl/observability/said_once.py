@@ -26,8 +26,3 @@ def say_once(logger: logging.Logger, level: int, text: str, *, error: BaseExcept
         logger.log(level, "%s", text, exc_info=error)
     elif str(count).strip("0") == "1":
         logger.log(level, "%s (%d times so far)", text, count)
-
-
-def forget_what_was_said() -> None:
-    """Begin again, as in a new process."""
-    _counts.clear()

@@ -122,11 +122,17 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
     problems += [
         f"trainer.logger: '{name}' needs the package {name}: pip install 'agentrl[trackers]'"
         for name in ("wandb", "mlflow")
-        if name in names and find_spec(name) is None
+        if name in names and not _is_installed(name)
     ]
     if problems:
         raise ConfigError(problems)
     return [kinds[name]() for name in dict.fromkeys(names)]
+
+
+def _is_installed(package: str) -> bool:
+    """A folder `wandb` of earlier runs in the working folder is no package, though Python could import it as one."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:

@@ -19,7 +19,8 @@ from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopCon
 from agentrl.plugins import mcp_entries
 from agentrl.plugins.adapt import as_interaction, as_tool, schema_of, takes_context
 from agentrl.plugins.mcp_entries import Discover, ask_servers
-from agentrl.plugins.registry import IMPORT_ERRORS, Kind, known, resolve
+from agentrl.plugins.plugin_files import IMPORT_ERRORS
+from agentrl.plugins.registry import Kind, known, resolve
 from agentrl.plugins.tool_schemas import checked_schema
 from agentrl.reported import number_of
 from agentrl.types import JsonDict

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, repr_of, text_of
+from agentrl.observability.said_once import say_once
 from agentrl.plugins.functions import call
 from agentrl.plugins.waiting import has_ended
 from agentrl.reported import number_of
@@ -111,14 +112,15 @@ async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:
     """
     task.cancel()
     if not await has_ended(task, grace_s):
-        logger.warning("%s is still running %g s after it was cancelled: abandoned", what, grace_s)
+        late = f"{what} is still running {grace_s:g} s after it was cancelled: abandoned"
+        say_once(logger, logging.WARNING, late)
 
 
 def _named(what: str, error: BaseException) -> BaseException:
     """The error for the caller: agentrl's own unchanged, any other with the name of its plug-in."""
     if isinstance(error, AgentRLError):
         return error
-    logger.error("%s raised", what, exc_info=error)
+    say_once(logger, logging.ERROR, f"{what} raised {type(error).__name__}", error=error)
     failure = ToolServiceError(f"{what} raised {type(error).__name__}: {text_of(error)}")
     failure.__cause__ = error
     return failure
@@ -129,7 +131,7 @@ async def guarded_release(who: str, method: Callable[..., Any], kwargs: Mapping[
     try:
         await guarded_call(who, method, (), kwargs, timeout_s=RELEASE_TIMEOUT_S, expect=anything)
     except AgentRLError as error:
-        logger.warning("%s", error)
+        say_once(logger, logging.WARNING, str(error))
 
 
 def anything(what: str, result: Any) -> None:

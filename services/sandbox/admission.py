@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,10 +22,10 @@ class Busy(Exception):
 
 
 class Admission:
-    """Places for runs. Clients take turns, regardless of how many requests each has waiting.
+    """Places for runs. A free one goes to the client with the fewest runs, among equals to the one that waited longest.
 
-    If the queue is full, a new request replaces the last request of the client with the longest queue, unless that is
-    its own client.
+    How many requests a client has waiting does not matter. If the queue is full, a new request replaces the last
+    request of the client with the longest queue, unless that is its own client.
 
     Args:
         places: runs at the same time.
@@ -37,6 +37,7 @@ class Admission:
         self.running = 0
         self._places, self._queue, self._queue_s = places, queue, queue_s
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._runs: Counter[str] = Counter()
         self._average_s = 0.1
 
     @property
@@ -63,12 +64,11 @@ class Admission:
             yield
         finally:
             self._average_s += 0.1 * (loop.time() - began - self._average_s)
-            self.running -= 1
-            self._pass_on()
+            self._give_up(client)
 
     async def _enter(self, client: str) -> None:
         if self.running < self._places and not self._waiting:
-            self.running += 1
+            self._take(client)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._join(client, turn)
@@ -96,8 +96,7 @@ class Admission:
 
     def _leave(self, client: str, turn: asyncio.Future[None]) -> None:
         if turn.done() and not turn.cancelled() and turn.exception() is None:
-            self.running -= 1  # the place came in the moment of giving up
-            self._pass_on()
+            self._give_up(client)  # the place came in the moment of giving up
             return
         queue = self._waiting.get(client)
         if queue is not None and turn in queue:
@@ -105,16 +104,29 @@ class Admission:
             if not queue:
                 del self._waiting[client]
 
+    def _take(self, client: str) -> None:
+        self.running += 1
+        self._runs[client] += 1
+
+    def _give_up(self, client: str) -> None:
+        self.running -= 1
+        self._runs[client] -= 1
+        if not self._runs[client]:
+            del self._runs[client]
+        self._pass_on()
+
     def _pass_on(self) -> None:
         while self._waiting and self.running < self._places:
-            client, queue = next(iter(self._waiting.items()))
+            # `_waiting` is in the order of the last turns, and `min` takes the first of equals.
+            client = min(self._waiting, key=lambda name: self._runs[name])
+            queue = self._waiting[client]
             turn = queue.popleft()
             if queue:
                 self._waiting.move_to_end(client)
             else:
                 del self._waiting[client]
             if not turn.done():
-                self.running += 1
+                self._take(client)
                 turn.set_result(None)
 
     def _busy(self, reason: str) -> Busy:

@@ -64,9 +64,9 @@ def choose_isolation(
         if found is not None:
             return found
         tried.append(f"{level}: {problem}")
-    asked = required or wanted
+    asked = f"isolation {required or wanted!r} does not work" if required or wanted else "no isolation works"
     reasons = "\n  ".join(tried) or f"--isolation {wanted} is weaker than --require-isolation {required}"
-    raise UserInputError(f"isolation {asked!r} does not work here:\n  {reasons}")
+    raise UserInputError(f"{asked} here:\n  {reasons}")
 
 
 def _build(
@@ -78,18 +78,32 @@ def _build(
     if missing:
         return None, f"{' and '.join(missing)} not found (Debian: apt-get install bubblewrap util-linux)"
     users, no_users = find_users()
-    own_users = users is not None
+    found, problem = _build_as(users is not None, no_users, level, server_folder, layout, fresh, allow_weak)
+    if found is None and users is not None and level != "rlimits":  # a container may permit user namespaces only
+        found, _ = _build_as(False, no_users, level, server_folder, layout, fresh, allow_weak)
+    return found, problem
+
+
+def _build_as(
+    own_users: bool,
+    no_users: str,
+    level: str,
+    server_folder: Path,
+    layout: FilesystemLayout,
+    fresh: bool,
+    allow_weak: bool,
+) -> tuple[Isolation | None, str]:
     landlock = landlock_version() if level == "rlimits" else 0
     scoped = level != "rlimits" or own_users or landlock >= LANDLOCK_SCOPES
-    weakness = _weakness(scoped, no_users)
-    if weakness and not allow_weak:
-        return None, f"{weakness}{_WEAK}"
     closed = closed_folder(layout, whole_path=level == "rlimits") if own_users else None
     if closed is not None:
         return None, (
             f"every run has a user of its own, and {closed} on the way to {layout.python} is closed to other users: "
             "open it, or give --python an interpreter that all users can read"
         )
+    weakness = _weakness(scoped, no_users)
+    if weakness and not allow_weak:
+        return None, f"{weakness}{_WEAK}"
     filters = None
     if libseccomp() is not None:
         filters = SeccompFilters(level != "rlimits", alone=level != "rlimits" or own_users, scoped=scoped)
@@ -128,7 +142,8 @@ def _details(level: str, own_users: bool, landlock: int, seccomp: bool) -> tuple
 def _probe(isolation: Isolation, server_folder: Path) -> str | None:
     """Run a little Python in a sandbox; returns None if it works, else the problem."""
     users, _ = find_users()
-    folder, uid = server_folder / f"probe-{isolation.level}-{isolation.forks}", users[0] if users else None
+    folder = server_folder / f"probe-{isolation.level}-{isolation.forks}"
+    uid = users[0] if users and isolation.own_users else None
     make_run_folder(folder, uid, isolation.forks)
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
     try:
@@ -152,7 +167,7 @@ def _try(isolation: Isolation, folder: Path, uid: int | None, launcher: Launcher
         if not wait_readable(stderr.fileno(), _PROBE_S):
             os.kill(launcher.pid, signal.SIGKILL)
         errors = stderr.read()
-    code = launcher.reap()
+    code = launcher.reap().code
     os.close(launcher.stdin)
     os.close(launcher.stdout)
     if code == 0:

@@ -11,20 +11,25 @@ import contextlib
 import itertools
 import os
 import subprocess
+from collections import deque
 from pathlib import Path
 
 from agentrl.services.sandbox.run_limits import MIB, memory_excess
 
 _NAME = "agentrl-sandbox-"
 _PROBE_MIB = 64
+_LEFT_BYTES = 4 << 20
+_OWN = (Path("/proc/self/cgroup"), Path("/proc/self/mountinfo"))
 _numbers = itertools.count()
 
 
 class MemoryCgroup:
-    """The cgroup of one run."""
+    """The cgroup of one run, and then of another: it costs more to make one than to use it."""
 
     def __init__(self, folder: Path, version: int) -> None:
         self._folder, self._version, self._mib = folder, version, 0
+        self._events = folder / ("memory.oom_control" if version == 1 else "memory.events")
+        self._usage = folder / ("memory.usage_in_bytes" if version == 1 else "memory.current")
         folder.mkdir()
 
     def add(self, pid: int) -> None:
@@ -37,26 +42,30 @@ class MemoryCgroup:
         Raises:
             OSError: it holds more already.
         """
-        self._mib, size = mib, mib * MIB
-        if self._version == 1:
-            _write(self._folder / "memory.limit_in_bytes", size)
-            _write_if_there(self._folder / "memory.memsw.limit_in_bytes", size)
-            _write_if_there(self._folder / "memory.kmem.tcp.limit_in_bytes", size)  # TCP's buffers count apart
+        if mib == self._mib:
             return
-        _write(self._folder / "memory.max", size)
-        _write_if_there(self._folder / "memory.swap.max", 0)
-        _write_if_there(self._folder / "memory.oom.group", 1)
+        size = mib * MIB
+        if self._version == 2:
+            written = [("memory.max", size), ("memory.swap.max", 0), ("memory.oom.group", 1)]
+        else:  # with swap it may never be less than without, in between neither; TCP's buffers count apart
+            written = [("memory.limit_in_bytes", size), ("memory.memsw.limit_in_bytes", size)]
+            written = [("memory.kmem.tcp.limit_in_bytes", size), *written[:: -1 if mib > self._mib > 0 else 1]]
+        for name, value in written:
+            with contextlib.suppress(FileNotFoundError):  # an older kernel, or one that does not count swap
+                _write(self._folder / name, value)
+        self._mib = mib
 
     @property
     def excess(self) -> str | None:
         """What is wrong when the kernel has killed a process because the limit was reached; None: nothing."""
-        name = "memory.oom_control" if self._version == 1 else "memory.events"
-        try:
-            lines = (self._folder / name).read_text().splitlines()
-        except OSError:
-            return None
-        killed = any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in lines)
-        return memory_excess(self._mib) if killed else None
+        counts = dict(line.split() for line in _read(self._events).splitlines())
+        return memory_excess(self._mib) if counts.get("oom_kill", "0") != "0" else None
+
+    @property
+    def is_clean(self) -> bool:
+        """It can serve another run: no process and hardly any memory is left in it, and it was never exceeded."""
+        empty = not _read(self._folder / "cgroup.procs")
+        return empty and self.excess is None and int(_read(self._usage) or _LEFT_BYTES) < _LEFT_BYTES
 
     def remove(self) -> None:
         """Remove it, once its processes have ended."""
@@ -68,20 +77,32 @@ class MemoryCgroups:
     """Makes the cgroups of a server's runs; get it from `open_memory_cgroups`."""
 
     def __init__(self, parent: Path, version: int) -> None:
-        self._folder, self._version = parent / f"{_NAME}{os.getpid()}-{next(_numbers)}", version
-        self._folder.mkdir()
+        self.folder, self._version = parent / f"{_NAME}{os.getpid()}-{next(_numbers)}", version
+        self._made = itertools.count()
+        self._free: deque[MemoryCgroup] = deque()
+        self.folder.mkdir()
 
-    def make(self, name: str) -> MemoryCgroup:
+    def take(self) -> MemoryCgroup:
         """A cgroup for a run.
 
         Raises:
             OSError: the kernel makes no more.
         """
-        return MemoryCgroup(self._folder / name, self._version)
+        try:
+            return self._free.pop()
+        except IndexError:
+            return MemoryCgroup(self.folder / f"run-{next(self._made)}", self._version)
+
+    def give_back(self, cgroup: MemoryCgroup) -> None:
+        """The run has ended."""
+        if cgroup.is_clean:
+            self._free.append(cgroup)
+        else:
+            cgroup.remove()
 
     def close(self) -> None:
         """Remove them all."""
-        _remove(self._folder)
+        _remove(self.folder)
 
     def probe(self) -> None:
         """Try one out.
@@ -90,17 +111,17 @@ class MemoryCgroups:
             OSError: it does not work.
         """
         if self._version == 2:
-            _write(self._folder / "cgroup.subtree_control", "+memory")
-        cgroup = self.make("probe")
+            _write(self.folder / "cgroup.subtree_control", "+memory")
+        cgroup = self.take()
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
             cgroup.limit(_PROBE_MIB)
             cgroup.add(process.pid)
-        cgroup.remove()
+        self.give_back(cgroup)
 
 
 def open_memory_cgroups() -> MemoryCgroups | None:
     """Cgroups for the runs of this server; None where it may not make them."""
-    for parent, version in _parents():
+    for parent, version in possible_parents():
         _remove_old(parent)
         made = None
         try:
@@ -114,21 +135,19 @@ def open_memory_cgroups() -> MemoryCgroups | None:
     return None
 
 
-def _parents() -> list[tuple[Path, int]]:
+def possible_parents() -> list[tuple[Path, int]]:
     """Where cgroups can be made, and of which version they are: this process's own first, then those above it."""
     try:
-        own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        lines, mount_lines = (path.read_text().splitlines() for path in _OWN)
     except OSError:
         return []
     found: list[tuple[Path, int]] = []
-    for _, controllers, path in own:
-        for fields in mounts:
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        for fields in map(str.split, mount_lines):
             kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+            # "/user.slice/a.scope", mounted from "/" at /sys/fs/cgroup; in a container from "/docker/b", which it is in
             below = os.path.relpath(path, fields[3])
-            if below.startswith("..") and fields[3] != "/":
-                below = "."
-            place = Path(fields[4]) / below.removeprefix("../")
+            place = Path(fields[4]) / ("." if below.startswith("..") else below)
             if kind == "cgroup" and "memory" in controllers.split(",") and "memory" in options:
                 found.append((place, 1))
             if kind == "cgroup2" and not controllers:
@@ -168,11 +187,13 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
 def _write(path: Path, value: object) -> None:
     with open(path, "w", encoding="ascii") as stream:
         stream.write(str(value))
-
-
-def _write_if_there(path: Path, value: object) -> None:
-    if path.exists():
-        _write(path, value)

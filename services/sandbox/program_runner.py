@@ -82,7 +82,15 @@ class ProgramRunner:
         return Program(language, ran.files) if ran.ok else source, ran.result
 
     def program(self, language: Language, code: str, files: Mapping[str, FileContent]) -> Program:
-        """Code and its files, not compiled."""
+        """Code and its files, not compiled.
+
+        Raises:
+            HTTPException: 422, one of the files would replace the program.
+        """
+        own = [language.file, *(["main"] if language.run and language.run[0] == "./main" else [])]
+        for name in own:
+            if name in files:
+                raise HTTPException(422, f"files: {name!r} is the program of `code` itself; give the file another name")
         return Program(language, {**files, language.file: FileContent(code.encode(errors="surrogatepass"))})
 
     async def run(self, program: Program, stdin: str, limits: RunLimits, fetch: Sequence[str] = ()) -> RunOutcome:
@@ -187,6 +195,7 @@ def describe_exit(sandbox: Sandbox, ended: ExitStatus) -> CommandResult:
     return CommandResult(
         status="TimeLimitExceeded" if ended.timed_out else "Finished",
         execution_time=round(ended.seconds, 4),
+        cpu_time=round(ended.cpu_s, 4),
         return_code=None if ended.timed_out else ended.code,
         stdout=stdout,
         stderr=stderr,

@@ -68,6 +68,8 @@ def _excess(sandbox: Sandbox, limits: RunLimits) -> str | None:
             return excess
     elif resident_bytes(pids, limits.memory_mb * MIB - outside) + outside > limits.memory_mb * MIB:
         return memory_excess(limits.memory_mb)
+    if sandbox.overspent:
+        return "what it left running used too much processor time"
     used = disk_use(work)
     if used is None:
         return "it made too many files or folders"

@@ -7,16 +7,17 @@ import contextlib
 import os
 import signal
 import socket
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentrl.services.common.server_folder import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.launcher_process import LauncherProcess, encode_job, encode_message
+from agentrl.services.sandbox.launcher_process import Ended, LauncherProcess, encode_job, encode_message
 from agentrl.services.sandbox.memory_cgroup import MemoryCgroup
 from agentrl.services.sandbox.process_tree import descendants, kill_tree, signal_quietly, threads_of
+from agentrl.services.sandbox.run_clock import RunClock, longest_wait, processor_seconds
 from agentrl.services.sandbox.standard_streams import InputWriter, OutputReader
 
 START_S = 20.0
@@ -35,6 +36,7 @@ class ExitStatus:
 
     code: int
     seconds: float
+    cpu_s: float
     timed_out: bool
 
 
@@ -62,11 +64,12 @@ class Sandbox:
         self.isolation, self.folder, self.uid, self.memory = isolation, folder, uid, memory
         self.stopped: str | None = None
         """Why the server stopped the code before its time, for example its memory."""
-        self.began_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._exited = asyncio.Event()
         self._launcher, self._control, self._pid = launcher, launcher.control, launcher.pid
-        self._code = 0
+        self._ended = Ended(0, 0.0)
+        self._clock: RunClock | None = None
+        self._allowed_cpu_s: float | None = None
         self._control.setblocking(False)
         self._pidfd = os.pidfd_open(self._pid)
         self._init_pid = 0
@@ -101,6 +104,31 @@ class Sandbox:
         if not self.alive:
             return []
         return [*([self._pid] if self._launcher.is_first else []), *descendants(self._pid)]
+
+    @property
+    def has_unread(self) -> bool:
+        """Something came from inside that nobody has received yet."""
+        try:
+            return bool(self._control.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    @property
+    def overspent(self) -> bool:
+        """Its processes have used more than `limit_cpu` allows."""
+        return self._allowed_cpu_s is not None and processor_seconds(self._counted()) > self._allowed_cpu_s
+
+    def limit_cpu(self, seconds: float | None) -> None:
+        """Allow its processes so much processor time from now on; None: no limit but that of `wait`."""
+        self._allowed_cpu_s = None if seconds is None else processor_seconds(self._counted()) + seconds
+
+    def start_clock(self, waited: bool = False) -> RunClock:
+        """A clock of all its processes.
+
+        Args:
+            waited: some have run before, and may have waited for a processor then.
+        """
+        return RunClock(self._counted, longest_wait(self._counted()) if waited else 0.0)
 
     async def ready(self) -> None:
         """Wait until the launcher is up.
@@ -137,13 +165,16 @@ class Sandbox:
             job = {**job, "limits": {**limits, "RLIMIT_NPROC": limits["RLIMIT_NPROC"] + threads_of(os.geteuid())}}
         await self._send(encode_job(job, self.isolation, self.folder, self.owner))
         await self._expect(b"S")
-        self.began_at = time.monotonic()
+        self._clock = self.start_clock()
         if stdin is not None:
             self._input_writer = InputWriter(self._stdin, stdin)
             self._stdin = -1
 
-    async def send(self, message: dict[str, Any]) -> None:
-        """Send a message to the program inside."""
+    async def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a message to the program inside, behind a byte with file descriptors if there are any."""
+        if fds:
+            with contextlib.suppress(OSError):  # as in `_send`
+                socket.send_fds(self._control, [b"F"], fds)
         await self._send(encode_message(message))
 
     async def receive(self, size: int) -> bytes:
@@ -158,15 +189,23 @@ class Sandbox:
         for pid in self.pids[1:] if self.isolation.has_own_root else self.pids:
             signal_quietly(pid, signal.SIGINT)
 
-    async def wait(self, timeout_s: float) -> ExitStatus:
-        """Wait until the code ends, or end it; afterwards no process is left and the output is complete."""
-        while (left := self.began_at + timeout_s - time.monotonic()) > 0:  # timers may fire a little early
-            if await self._came(self._exited, left):
-                break
-        timed_out = self.alive
-        seconds = time.monotonic() - self.began_at
+    async def wait(self, limit_s: float) -> ExitStatus:
+        """Wait until the code ends, or end it; afterwards no process is left and the output is complete.
+
+        Args:
+            limit_s: see `run_clock`.
+        """
+        assert self._clock is not None
+        exited = asyncio.ensure_future(self._exited.wait())
+        try:
+            timed_out = not await self._clock.watch(exited, limit_s)
+        finally:
+            exited.cancel()
+        seconds = self._clock.wall_s
         await self.kill()
-        return ExitStatus(self._code if self._code >= 0 else 128 - self._code, seconds, timed_out)
+        code, total_s = self._ended
+        cpu_s = self._clock.conclude(total_s)
+        return ExitStatus(code if code >= 0 else 128 - code, seconds, cpu_s, timed_out)
 
     def stop(self, reason: str) -> None:
         """End the code before its time."""
@@ -200,12 +239,7 @@ class Sandbox:
         if self._init_fd is not None:
             os.close(self._init_fd)
             self._init_fd = None
-        await asyncio.to_thread(self._remove)
-
-    def _remove(self) -> None:
-        remove_folder(self.folder)
-        if self.memory is not None:
-            self.memory.remove()
+        await asyncio.to_thread(remove_folder, self.folder)
 
     async def _count_memory(self, memory: MemoryCgroup) -> None:
         """Move the launcher; the processes around it are not the code's."""
@@ -216,8 +250,12 @@ class Sandbox:
             raise SandboxFault(f"the sandbox died while it started: {error}") from error
 
     async def _send(self, data: bytes) -> None:
-        with contextlib.suppress(ConnectionError):  # who waits for the answer sees that it is gone
+        with contextlib.suppress(OSError):  # who waits for the answer sees that it is gone
             await self._loop.sock_sendall(self._control, data)
+
+    def _counted(self) -> list[int]:
+        """The processes whose time counts; unlike `pids` with what starts and ends them, as at its end."""
+        return [self._pid, *descendants(self._pid)] if self.alive else []
 
     async def _expect(self, mark: bytes) -> None:
         try:
@@ -239,7 +277,9 @@ class Sandbox:
         await self._came(gone)
         self._loop.remove_reader(self._init_fd)
         with contextlib.suppress(ChildProcessError):  # it is ours now that its parent is dead
-            os.waitpid(self._init_pid, os.WNOHANG)
+            pid, _, usage = os.wait4(self._init_pid, os.WNOHANG)
+            if pid:  # its time is not in that of bubblewrap, which did not wait for it
+                self._ended = self._ended._replace(cpu_s=self._ended.cpu_s + usage.ru_utime + usage.ru_stime)
 
     def _end(self) -> None:
         # A bubblewrap that dies as it starts leaves a launcher behind, which ends when nobody can send it a job.
@@ -262,7 +302,7 @@ class Sandbox:
         return True
 
     def _on_exit(self) -> None:
-        self._code = self._launcher.reap()
+        self._ended = self._launcher.reap()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._exited.set()

@@ -37,12 +37,12 @@ utimensat utimes write writev
 """
 _MEMORY = "brk madvise mincore mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap"
 _PROCESSES = """
-arch_prctl capget execve execveat exit exit_group fork futex futex_waitv get_robust_list get_thread_area getcpu getegid
-geteuid getgid getgroups getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid
-gettid getuid ioprio_get membarrier pidfd_open prctl restart_syscall rseq sched_get_priority_max sched_get_priority_min
-sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_yield set_robust_list
-set_thread_area set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid setresuid setreuid
-setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
+arch_prctl capget capset execve execveat exit exit_group fork futex futex_waitv get_robust_list get_thread_area getcpu
+getegid geteuid getgid getgroups getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage
+getsid gettid getuid ioprio_get membarrier pidfd_open prctl restart_syscall rseq sched_get_priority_max
+sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval
+sched_yield set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid
+setresgid setresuid setreuid setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
 """
 _SIGNALS = """
 alarm getitimer pause pidfd_send_signal rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn
@@ -72,8 +72,8 @@ _NOT_PERMITTED = """
 acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module finit_module fsconfig fsmount fsopen fspick
 init_module ioperm iopl kexec_file_load kexec_load keyctl memfd_create memfd_secret mount mount_setattr move_mount
 msgget name_to_handle_at open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root process_madvise
-process_vm_readv process_vm_writev ptrace quotactl quotactl_fd reboot request_key semget setdomainname sethostname setns
-settimeofday shmget swapoff swapon syslog umount umount2 unshare userfaultfd vmsplice
+process_vm_readv process_vm_writev ptrace quotactl quotactl_fd reboot request_key semget setdomainname sethostname
+setns settimeofday shmget swapoff swapon syslog umount umount2 unshare userfaultfd vmsplice
 """
 
 _FCNTL = (*range(39), 1024, 1025, 1026, 1030, 1032, 1034)
@@ -154,9 +154,14 @@ class SeccompFilters:
             ]
             rules += [(no_socket, call, [arg(0, above, _NETLINK)])]
         rules += [(allow if alone else refused, "connect", [])]
-        own = [] if alone else [arg(0, equal, 0)]
-        rules += [(allow, name, own) for name in _OF_OTHERS]
-        rules += [(allow, "setpriority", [] if alone else [arg(0, equal, 0), arg(1, equal, 0)])]
+        if alone:
+            rules += [(allow, name, []) for name in (*_OF_OTHERS, "setpriority")]
+        else:
+            differs, only_own = self._lib.NE, [arg(0, equal, 0)]
+            rules += [(allow, name, only_own) for name in _OF_OTHERS]
+            rules += [(refused, name, [arg(0, differs, 0)]) for name in (*_OF_OTHERS, "setpriority")]
+            rules += [(allow, "setpriority", [*only_own, arg(1, equal, 0)])]
+            rules += [(refused, "setpriority", [*only_own, arg(1, differs, 0)])]
         if scoped:
             return [*rules, (allow, "kill", [])]
         return [  # 0 is the process group; -1, all processes of the user, and other groups are negative

@@ -57,7 +57,7 @@ class SandboxService:
         self.versions: dict[str, str] = {}
         """What languages say about themselves, of those that were asked."""
         self.monitor = ResourceMonitor()
-        self.admission = Admission(options.parallel, options.queue, options.queue_s)
+        self.admission = Admission(options.parallel, options.queue, options.queue_seconds)
         self.runner = ProgramRunner(pool, self.monitor, options)
         self.sessions = Sessions(pool, self.monitor, options)
 
@@ -85,10 +85,7 @@ class SandboxService:
             HTTPException: 422, what is asked for cannot be; 503, no interpreter comes up.
             Busy: no place.
         """
-        if find_language(request.language, self.languages).name != "python":
-            raise HTTPException(
-                422, f"language: got {request.language!r}, wanted python, the only language of sessions"
-            )
+        self._must_be_python(request.language)
         limits = self.runner.limits(self.options.max_timeout_s, request.memory_limit_mb)
         limits = replace(limits, seconds=self.options.session_max_s)
         try:
@@ -104,6 +101,7 @@ class SandboxService:
             HTTPException: 404, no such session; 422, what is asked for cannot be.
             Busy: no place.
         """
+        self._must_be_python(request.language)
         session = self.sessions.get(name)
         seconds = self.runner.limits(request.run_timeout, -1).seconds
         if session.busy > self.options.queue:
@@ -136,7 +134,7 @@ class SandboxService:
             HTTPException: 422, what is asked for cannot be.
             Busy: no place.
         """
-        limits = self.runner.limits(request.total_timeout, -1, "total_timeout")
+        limits = self.runner.limits(request.total_timeout, request.memory_limit_mb, "total_timeout")
         async with self.admission.place(client):
             try:
                 async with open_interpreter(self.pool, self.monitor, limits, request.files) as interpreter:
@@ -193,6 +191,10 @@ class SandboxService:
 
         results = await judge(request.tests, run, self.options.parallel, request.stop_early, most)
         return conclude(results, compiled, faults)
+
+    def _must_be_python(self, language: str) -> None:
+        if find_language(language, self.languages).name != "python":
+            raise HTTPException(422, f"language: got {language!r}, wanted python, the only language of sessions")
 
     def _compiler_limits(self, seconds: float, run: RunLimits) -> RunLimits:
         """A compiler may need more memory than its program."""

@@ -14,7 +14,6 @@ from agentrl.data_proto import DataProto
 from agentrl.observability import rollout_log
 from agentrl.observability.audit import audit, find_dumps
 from agentrl.observability.rollout_log import write_rollouts
-from agentrl.observability.said_once import forget_what_was_said
 from agentrl.rollout.batching import collate
 from agentrl.rollout.records import RolloutRow, TokenArrays
 from agentrl.testing.loops import sampled
@@ -96,7 +95,6 @@ def test_a_full_disk_is_said_once_and_ends_no_run(
     def full(source: object, target: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    forget_what_was_said()
     monkeypatch.setattr(rollout_log.os, "replace", full)
     assert [write_rollouts(tmp_path, step, [batch()], words) for step in (1, 2, 3)] == [None] * 3
     assert list(tmp_path.iterdir()) == []

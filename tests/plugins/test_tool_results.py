@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from pydantic import BaseModel
 
 from agentrl.errors import ToolServiceError
-from agentrl.observability.said_once import forget_what_was_said
 from agentrl.plugins.adapt import as_tool, schema_of
 from agentrl.plugins.tool_results import tool_result
 from agentrl.types import ToolResponse
@@ -33,13 +31,6 @@ class Model(BaseModel):
 class VerlResponse:
     text: str | None = None
     image: list[Any] | None = None
-
-
-@pytest.fixture(autouse=True)
-def nothing_said() -> Iterator[None]:
-    forget_what_was_said()
-    yield
-    forget_what_was_said()
 
 
 @pytest.mark.parametrize(

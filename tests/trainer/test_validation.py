@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from agentrl.data_proto import DataProto
-from agentrl.observability.said_once import forget_what_was_said
 from agentrl.trainer.validation import Validator, sample_batch, score_metrics
 from agentrl.types import Sample, StopReason
 
@@ -70,7 +69,6 @@ def test_a_metric_that_some_rows_lack_is_averaged_over_those_that_have_it():
 
 
 def test_what_cannot_be_a_metric_is_said_once(caplog):
-    forget_what_was_said()
     extras = [{"note": "x", "pred": "5", "nan": math.nan}]
     with caplog.at_level(logging.INFO, logger="agentrl"):
         for _ in range(3):
