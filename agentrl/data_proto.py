@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from agentrl.errors import DataProtoError
+from agentrl.reported import number_of
 
 Rows = slice | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any] | torch.Tensor
 
@@ -238,7 +239,7 @@ def merge_metrics(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_values(name: str, values: list[Any]) -> Any:
-    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+    if any(number_of(value) is None or isinstance(value, bool) for value in values):
         return values[0]
     last = name.rsplit("/", 1)[-1].rsplit("_", 1)[-1]
     if last in ("max", "min"):

@@ -21,7 +21,7 @@
     │   ├── ServiceDownError          a trajectory was not started: a service that it needs stays down
     │   └── WorkerError               a training worker died
     ├── FailureBudgetError            exit code 3: more failures in a step than `rollout.max_failure_rate`
-    ├── HealthError                   exit code 3: an alarm of `trainer.health` stopped the run
+    ├── HealthError                   exit code 3: an alarm of `trainer.health`, or steps that change no weight
     └── CheckpointError               exit code 4: a checkpoint cannot be written or read
 
 Errors for the model are values, not exceptions: see `agentrl.types.ToolResponse`. The token rules: docs/token_rules.md.
@@ -30,6 +30,7 @@ Errors for the model are values, not exceptions: see `agentrl.types.ToolResponse
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 import traceback
 from collections.abc import Iterable
@@ -40,6 +41,9 @@ class AgentRLError(Exception):
     """Root of the tree. `exit_code` is the exit code of the command."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return _readable(super().__str__())
 
 
 class UserInputError(AgentRLError):
@@ -139,7 +143,7 @@ class FailureBudgetError(AgentRLError):
 
 
 class HealthError(AgentRLError):
-    """An alarm is on, and the configuration says that it stops the run."""
+    """The run does not learn: an alarm that stops the run is on, or too many steps in a row changed no weight."""
 
     exit_code = 3
 
@@ -159,19 +163,25 @@ def suggest(given: str, known: Iterable[str]) -> str:
     return f" Known: {', '.join(known)}." if known else " None is known."
 
 
+_FILE_MODULE = re.compile(r"\bagentrl_plugin_(\w+)_[0-9a-f]{8}\b")
 _MOST_TEXT = 2000
 _MOST_SHOWN = 200
 
 
 def text_of(error: BaseException) -> str:
     """At most 2,000 characters of an error's text, also of a plug-in's own class whose `__str__` fails."""
-    text = str(traceback.TracebackException(type(error), error, None, lookup_lines=False))
+    text = _readable(str(traceback.TracebackException(type(error), error, None, lookup_lines=False)))
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text)} characters)"
 
 
 def repr_of(value: Any) -> str:
     """At most 200 characters of a refused value, also of a plug-in's own class whose `__repr__` fails."""
-    return _SHOWN.repr(value)[:_MOST_SHOWN]
+    return _readable(_SHOWN.repr(value)[:_MOST_SHOWN])
+
+
+def _readable(text: str) -> str:
+    """`<class 'agentrl_plugin_mine_0a1b2c3d.Tool'>` -> `<class 'mine.Tool'>`: the module name of a user's file."""
+    return _FILE_MODULE.sub(r"\1", text)
 
 
 class _Shown(reprlib.Repr):

@@ -21,9 +21,11 @@ from agentrl.clients import (
     ServiceClient,
     TestOutcome,
     WorkerScope,
+    judge_tests,
     last_code_block,
     read_tests,
     run_tests,
+    without_fence,
 )
 from agentrl.errors import suggest
 from agentrl.types import (
@@ -65,9 +67,11 @@ __all__ = [
     "TrajectoryFacts",
     "WorkerScope",
     "check_config",
+    "judge_tests",
     "last_code_block",
     "read_tests",
     "run_tests",
+    "without_fence",
 ]
 
 GenerateFn = Callable[[list[int], JsonDict], Awaitable[GenerationOutput]]

@@ -29,7 +29,7 @@ class StopReason(StrEnum):
     LENGTH = "length"
     """The token budget ended: a turn was cut, or an observation did not fit."""
     EMPTY = "empty"
-    """The engine returned no token for a turn."""
+    """The model sampled no token in a turn. Scored like any other answer; what it sampled before is trained on."""
     ABORTED = "aborted"
     """The engine aborted the request (pause in abort mode, shutdown); partial tokens are kept, never trained on."""
     TIMEOUT = "timeout"

@@ -3,6 +3,8 @@
 The corpus is synthetic: English-like word lengths, term frequencies by Zipf's law, 60 to 140 words per document. Each
 query is six different words of a document, and the result cache is off. Server and client share the machine.
 `library_qps` is bm25s's own compiled search of the same queries in batches, in this process, without HTTP.
+`single_ratio` compares this service with the server that one would write in an afternoon, FastAPI around bm25s's
+compiled search of the same index (`--plain-server`): queries one by one from 64 clients, the two servers in turns.
 
     python benchmarks/retrieval.py [--documents 100000] [--seconds 8]
     python benchmarks/retrieval.py --encoder DIR [--documents 20000]     recall of the graph on real embeddings
@@ -22,14 +24,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
 import numpy.typing as npt
 import psutil
+from pydantic import BaseModel
 
 VOCABULARY = 60_000
-TARGETS = {"build_s": 40.0, "batch_qps": 600.0, "single_qps": 150.0, "single_p95_ms": 250.0, "recall@10": 0.95}
+TARGETS = {
+    "build_s": 40.0,
+    "batch_qps": 600.0,
+    "single_qps": 150.0,
+    "single_p95_ms": 250.0,
+    "single_ratio": 1.3,
+    "recall@10": 0.95,
+}
 AT_MOST = {"build_s", "single_p95_ms"}
 RUN = [sys.executable, "-c", "from agentrl.cli import main; main()"]
 TEMPLATES = (
@@ -81,10 +92,47 @@ def build(corpus: Path, out: Path, *arguments: str) -> float:
     return time.perf_counter() - started
 
 
+class Asked(BaseModel):
+    """A request to the plain server."""
+
+    queries: list[str]
+    topk: int = 3
+    return_scores: bool = False
+
+
+def plain_server(index: Path) -> None:
+    """FastAPI around bm25s's compiled search of one request at a time, with the documents of the index."""
+    import bm25s
+    import uvicorn
+    from fastapi import FastAPI
+
+    from agentrl.services.common.http_server import listen
+    from agentrl.services.retrieval.text_analysis import Analyzer
+
+    analyze, app = Analyzer("english"), FastAPI()
+    found = bm25s.BM25.load(index / "bm25", mmap=True, backend="numba")
+    documents = [json.loads(line) for line in (index / "documents.jsonl").open(encoding="utf-8")]
+    found.retrieve([["warm", "up"]], k=3, show_progress=False)
+
+    def retrieve(asked: Asked) -> dict[str, Any]:
+        tokens = [analyze(query) for query in asked.queries]
+        rows, scores = found.retrieve(tokens, k=asked.topk, show_progress=False)
+        pairs = [zip(*row, strict=True) for row in zip(rows.tolist(), scores.tolist(), strict=True)]
+        return {"result": [[{"document": documents[n], "score": score} for n, score in row] for row in pairs]}
+
+    app.post("/retrieve")(retrieve)
+    with listen("127.0.0.1", 0) as listener:
+        print(json.dumps({"url": f"http://127.0.0.1:{listener.getsockname()[1]}"}), file=sys.stderr, flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listener])
+
+
+def service_command(index: Path) -> list[str]:
+    return [*RUN, "serve", "retrieval", "--index", str(index), "--port", "0", "--cache-mb", "0"]
+
+
 @contextmanager
-def server(index: Path) -> Iterator[tuple[str, psutil.Process]]:
+def server(command: list[str]) -> Iterator[tuple[str, psutil.Process]]:
     """A server in another process."""
-    command = [*RUN, "serve", "retrieval", "--index", str(index), "--port", "0", "--cache-mb", "0"]
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
         process = subprocess.Popen(command, stderr=log)
         try:
@@ -156,7 +204,7 @@ def sparse(documents: int, seconds: float) -> dict[str, float]:
         figures["build_s"] = build(corpus, index)
         figures["index_mb"] = sum(file.stat().st_size for file in index.rglob("*") if file.is_file()) / 1e6
         started = time.perf_counter()
-        with server(index) as (url, process):
+        with server(service_command(index)) as (url, process):
             figures["start_s"] = time.perf_counter() - started
             batches = [body(queries[n : n + 32]) for n in range(0, len(queries), 32)]
             asyncio.run(drive(url, batches[:8], 2, 5.0))
@@ -168,7 +216,24 @@ def sparse(documents: int, seconds: float) -> dict[str, float]:
             memory = process.memory_full_info()
             figures["memory_private_mb"], figures["memory_rss_mb"] = memory.uss / 1e6, memory.rss / 1e6
         figures["library_qps"] = library_qps(index, queries[:2000])
+        figures |= against_plain_server(index, [body([query]) for query in queries], seconds)
     return figures
+
+
+def against_plain_server(index: Path, bodies: list[bytes], seconds: float) -> dict[str, float]:
+    """Queries per second of both servers one by one at 64 clients, and their ratio, of three rounds in turns."""
+    plain = [sys.executable, __file__, "--plain-server", str(index)]
+    rates: dict[str, list[float]] = {"single64_qps": [], "plain64_qps": []}
+    with server(service_command(index)) as (ours, _), server(plain) as (theirs, _):
+        for seconds_each in (1.0, *[seconds / 2] * 3):
+            for name, url in (("single64_qps", ours), ("plain64_qps", theirs)):
+                count, took, _ = asyncio.run(drive(url, bodies, 64, seconds_each))
+                rates[name].append(count / took)
+    ours_qps, theirs_qps = (rate[1:] for rate in rates.values())  # the first round warms up
+    ratios = [a / b for a, b in zip(ours_qps, theirs_qps, strict=True)]
+    medians = {name: float(np.median(rate[1:])) for name, rate in rates.items()}
+    spread = {"single_ratio_min": min(ratios), "single_ratio_max": max(ratios)}
+    return {**medians, "single_ratio": float(np.median(ratios)), **spread}
 
 
 def dense(encoder: str, documents: int) -> dict[str, float]:
@@ -216,8 +281,12 @@ def main() -> int:
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
     parser.add_argument("--encoder", help="measure dense search with this model folder instead")
+    parser.add_argument("--plain-server", type=Path, metavar="INDEX", help="only run the server to compare with")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     given = parser.parse_args()
+    if given.plain_server:
+        plain_server(given.plain_server)
+        return 0
     figures = dense(given.encoder, given.documents) if given.encoder else sparse(given.documents, given.seconds)
     missed = 0
     for name, value in figures.items():

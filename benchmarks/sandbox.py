@@ -28,7 +28,7 @@ import aiohttp
 
 COMMAND = (sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "sandbox", "--port", "0")
 BODY = {"code": "print(1)", "language": "python"}
-WANTED_PER_S, WANTED_P95_S = 40.0, 0.7
+WANTED_PER_S, WANTED_P95_S = 80.0, 0.7
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from agentrl.interfaces import (
     SandboxClient,
     TestOutcome,
     check_config,
+    judge_tests,
     last_code_block,
     read_tests,
-    run_tests,
 )
 from agentrl.types import InteractionResponse, JsonDict, Message
 
@@ -64,7 +64,10 @@ class CodeFeedbackInteraction(BaseInteraction):
         if code is None:
             self._score = 0.0
             return InteractionResponse(False, str(self.config.get("no_code_text", _NO_CODE)), 0.0)
-        outcomes = await run_tests(self._sandbox, code, self._tests, int(self.config.get("at_once", 8)))
+        outcomes: list[TestOutcome] = []
+        at_once = max(1, int(self.config.get("at_once", 8)))
+        for start in range(0, len(self._tests), at_once):
+            outcomes += await judge_tests(self._sandbox, code, self._tests[start : start + at_once], at_once=at_once)
         passed = sum(outcome.passed for outcome in outcomes)
         done = passed == len(outcomes)
         self._score = passed / len(outcomes) if self.config.get("continuous", True) else float(done)

@@ -23,6 +23,7 @@ from hypothesis import settings
 from sandbox_server import Sandbox, serve_sandbox
 from transformers import PreTrainedTokenizerFast
 
+from agentrl.observability import said_once
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 
 torch.set_num_threads(1)
@@ -49,6 +50,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "processes" if file.removeprefix("tests/").startswith(PROCESS_TESTS) else file
 
     return ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet() -> None:
+    """A line that is logged once per process is logged once per test."""
+    said_once._counts.clear()
 
 
 @pytest.fixture(scope="session")

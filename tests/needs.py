@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from ctypes.util import find_library
 from functools import cache
 
 import pytest
@@ -26,8 +27,9 @@ PACKAGES = {
     "node": "nodejs",
     "perl": "perl",
     "curl": "curl",
+    "libseccomp.so": "libseccomp2",
 }
-"""What `make setup` installs: packages of Debian, by the program that tests look for."""
+"""What `make setup` installs: packages of Debian, by the program or library that tests look for."""
 
 
 def needs(*programs: str, path: str | None = None) -> None:
@@ -40,6 +42,14 @@ def needs_namespaces() -> None:
     """Skip the test where this user may not make namespaces."""
     if trouble := trouble_with_namespaces():
         pytest.skip(f"no namespaces here, as in a container without privileges ({trouble})")
+
+
+def needs_filter() -> None:
+    """Skip the test where there is no filter of system calls: the sandbox service then does not start."""
+    try:
+        import pyseccomp  # noqa: F401
+    except (ImportError, RuntimeError) as error:  # the latter: without the library
+        pytest.skip(f"{error} (Debian: {_command(['libseccomp.so'])}; pip install pyseccomp)")
 
 
 @cache
@@ -79,7 +89,13 @@ def install_programs() -> None:
 
 
 def _missing(programs: Iterable[str], path: str | None) -> list[str]:
-    return [program for program in programs if shutil.which(program, path=path) is None]
+    return [program for program in programs if not _is_there(program, path)]
+
+
+def _is_there(program: str, path: str | None) -> bool:
+    if program.endswith(".so"):
+        return find_library(program.removeprefix("lib").removesuffix(".so")) is not None
+    return shutil.which(program, path=path) is not None
 
 
 def _command(programs: Iterable[str]) -> str:

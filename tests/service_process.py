@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from needs import python_of_all_users, trouble_with_namespaces
+from needs import needs_filter, python_of_all_users, trouble_with_namespaces
 
 START_S = 60
 
@@ -34,6 +34,8 @@ class Service:
 @contextmanager
 def serve(name: str, *options: str) -> Iterator[Service]:
     """`agentrl serve NAME` on a free port; unless it was killed, it must end well when it is told to."""
+    if name == "sandbox":
+        needs_filter()
     if name == "sandbox" and trouble_with_namespaces():
         options += ("--python", python_of_all_users())
     command = [sys.executable, "-c", "from agentrl.cli import main; main()", "serve", name, "--port", "0", *options]

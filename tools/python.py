@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from agentrl.interfaces import TOOL_CONFIG, BaseTool, RunResult, SandboxClient, check_config
+from agentrl.interfaces import TOOL_CONFIG, BaseTool, RunResult, SandboxClient, check_config, without_fence
 from agentrl.types import JsonDict, ToolResponse
 
 _CONFIG = (
@@ -15,7 +14,6 @@ _CONFIG = (
     *("sandbox_url", "language", "run_timeout_s", "compile_timeout_s", "memory_limit_mb", "session"),
     *("retries", "backoff_s", "headers"),
 )
-_FENCED = re.compile(r"\s*```[\w+-]*\r?\n(.*?)\r?\n?```\s*", re.DOTALL)
 
 
 class Python(BaseTool):
@@ -73,9 +71,7 @@ class Python(BaseTool):
         Raises:
             ToolServiceError: the sandbox could not run it, after retries.
         """
-        code = str(arguments["code"])
-        fenced = _FENCED.fullmatch(code)
-        code = fenced[1] if fenced else code
+        code = without_fence(str(arguments["code"]))
         if self._in_session:
             result = await self._run_in_session(code)
         else:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from agentrl.errors import ToolServiceError, suggest
 from agentrl.interfaces import TOOL_CONFIG, BaseTool, ServiceClient, check_config
+from agentrl.tools.search_documents import RESULTS, TEXTS, ShownDocument, read_document, results_of
 from agentrl.types import JsonDict, ToolResponse
 
 _CONFIG = (
@@ -99,13 +100,12 @@ class Search(BaseTool):
         self._service.scope = self.scope
         body = {"queries": queries, "topk": self._topk, "return_scores": self._with_scores}
         answer = await self._service.post("/retrieve", body)
-        results = answer.get("result") if isinstance(answer, dict) else None
-        if (
-            not isinstance(results, list)
-            or len(results) != len(queries)
-            or not all(isinstance(hits, list) for hits in results)
-        ):
-            raise ToolServiceError(f"{self._service.url} answered without one result per query: {str(answer)[:200]}")
+        results = results_of(answer, len(queries))
+        if results is None:
+            keys = f" (keys: {', '.join(answer)})" if isinstance(answer, dict) else ""
+            wanted = f"wanted one list per query under one of {', '.join(RESULTS)}"
+            got = f"{str(answer)[:200]}{keys}; {wanted}"
+            raise ToolServiceError(f"{self._service.url} answered without one result per query: {got}")
         text = "\n\n".join(self._show(query, hits) for query, hits in zip(queries, results, strict=True))
         return ToolResponse(text=text, metrics={"documents": float(sum(map(len, results)))})
 
@@ -137,34 +137,39 @@ class Documents:
         self._empty = str(config.get("empty_text", "No documents found."))
 
     def __call__(self, query: str, hits: list[Any]) -> str:
-        """The text of one query; `score` and the `document` wrapper are optional."""
-        shown = [
-            self._document.format(**_fields(hit, number, query, self._chars))
-            for number, hit in enumerate(hits[: self._most], start=1)
-        ]
+        """The text of one query.
+
+        Raises:
+            ToolServiceError: a document has an unknown shape; lists its keys.
+        """
+        shown = []
+        for number, hit in enumerate(hits[: self._most], start=1):
+            document = read_document(hit)
+            if document is None:
+                raise _unknown(hit, number, query)
+            shown.append(self._document.format(**_fields(document, number, query, self._chars)))
         if self._order == "best_last":
             shown.reverse()
         return self._query.format(query=query, documents="\n".join(shown) or self._empty)
 
 
-def _fields(hit: Any, number: int, query: str, chars: int | None) -> JsonDict:
-    document = hit.get("document", hit) if isinstance(hit, dict) else hit
-    score = hit.get("score") if isinstance(hit, dict) else None
-    if not isinstance(document, dict):
-        document = {"contents": "" if document is None else str(document)}
-    contents = str(document.get("contents") or "")
-    if not contents and (document.get("title") or document.get("text")):
-        contents = f"{document.get('title', '')}\n{document.get('text', '')}"
-    title, _, body = contents.partition("\n")
+def _fields(document: ShownDocument, number: int, query: str, chars: int | None) -> JsonDict:
     return {
         "number": number,
-        "title": title.strip(),
-        "body": body.strip()[:chars],
-        "contents": contents[:chars],
-        "score": "" if score is None else f"{float(score):.4g}",
-        "id": document.get("id", ""),
+        "title": document.title,
+        "body": document.body[:chars],
+        "contents": document.contents[:chars],
+        "score": document.score,
+        "id": document.id,
         "query": query,
     }
+
+
+def _unknown(hit: Any, number: int, query: str) -> ToolServiceError:
+    """The error for a document that would reach the model empty."""
+    got = f"the keys {', '.join(map(str, hit)) or 'of an empty object'}" if isinstance(hit, dict) else f"{hit!r:.200}"
+    wanted = f"wanted its text under one of {', '.join(TEXTS)}"
+    return ToolServiceError(f"the search service's document {number} for {query!r:.100}: got {got}; {wanted}")
 
 
 def _queries(arguments: JsonDict) -> list[str]:

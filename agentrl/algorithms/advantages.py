@@ -34,6 +34,7 @@ class AdvantageEstimator(Protocol):
         values: Tensor | None = None,
         group_ids: Sequence[Hashable] | None = None,
         baselines: Tensor | None = None,
+        outcomes: Tensor | None = None,
         gamma: float = 1.0,
         lam: float = 1.0,
         norm_adv_by_std: bool = True,
@@ -46,6 +47,8 @@ class AdvantageEstimator(Protocol):
             values: `(B, T)`, the critic's output (gae).
             group_ids: B hashables; rollouts of one prompt share one (all estimators with mean_g).
             baselines: `(B,)`, reward of the greedy rollout of each row's prompt (remax).
+            outcomes: `(B,)`, R of each row for estimators with mean_g; None: the sum over the mask, which is 0 for a
+                row without a sampled token, whatever its score.
             gamma: discount per sampled token (gae, reinforce_plus_plus).
             lam: trace decay per sampled token (gae).
             norm_adv_by_std: divide by std_g (grpo, grpo_passk).
@@ -64,13 +67,18 @@ class Rollouts:
     values: Tensor | None
     group_ids: Sequence[Hashable] | None
     baselines: Tensor | None
+    given_outcomes: Tensor | None
     gamma: float
     lam: float
     norm_adv_by_std: bool
 
     def outcomes(self) -> Tensor:
         """R, `(B,)`."""
-        return outcome(self.rewards, self.mask)
+        if self.given_outcomes is None:
+            return outcome(self.rewards, self.mask)
+        if self.given_outcomes.shape != self.rewards.shape[:1]:
+            raise ValueError(f"outcomes: got shape {tuple(self.given_outcomes.shape)} for {len(self.rewards)} rows")
+        return self.given_outcomes.double()
 
     def lengths(self) -> Tensor:
         """Sampled tokens of each row, `(B,)`."""
@@ -100,6 +108,7 @@ def _estimator(core: Callable[[Rollouts], tuple[Tensor, Tensor]]) -> AdvantageEs
         values: Tensor | None = None,
         group_ids: Sequence[Hashable] | None = None,
         baselines: Tensor | None = None,
+        outcomes: Tensor | None = None,
         gamma: float = 1.0,
         lam: float = 1.0,
         norm_adv_by_std: bool = True,
@@ -110,7 +119,9 @@ def _estimator(core: Callable[[Rollouts], tuple[Tensor, Tensor]]) -> AdvantageEs
         rewards = zero_outside(token_level_rewards, response_mask).double()
         dtype = token_level_rewards.dtype if token_level_rewards.is_floating_point() else torch.float32
         with torch.no_grad():
-            rollouts = Rollouts(rewards, response_mask, values, group_ids, baselines, gamma, lam, norm_adv_by_std)
+            rollouts = Rollouts(
+                rewards, response_mask, values, group_ids, baselines, outcomes, gamma, lam, norm_adv_by_std
+            )
             advantages, returns = core(rollouts)
         return advantages.to(dtype), returns.to(dtype)
 

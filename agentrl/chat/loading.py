@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.errors import ConfigError, TemplateError
 from agentrl.files import find_file
+from agentrl.hub import model_folder
 from agentrl.types import JsonDict
 
 if TYPE_CHECKING:
@@ -58,20 +59,22 @@ def load_renderer(
     source = tokenizer_path or model_path
     if not source:
         raise TemplateError("no model given: set `actor_rollout_ref.model.path` to a Hugging Face folder")
-    looks_like_hub_name = source.count("/") <= 1 and source[0] not in "./~"
-    if not Path(source).expanduser().is_dir() and not looks_like_hub_name:
-        raise TemplateError(f"cannot load a tokenizer from {source}: no such folder")
     try:
-        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+        folder = model_folder(source)
+        model = folder if source == model_path else model_folder(model_path)
+    except ConfigError as error:
+        raise TemplateError(f"cannot load a tokenizer from {source}: {error}") from error
+    try:
+        tokenizer = load_tokenizer(str(folder), trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TemplateError(f"cannot load a tokenizer from {source}: {first_line}") from error
-    vocab_size = _check_vocabulary(tokenizer, source, model_path)
+    vocab_size = _check_vocabulary(tokenizer, source, model)
     return ChatRenderer(
         tokenizer,
         chat_template=_read_template(chat_template),
         chat_template_kwargs=chat_template_kwargs,
-        stop_token_ids=[*stop_token_ids, *_stop_ids(Path(model_path))],
+        stop_token_ids=[*stop_token_ids, *_stop_ids(model)],
         vocab_size=vocab_size,
     )
 
@@ -148,9 +151,9 @@ def _model_config(folder: Path) -> dict[str, Any]:
     return {**config, **text} if isinstance(text, dict) else config
 
 
-def _check_vocabulary(tokenizer: Any, source: str, model_path: str) -> int | None:
+def _check_vocabulary(tokenizer: Any, source: str, model: Path) -> int | None:
     """The number of ids that the model knows; the tokenizer may make no others."""
-    known = _model_config(Path(model_path)).get("vocab_size")
+    known = _model_config(model).get("vocab_size")
     if not isinstance(known, int):
         return None
     ids = tokenizer.get_vocab()
@@ -158,7 +161,7 @@ def _check_vocabulary(tokenizer: Any, source: str, model_path: str) -> int | Non
     if ids[token] >= known:
         raise TemplateError(
             f"vocabulary mismatch: the tokenizer of {source} makes ids up to {ids[token]} ({token!r}), but the model "
-            f"in {model_path} knows {known} ids (`vocab_size`): use the model's own tokenizer"
+            f"in {model} knows {known} ids (`vocab_size`): use the model's own tokenizer"
         )
     return known
 

@@ -6,6 +6,9 @@ Each command imports its code only when it runs, so `agentrl --help` answers imm
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -186,5 +189,13 @@ def demo(context: typer.Context) -> None:
 
 
 def main() -> None:
-    """Entry point of the `agentrl` command."""
-    app()
+    """Entry point of the `agentrl` command.
+
+    The folder in which it is called is on the import path, as with `python -m agentrl`: `my_tools.Weather` in a YAML is
+    found there. Ray's workers get the path from this process.
+    """
+    with suppress(OSError):  # the folder was deleted meanwhile
+        folder = os.getcwd()
+        if folder not in sys.path and "" not in sys.path and not sys.flags.safe_path:
+            sys.path.insert(0, folder)
+    app(prog_name="agentrl")

@@ -56,9 +56,10 @@ def check_template(
             f"{diff.canonical_token!r} in the rendering, the model had {diff.stream_token!r}",
             markup=False,
             highlight=False,
+            soft_wrap=True,
         )
-        console.print(f"    stream    …{diff.stream_text!r}…", markup=False, highlight=False)
-        console.print(f"    rendering …{diff.canonical_text!r}…", markup=False, highlight=False)
+        console.print(f"    stream    …{diff.stream_text!r}…", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"    rendering …{diff.canonical_text!r}…", markup=False, highlight=False, soft_wrap=True)
     console.print("usable" if result.usable else "unusable", style=_STYLES["ok" if result.usable else "unusable"])
     if not result.usable:
         raise typer.Exit(1)

@@ -58,11 +58,11 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
         console.print(problem, markup=False, highlight=False, soft_wrap=True)
     if len(problems) > _SHOWN_PROBLEMS:
         console.print(f"and {len(problems) - _SHOWN_PROBLEMS} more", highlight=False)
-    if not checked:
-        raise UserInputError("no row holds a right answer to check with: give it as `extra_info.answer`")
     if problems:
         console.print("unusable", style="bold red")
         raise typer.Exit(1)
+    if not checked:
+        raise UserInputError("no row holds a right answer to check with: give it as `extra_info.answer`")
     console.print("usable", style="green")
 
 
@@ -70,7 +70,8 @@ def _grade(dataset: RLHFDataset, config: RunConfig) -> list[GradedRow]:
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("scoring", total=len(dataset))
         samples = (dataset[position] for position in range(len(dataset)))
-        return asyncio.run(grade_golds(samples, load_reward_manager(config), lambda: bars.advance(task)))
+        manager, built_in = load_reward_manager(config), config.custom_reward_function.path is None
+        return asyncio.run(grade_golds(samples, manager, lambda: bars.advance(task), built_in=built_in))
 
 
 def _means(rows: Sequence[GradedRow]) -> list[str]:
@@ -80,7 +81,7 @@ def _means(rows: Sequence[GradedRow]) -> list[str]:
 
 
 def _problem(row: GradedRow) -> str:
-    return f"{row.problem}; the right answer was {row.answer!r:.100}"
+    return f"{row.problem}; the right answer was {row.answer!r:.100}" if row.answer is not None else str(row.problem)
 
 
 def _judge(rows: Sequence[GradedRow]) -> list[str]:

@@ -4,25 +4,48 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 
 from agentrl.errors import UserInputError
 
+_HANDLER = "agentrl command"
+
 
 def set_up_logging(debug: bool) -> None:
-    """Send agentrl's log lines to stderr, in colour on a terminal."""
+    """Send agentrl's log lines to stderr: in colour on a terminal, else each message unbroken, for files and `grep`."""
+    # Progress bars of model files would break a live table; Ray's workers inherit the setting.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    logger = logging.getLogger("agentrl")
+    for old in [existing for existing in logger.handlers if existing.name == _HANDLER]:
+        logger.removeHandler(old)
+    handler = _handler(debug)
+    handler.name = _HANDLER
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+def _handler(debug: bool) -> logging.Handler:
     from rich.console import Console
     from rich.logging import RichHandler
 
-    # Progress bars of model files would break a live table; Ray's workers inherit the setting.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    handler = RichHandler(console=Console(stderr=True), show_path=debug, log_time_format="%H:%M:%S", markup=False)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger = logging.getLogger("agentrl")
-    for old in [existing for existing in logger.handlers if isinstance(existing, RichHandler)]:
-        logger.removeHandler(old)
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if debug else logging.INFO)
+    console = Console(stderr=True)
+    if console.is_terminal:
+        rich = RichHandler(console=console, show_path=debug, log_time_format="%H:%M:%S", markup=False)
+        rich.setFormatter(logging.Formatter("%(message)s"))
+        return rich
+    place = " (%(name)s:%(lineno)d)" if debug else ""
+    plain = _PlainHandler()
+    plain.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-8s %(message)s{place}", "%H:%M:%S"))
+    return plain
+
+
+class _PlainHandler(logging.Handler):
+    """Writes to what is standard error at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{self.format(record)}\n")
+        sys.stderr.flush()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,7 +6,8 @@ import math
 import os
 
 from agentrl.config import RunConfig
-from agentrl.inference.sglang import resolve_engine, uses_cuda
+from agentrl.config.machine import uses_cuda
+from agentrl.inference.sglang import resolve_engine
 from agentrl.trainer.inputs import RunInputs
 
 PlanLine = tuple[str, str]

@@ -1,22 +1,20 @@
-"""Test cases of a coding task in the formats of the field's datasets, and the code in an answer."""
+"""Test cases of a coding task in the formats of the field's datasets."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-_FENCED = re.compile(r"```[ \t]*([\w+#-]*)[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
-_TAGS = {
-    "python": ("python", "py", "python3"),
-    "cpp": ("cpp", "c++", "cc", "cxx"),
-    "nodejs": ("javascript", "js", "nodejs", "node"),
-    "bash": ("bash", "sh", "shell"),
-}
-"""How blocks of a language are marked, if not by its name."""
 _WANTED = "a list of asserts or of {input, output}, or {inputs, outputs, fn_name?}, or one of these as JSON text"
+_KINDS = {
+    **dict.fromkeys(("stdin", "stdin_stdout", "standard_input"), False),
+    **dict.fromkeys(("functional", "function_call", "call_based"), True),
+}
+"""Spellings of a test's kind, and whether it calls a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,37 +39,30 @@ class CodeTest:
 def read_tests(value: Any) -> list[CodeTest]:
     """The tests of a row.
 
+    A pair of input and output is a call of a function if `fn_name` (LiveCodeBench: `func_name`, or `metadata` with it)
+    stands in it or beside the list, unless its `testtype` is `stdin`. A call's input is a list of arguments, taken as
+    they are, with an output that is taken as it is; or text with one JSON value per line, with an output that is JSON
+    text (all outputs of such calls are plain text where one of them is not JSON).
+
     Args:
-        value: asserts (`["assert f(1) == 2"]`), `[{input, output}]`, `[{assert}]`, `{inputs, outputs}`, the same with
-            `fn_name` (an input is a list of arguments, or text with one JSON value per line), `{assert_case}`, or any
-            of these as JSON text.
+        value: asserts (`["assert f(1) == 2"]`), `[{input, output, testtype?}]`, `[{assert}]`, `{inputs, outputs}`,
+            `{assert_case}`, or any of these as JSON text.
 
     Raises:
         ValueError: the value is empty or has another form.
     """
     if isinstance(value, str):
         value = _parse(value)
+    beside: Mapping[str, Any] = {}
     if isinstance(value, dict):
-        if value.get("fn_name"):
-            return _calls(str(value["fn_name"]), value)
-        value = _columns(value)
+        beside, value = value, _columns(value)
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"got {value!r:.200}, wanted {_WANTED}")
-    return [_read_test(item) for item in value]
-
-
-def last_code_block(text: str, language: str | None = None) -> str | None:
-    """The last fenced block of a text; None if it has none. A block that was cut off counts.
-
-    Args:
-        text: what the model wrote.
-        language: prefer blocks marked as this language: a block with the program's output may follow the program.
-    """
-    blocks = _FENCED.findall(text)
-    tags = _TAGS.get(language or "", (language,))
-    marked = [block for tag, block in blocks if tag.lower() in tags]
-    found = marked or [block for _, block in blocks]
-    return found[-1].rstrip() if found else None
+    tests = [_read_test(item, beside) for item in value]
+    texts = [test.call.returns for test in tests if test.call is not None and isinstance(test.call.returns, _JsonText)]
+    if texts and all(text.is_json for text in texts):
+        return [_parsed(test) for test in tests]
+    return tests
 
 
 def _parse(text: str) -> Any:
@@ -84,53 +75,101 @@ def _parse(text: str) -> Any:
         return [text]
 
 
-def _columns(value: dict[str, Any]) -> Any:
+def _columns(value: Mapping[str, Any]) -> Any:
     if "inputs" in value and "outputs" in value:
         return [{"input": given, "output": wanted} for given, wanted in _pairs(value)]
-    return value.get("assert_case", [value])
+    found = next((value[key] for key in ("assert_case", "test_cases", "tests") if key in value), None)
+    if found is None and _function(value) is not None and "input" not in value:
+        _pairs(value)  # says what is missing
+    return [value] if found is None else found
 
 
-def _pairs(value: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _pairs(value: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     inputs, outputs = value.get("inputs"), value.get("outputs")
-    if not isinstance(inputs, list | tuple) or not isinstance(outputs, list | tuple):
+    if not isinstance(inputs, list | tuple) or not isinstance(outputs, list | tuple) or not inputs:
         raise ValueError(f"got {value!r:.200}, wanted {_WANTED}")
     if len(inputs) != len(outputs):
         raise ValueError(f"got {len(inputs)} inputs and {len(outputs)} outputs, wanted the same number of each")
     return list(zip(inputs, outputs, strict=True))
 
 
-def _calls(name: str, value: dict[str, Any]) -> list[CodeTest]:
+def _function(value: Mapping[str, Any]) -> str | None:
+    """The function that a test, or a list of tests, names."""
+    metadata = value.get("metadata")
+    if isinstance(metadata, str):
+        try:
+            metadata = json.loads(metadata)
+        except ValueError:
+            metadata = None
+    for place in (value, metadata if isinstance(metadata, dict) else {}):
+        for key in ("fn_name", "func_name"):
+            if place.get(key):
+                return str(place[key])
+    return None
+
+
+def _calls_function(item: Mapping[str, Any], beside: Mapping[str, Any]) -> str | None:
+    """The function that a test calls; None: it is a whole program that reads and prints."""
+    name = _function(item) or _function(beside)
+    kind = next((place[key] for place in (item, beside) for key in ("testtype", "type") if place.get(key)), None)
+    if kind is None or (kind not in _KINDS and "testtype" not in item):  # a `type` may be anything: "public"
+        return _checked(name) if name is not None else None
+    if kind not in _KINDS:
+        raise ValueError(f"testtype: got {kind!r:.100}, wanted stdin or functional")
+    if not _KINDS[kind]:
+        return None
+    if name is None:
+        raise ValueError(f"testtype: a test that is {kind} needs `fn_name`, the function that it calls: {item!r:.200}")
+    return _checked(name)
+
+
+def _checked(name: str) -> str:
     if not name.isidentifier():
         raise ValueError(f"fn_name: got {name!r:.100}, wanted the name of a function")
-    calls = [FunctionCall(name, _arguments(given), _returned(wanted)) for given, wanted in _pairs(value)]
-    if not calls:
-        raise ValueError(f"got {value!r:.200}, wanted {_WANTED}")
-    return [CodeTest(call=call) for call in calls]
+    return name
 
 
-def _arguments(given: Any) -> tuple[Any, ...]:
+class _JsonText(str):
+    """The output of a call whose input is JSON text."""
+
+    @property
+    def is_json(self) -> bool:
+        try:
+            json.loads(self)
+        except ValueError:
+            return False
+        return True
+
+
+def _parsed(test: CodeTest) -> CodeTest:
+    call = test.call
+    if call is None or not isinstance(call.returns, _JsonText):
+        return test
+    return replace(test, call=replace(call, returns=json.loads(call.returns)))
+
+
+def _call(name: str, given: Any, wanted: Any) -> CodeTest:
+    """`{"input": [["true"]], "output": "true"}` wants the text "true"; `{"input": "[1]", "output": "true"}` True."""
     if isinstance(given, list | tuple):
-        return tuple(given)
+        return CodeTest(call=FunctionCall(name, tuple(given), wanted))
     try:
-        return tuple(json.loads(line) for line in str(given).split("\n") if line.strip())
+        arguments = tuple(json.loads(line) for line in str(given).split("\n") if line.strip())
     except ValueError as error:
         raise ValueError(f"got the input {given!r:.200}, wanted one JSON value per line ({error})") from None
+    return CodeTest(call=FunctionCall(name, arguments, _JsonText(wanted) if isinstance(wanted, str) else wanted))
 
 
-def _returned(wanted: Any) -> Any:
-    try:
-        return json.loads(wanted) if isinstance(wanted, str) else wanted
-    except ValueError:
-        return wanted
-
-
-def _read_test(item: Any) -> CodeTest:
+def _read_test(item: Any, beside: Mapping[str, Any]) -> CodeTest:
     if isinstance(item, str) and item.strip():
         return CodeTest(check=item)
-    if isinstance(item, dict) and isinstance(item.get("assert"), str):
+    if isinstance(item, dict) and isinstance(item.get("assert"), str) and item["assert"].strip():
         return CodeTest(check=item["assert"])
-    if isinstance(item, dict) and item.get("output") is not None:
-        return CodeTest(stdin=_text(item.get("input")), stdout=_text(item["output"]))
+    if isinstance(item, dict) and "output" in item:
+        name = _calls_function(item, beside)
+        if name is not None:
+            return _call(name, item.get("input"), item["output"])
+        if item["output"] is not None:
+            return CodeTest(stdin=_text(item.get("input")), stdout=_text(item["output"]))
     raise ValueError(f"got the test {item!r:.200}, wanted {_WANTED}")
 
 
@@ -156,14 +195,32 @@ def _equal(given: Any, wanted: Any) -> bool:
     if isinstance(wanted, list | tuple):
         return isinstance(given, list) and len(given) == len(wanted) and all(map(_equal, given, wanted))
     if isinstance(wanted, dict):
+        # JSON has only texts as keys: {1: "a"} comes as {"1": "a"}, and may be wanted in either form.
+        wanted = {_key(key): value for key, value in wanted.items()}
         return (
             isinstance(given, dict)
             and given.keys() == wanted.keys()
             and all(_equal(given[key], wanted[key]) for key in wanted)
         )
-    if isinstance(given, float) and isinstance(wanted, int | float):
-        return abs(given - wanted) <= 1e-9 * max(1.0, abs(wanted))
+    if isinstance(given, int | float) and isinstance(wanted, int | float):
+        return _close(given, wanted)
     return bool(given == wanted)
+
+
+def _close(given: float, wanted: float) -> bool:
+    """Integers must be equal; where one is no integer, a relative difference of 1e-9 is rounding."""
+    if given == wanted or (isinstance(given, int) and isinstance(wanted, int)):
+        return given == wanted
+    try:
+        if math.isnan(given) or math.isnan(wanted):
+            return math.isnan(given) and math.isnan(wanted)
+        return math.isfinite(given) and math.isfinite(wanted) and abs(given - wanted) <= 1e-9 * max(1.0, abs(wanted))
+    except OverflowError:  # an integer of 400 digits is close to no float
+        return False
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(key) if isinstance(key, int | float | None) else str(key)
 
 
 def _lines(text: str) -> Sequence[str]:

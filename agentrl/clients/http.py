@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from urllib.parse import urlsplit
 import httpx
 
 from agentrl.clients.scope import WorkerScope
+from agentrl.clients.service_line import STALLED_S, ServiceLine, Stalled, line_of
 from agentrl.errors import ToolServiceError
+from agentrl.own_time import queueing
 
 _SHOWN = 200
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Failures after which the service has certainly not begun."""
 _NOT_THERE = (404, 405, 410)
+OwnSeconds = Callable[[Any], float]
 Refuse = Callable[[Any], str | None]
 """Returns why a decoded answer must not be used and the request is retried; None: the answer is good."""
 
@@ -28,8 +32,10 @@ Refuse = Callable[[Any], str | None]
 class ServiceClient:
     """Calls one service.
 
-    Busy answers (429), failures of the service (5xx), lost connections and missed deadlines are retried after a pause
-    that doubles each time and varies at random; `Retry-After` is honoured up to `max_backoff_s`.
+    Failures of the service (5xx), lost connections and missed deadlines are retried after a pause that doubles each
+    time and varies at random; `Retry-After` is honoured up to `max_backoff_s`. A busy answer (429) is no attempt: the
+    request waits in line, as long as the service answers others (see `service_line`), and the wait does not count
+    against the limit of the tool, the score or the trajectory that waits.
 
     Args:
         url: base address.
@@ -74,6 +80,8 @@ class ServiceClient:
         repeatable: bool = True,
         refuse: Refuse | None = None,
         may_lack: bool = False,
+        line: str = "",
+        own_seconds: OwnSeconds | None = None,
     ) -> Any:
         """`POST` a JSON body and decode the JSON answer.
 
@@ -85,11 +93,16 @@ class ServiceClient:
                 certainly not begun.
             refuse: says why a decoded answer must not be used.
             may_lack: return None if the service has no such path.
+            line: what is scarce there: requests of other lines do not wait behind this one.
+            own_seconds: how many seconds of a request were work for this caller, by its answer; the rest, which the
+                request waited within the service, does not count against the caller's limits. None: all of them.
 
         Raises:
-            ToolServiceError: no good answer after all attempts.
+            ToolServiceError: no good answer after all attempts, or the service is busy and does not move.
         """
-        request = _Request("POST", self.url + path, body, timeout_s or self._timeout_s, refuse, may_lack)
+        request = _Request(
+            *("POST", self.url + path, body, timeout_s or self._timeout_s, refuse, may_lack), line, own_seconds
+        )
         return await self._call(request, repeatable)
 
     async def delete(self, path: str) -> None:
@@ -107,19 +120,53 @@ class ServiceClient:
             self._own_scope = None
 
     async def _call(self, request: _Request, repeatable: bool) -> Any:
-        failure, attempt = "", 0
-        for attempt in range(1, self._retries + 2):
-            answer = await self._attempt(request)
+        failure, attempt = "", 1
+        line = line_of(self.url, request.line)
+        ticket = line.ticket()
+        while True:
+            answer = await self._in_turn(request, line, ticket)
             if not isinstance(answer, _Failure):
                 return answer
+            if answer.busy:
+                continue
             failure = answer.text
-            if not (answer.not_begun or (answer.passing and repeatable)):
+            if attempt > self._retries or not (answer.not_begun or (answer.passing and repeatable)):
                 break
-            if attempt <= self._retries:
-                # 0.5 s, 1 s, 2 s, ..., each varied by half: trajectories that failed together do not retry together.
-                pause_s = self._backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
-                await asyncio.sleep(min(max(answer.wait_s, pause_s), self._max_backoff_s))
+            # 0.5 s, 1 s, 2 s, ..., each varied by half: trajectories that failed together do not retry together.
+            pause_s = self._backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
+            await asyncio.sleep(min(max(answer.wait_s, pause_s), self._max_backoff_s))
+            attempt += 1
         raise ToolServiceError(f"{request.url} failed after {attempt} attempt{'s' * (attempt > 1)}: {failure}")
+
+    async def _in_turn(self, request: _Request, line: ServiceLine, ticket: int) -> Any:
+        """One attempt, when it is the request's turn; only the time of the work counts against the caller's limits."""
+        with queueing() as watch:
+            try:
+                await line.enter(ticket)
+                began = time.monotonic()
+                settled = False
+                try:
+                    answer = await self._attempt(request)
+                    settled = True
+                    if isinstance(answer, _Failure) and answer.busy:
+                        line.refused(answer.wait_s, self._backoff_s, self._max_backoff_s)
+                        return answer
+                    if isinstance(answer, _Failure):
+                        line.failed()
+                    else:
+                        line.answered()
+                finally:
+                    if not settled:
+                        line.failed()
+            except Stalled:
+                raise ToolServiceError(
+                    f"{request.url}: busy (HTTP 429), and it has answered nobody for {STALLED_S:g} s"
+                ) from None
+            spent_s = time.monotonic() - began
+            if request.own_seconds is not None and not isinstance(answer, _Failure):
+                spent_s = min(spent_s, request.own_seconds(answer))
+            watch.spend(spent_s)
+            return answer
 
     async def _attempt(self, request: _Request) -> Any:
         client = await self._connections()
@@ -137,7 +184,7 @@ class ServiceClient:
             return _Failure(
                 f"HTTP {response.status_code}: {response.text[:_SHOWN]}",
                 passing=busy or response.status_code >= 500,
-                not_begun=busy,
+                busy=busy,
                 wait_s=retry_after_s(response.headers.get("retry-after", "")),
             )
         if request.method == "DELETE":
@@ -167,17 +214,23 @@ class _Request:
     timeout_s: float
     refuse: Refuse | None
     may_lack: bool
+    line: str = ""
+    own_seconds: OwnSeconds | None = None
 
 
 class _Failure:
     """One attempt that gave no usable answer."""
 
-    def __init__(self, text: str, *, passing: bool = False, not_begun: bool = False, wait_s: float = 0.0) -> None:
+    def __init__(
+        self, text: str, *, passing: bool = False, not_begun: bool = False, busy: bool = False, wait_s: float = 0.0
+    ) -> None:
         self.text = text
         self.passing = passing
         """A retry may succeed."""
         self.not_begun = not_begun
         """The service has not started on the request."""
+        self.busy = busy
+        """It has no place for the request now."""
         self.wait_s = wait_s
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from agentrl.clients.http import ServiceClient
 from agentrl.errors import ToolServiceError
+from agentrl.own_time import queueing
 
 _SHOWN = 200
-_OVERHEAD_S = 10.0
+_OVERHEAD_S = 20.0
 """Added to a run's own time limits for the deadline of its request: the service may queue it and must start it."""
+_WALL_FACTOR = 4.0
+"""A time limit is one of processor time: by the clock a run on a busy machine takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class SandboxClient:
         self.run_timeout_s = run_timeout_s
         self._compile_timeout_s = compile_timeout_s
         self._memory_limit_mb = memory_limit_mb
-        self._deadline_s = compile_timeout_s + run_timeout_s + _OVERHEAD_S
+        self._deadline_s = _WALL_FACTOR * (compile_timeout_s + run_timeout_s) + _OVERHEAD_S
         self._slots = slots
 
     @classmethod
@@ -107,8 +110,10 @@ class SandboxClient:
             "files": dict(files or {}),
             "fetch_files": [],
         }
-        async with self._slots or nullcontext():
-            answer = await self.service.post("/run_code", body, timeout_s=self._deadline_s, refuse=_sandbox_error)
+        async with self._slot():
+            answer = await self.service.post(
+                *("/run_code", body), timeout_s=self._deadline_s, refuse=_sandbox_error, own_seconds=_own_seconds
+            )
         return _read(answer, self.service.url)
 
     async def judge(
@@ -118,12 +123,12 @@ class SandboxClient:
 
         Args:
             code: source text.
-            tests: `{input, output}` or `{input, assert}` each.
+            tests: `{input, output}`, `{input, assert}` or `{input, follow}` each.
             stop_early: after the first failed test the others are not run; their `ok` is false.
 
         Returns:
-            One result per test, in order. `ok` says only how the program ended: outputs are not compared here. None:
-            the service has no `/judge` (SandboxFusion has none).
+            One result per test, in order. `ok` says only how the program ended, since outputs are not compared here;
+            of an assert, that it holds. None: the service has no `/judge` (SandboxFusion has none).
 
         Raises:
             ToolServiceError: the sandbox could not run one of them, after retries.
@@ -137,11 +142,29 @@ class SandboxClient:
             "memory_limit_MB": self._memory_limit_mb,
             "stop_early": stop_early,
         }
-        # A service runs at least two tests at the same time.
-        deadline_s = self._deadline_s + self.run_timeout_s * math.ceil(len(tests) / 2)
-        async with self._slots or nullcontext():
-            answer = await self.service.post("/judge", body, timeout_s=deadline_s, refuse=_sandbox_error, may_lack=True)
-        return None if answer is None else _read_verdicts(answer, len(tests), self.service.url)
+        # When the service is busy, it runs one test after the other.
+        deadline_s = self._deadline_s + _WALL_FACTOR / 2 * self.run_timeout_s * len(tests)
+        async with self._slot():
+            answer = await self.service.post(
+                *("/judge", body),
+                timeout_s=deadline_s,
+                refuse=_sandbox_error,
+                may_lack=True,
+                own_seconds=_own_seconds,
+            )
+        return None if answer is None else _read_verdicts(answer, tests, self.service.url)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        if self._slots is None:
+            yield
+            return
+        with queueing():
+            await self._slots.acquire()
+        try:
+            yield
+        finally:
+            self._slots.release()
 
     async def open_session(self) -> str:
         """Start a session and return its id.
@@ -150,7 +173,7 @@ class SandboxClient:
             ToolServiceError: the service started no session.
         """
         body = {"language": self.language, "memory_limit_MB": self._memory_limit_mb}
-        answer = await self.service.post("/sessions", body)
+        answer = await self.service.post("/sessions", body, line="sessions")
         session = answer.get("session_id", answer.get("id")) if isinstance(answer, dict) else None
         if not isinstance(session, str | int) or not str(session):
             raise ToolServiceError(f"{self.service.url}/sessions answered without a session id: {answer!r:.{_SHOWN}}")
@@ -164,7 +187,9 @@ class SandboxClient:
         """
         body = {"code": code, "run_timeout": self.run_timeout_s}
         path = f"/sessions/{session}/run"
-        answer = await self.service.post(path, body, timeout_s=self._deadline_s, repeatable=False)
+        answer = await self.service.post(
+            path, body, timeout_s=self._deadline_s, repeatable=False, own_seconds=_own_seconds
+        )
         problem = _sandbox_error(answer)
         if problem is not None:
             raise ToolServiceError(f"{self.service.url}{path}: {problem}")
@@ -177,6 +202,19 @@ class SandboxClient:
             ToolServiceError: the service does not answer.
         """
         await self.service.delete(f"/sessions/{session}")
+
+
+def _own_seconds(answer: Any) -> float:
+    """How long the code of a request ran; tests of one request run side by side, so the longest counts."""
+    if not isinstance(answer, dict):
+        return math.inf
+    tests = answer.get("tests")
+    ran = [test.get("run_result") for test in tests if isinstance(test, dict)] if isinstance(tests, list) else []
+    compiled, *runs = [
+        float(one.get("execution_time") or 0.0) if isinstance(one, dict) else 0.0
+        for one in (answer.get("compile_result"), answer.get("run_result"), *ran)
+    ]
+    return compiled + max(runs)
 
 
 def _sandbox_error(answer: Any) -> str | None:
@@ -200,14 +238,18 @@ def _read(answer: dict[str, Any], url: str) -> RunResult:
     return _result(last, ok=not failed, compile_failed=compile_failed, message=message)
 
 
-def _read_verdicts(answer: dict[str, Any], number: int, url: str) -> list[RunResult]:
+def _read_verdicts(answer: dict[str, Any], asked: Sequence[Mapping[str, Any]], url: str) -> list[RunResult]:
     tests, compiled = answer.get("tests"), answer.get("compile_result")
     if isinstance(compiled, dict) and not tests:
-        return [_result(compiled, ok=False, compile_failed=True)] * number
-    if not isinstance(tests, list) or len(tests) != number or not all(isinstance(test, dict) for test in tests):
+        return [_result(compiled, ok=False, compile_failed=True)] * len(asked)
+    if not isinstance(tests, list) or len(tests) != len(asked) or not all(isinstance(test, dict) for test in tests):
         raise ToolServiceError(f"{url}/judge answered without one result per test: {answer!r:.{_SHOWN}}")
-    runs = [test.get("run_result") or {} for test in tests]
-    return [_result(ran, ok=ran.get("status") == "Finished" and ran.get("return_code") == 0) for ran in runs]
+    results = []
+    for question, test in zip(asked, tests, strict=True):
+        ran = test.get("run_result") or {}
+        ended = ran.get("status") == "Finished" and ran.get("return_code") == 0
+        results.append(_result(ran, ok=ended and ("assert" not in question or test.get("passed") is True)))
+    return results
 
 
 def _result(told: dict[str, Any], *, ok: bool, compile_failed: bool = False, message: str = "") -> RunResult:

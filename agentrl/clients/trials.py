@@ -6,11 +6,12 @@ import asyncio
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrl.clients.code_tests import CodeTest, FunctionCall, same_output, same_value
+from agentrl.clients.code_tests import CodeTest, same_output, same_value
 from agentrl.clients.sandbox import RunResult, SandboxClient
+from agentrl.clients.split_asserts import parse_check, split_asserts
 
 _PRELUDE = """\
 import bisect, collections, functools, heapq, itertools, math, random, re, string, sys
@@ -18,20 +19,36 @@ from collections import *
 from typing import *
 """
 """Imports for a program whose function is called: the sites that ask for a function provide them."""
-_SAY = """
-__import__("sys").__stdout__.write("\\n{mark}\\n")
-"""
+_SAY = {
+    "python": '__import__("sys").__stdout__.write("\\n{mark}true\\n")',
+    "bash": "[ $? -eq 0 ] || exit 1\nprintf '\\n%s\\n' {mark}true",
+    "nodejs": 'process.stdout.write("\\n{mark}true\\n");',
+    "perl": 'print STDOUT "\\n{mark}true\\n";',
+}
+"""How a program says that it came to the end of its assert, where both run in one process."""
 _CALL = """
 def _{mark}():
     import json, sys
+
+    def plain(value):
+        # numpy's numbers and arrays; a deque, a set or any other object is no JSON value
+        if type(value).__module__.partition(".")[0] in ("numpy", "torch") and hasattr(value, "tolist"):
+            return value.tolist()
+        raise TypeError(f"the function returned {{type(value).__name__}}, which is no JSON value")
+
     found = globals().get({name!r})
     if found is None:
         found = getattr(globals()["Solution"](), {name!r})
-    answer = json.dumps(found(*json.loads({arguments!r})), default=str)
+    sys.set_int_max_str_digits(0)
+    answer = json.dumps(found(*json.loads({arguments!r})), default=plain)
     sys.__stdout__.write("\\n{mark}" + answer + "\\n")
 
 _{mark}()
 """
+
+
+_NOTHING = object()
+"""Equal to no value that a test may want."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +69,7 @@ async def run_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: a test calls a function, and the language is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python.
     """
     slots, trial = asyncio.Semaphore(at_once), _Trial(code, sandbox.language)
 
@@ -83,22 +100,22 @@ async def judge_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: a test calls a function, and the language is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python.
     """
     trial = _Trial(code, sandbox.language)
     asked = [trial.question(test) for test in tests]
     results = await sandbox.judge(trial.start(tests), asked, stop_early=stop_early)
     if results is None:
         return await run_tests(sandbox, code, tests, at_once)
-    return [trial.outcome(test, result) for test, result in zip(tests, results, strict=True)]
+    return [trial.judged(test, result) for test, result in zip(tests, results, strict=True)]
 
 
 class _Trial:
     """One program under test.
 
-    The code after a Python program prints a random word at its end, which the program cannot know beforehand: a program
-    that ends the interpreter early with return code 0 passes nothing. The wanted result of a call is never sent to the
-    sandbox.
+    The wanted result of a call is never sent to the sandbox, and an assert is run out of the program's reach if the
+    service has `/judge`. Without it, an assert of the form `assert f(1) == 2` is split: the sandbox evaluates `f(1)`,
+    and the 2 stays here. Of any other assert a program must come to the end, where it prints a word.
     """
 
     def __init__(self, code: str, language: str) -> None:
@@ -117,18 +134,29 @@ class _Trial:
 
     def question(self, test: CodeTest) -> dict[str, Any]:
         """The test in the form that `/judge` takes."""
-        after = self._after(test)
-        if after is None and test.stdout is not None:
+        if test.check is not None:
+            self._must_fit(test.check)
+            return {"input": test.stdin, "assert": test.check}
+        if test.call is None and test.stdout is not None:
             return {"input": test.stdin, "output": test.stdout}
-        return {"input": test.stdin, "assert": after or ""}
+        return {"input": test.stdin, "follow": self._after(test) or ""}
+
+    def judged(self, test: CodeTest, result: RunResult) -> TestOutcome:
+        """How a test went for `/judge`, which has run its assert out of the program's reach."""
+        return TestOutcome(test, result.ok, result) if test.check is not None else self.outcome(test, result)
 
     def outcome(self, test: CodeTest, result: RunResult) -> TestOutcome:
-        """Whether a run passes its test."""
+        """Whether a run of `program` passes its test."""
         passed = result.ok
         if test.call is not None:
-            passed = passed and self._returned(test.call, result.stdout)
+            passed = passed and same_value(self._told(result.stdout), test.call.returns)
         elif test.check is not None:
-            passed = passed and (self._language != "python" or self._mark in result.stdout.splitlines())
+            split = split_asserts(test.check, self._mark) if self._language == "python" else None
+            told = self._told(result.stdout) if passed else None
+            failure = split.failure(told) if split else None if told is True else ""
+            if passed and failure:  # the sandbox, which does not know what is expected, could not say it
+                result = replace(result, stderr=f"{result.stderr}\n{failure}\n".lstrip())
+            passed = passed and failure is None
         elif test.stdout is not None:
             passed = passed and same_output(result.stdout, test.stdout)
         return TestOutcome(test, passed, result)
@@ -139,13 +167,24 @@ class _Trial:
                 raise ValueError(f"fn_name: got {test.call.name!r} for {self._language}, only Python can be called")
             arguments = json.dumps(test.call.arguments)
             return _CALL.format(mark=self._mark, name=test.call.name, arguments=arguments)
-        if test.check is not None and self._language == "python":
-            return test.check + _SAY.format(mark=self._mark)
-        return test.check
+        if test.check is not None:
+            self._must_fit(test.check)
+            split = split_asserts(test.check, self._mark) if self._language == "python" else None
+            return split.code if split else f"{test.check}\n{_SAY[self._language].format(mark=self._mark)}"
+        return None
 
-    def _returned(self, call: FunctionCall, stdout: str) -> bool:
+    def _must_fit(self, check: str) -> None:
+        if self._language not in _SAY:
+            raise ValueError(
+                f"assert: got one for {self._language}, wanted the language to be one of {', '.join(_SAY)}"
+            )
+        if self._language == "python":
+            parse_check(check)
+
+    def _told(self, stdout: str) -> Any:
+        """What the code after the program printed last, decoded; `_NOTHING` if it printed nothing."""
         said = [line for line in stdout.splitlines() if line.startswith(self._mark)]
         try:
-            return bool(said) and same_value(json.loads(said[-1].removeprefix(self._mark)), call.returns)
+            return json.loads(said[-1].removeprefix(self._mark)) if said else _NOTHING
         except ValueError:
-            return False
+            return _NOTHING

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import InputPath, Section
+from agentrl.config.base import InputPath, RowsDecide, Section
 from agentrl.config.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -74,15 +74,17 @@ class FSDPConfig(Section):
     """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
 
 
-class MicroBatchSection(Section):
+class MicroBatchSection(RowsDecide):
     """How a mini-batch is split into micro-batches. Never changes the result."""
 
+    rows_key: ClassVar[str] = "ppo_micro_batch_size_per_gpu"
+    dynamic_key: ClassVar[str] = "use_dynamic_bsz"
     use_dynamic_bsz: bool = True
     """Split by tokens (`ppo_max_token_len_per_gpu`) instead of by rows."""
     ppo_max_token_len_per_gpu: int = Field(default=16384, ge=1)
     """Most tokens of a micro-batch, padding included."""
     ppo_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
-    """Rows of a micro-batch when `use_dynamic_bsz` is false."""
+    """Rows of a micro-batch. Where it is given, `use_dynamic_bsz` is false unless it is given too."""
 
 
 class PolicyLossOptions(Section):
@@ -166,15 +168,17 @@ class ActorConfig(MicroBatchSection):
         }
 
 
-class LogProbSection(Section):
+class LogProbSection(RowsDecide):
     """How batches are split into micro-batches for log-probs without a gradient."""
 
+    rows_key: ClassVar[str] = "log_prob_micro_batch_size_per_gpu"
+    dynamic_key: ClassVar[str] = "log_prob_use_dynamic_bsz"
     log_prob_use_dynamic_bsz: bool = True
     """Split by tokens instead of by rows."""
     log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)
     """Most tokens of a micro-batch, padding included."""
     log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
-    """Rows of a micro-batch when `log_prob_use_dynamic_bsz` is false."""
+    """Rows of a micro-batch. Where it is given, `log_prob_use_dynamic_bsz` is false unless it is given too."""
 
 
 class RefConfig(LogProbSection):
@@ -195,3 +199,5 @@ class ActorRolloutRefConfig(Section):
     """The reference policy."""
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     """Generation and agent loops."""
+    nccl_timeout: int | None = Field(default=None, ge=1)
+    """Seconds that a training rank waits for the others in a collective; null: 1800."""

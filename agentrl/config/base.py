@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 class Section(BaseModel):
@@ -19,6 +19,27 @@ class Section(BaseModel):
         frozen=False,
         allow_inf_nan=False,
     )
+
+
+class RowsDecide(Section):
+    """A section in which micro-batches are cut by rows where their number is given, and by tokens elsewhere.
+
+    As in verl, whose users write the number of rows when memory runs out. What is said about tokens counts more::
+
+        {rows: 4}                  -> dynamic false
+        {rows: 4, dynamic: true}   -> dynamic true; the number of rows has no effect
+    """
+
+    rows_key: ClassVar[str]
+    """Field with the rows of a micro-batch."""
+    dynamic_key: ClassVar[str]
+    """Field that says whether tokens are counted instead."""
+
+    @model_validator(mode="after")
+    def _rows_decide(self) -> Self:
+        if getattr(self, self.rows_key) is not None and self.dynamic_key not in self.model_fields_set:
+            self.__dict__[self.dynamic_key] = False  # an assignment would validate again, without end
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from agentrl.config.actor import ActorConfig
+from agentrl.config.machine_checks import MACHINE_CHECKS
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
 from agentrl.files import find_file
@@ -127,7 +126,8 @@ def check_validation(config: RunConfig) -> Problems:
     }
     for key, asked in given.items():
         if asked:
-            yield f"{key}: needs validation rows, but data.val_files is not given"
+            fix = ": give it, or set trainer.test_freq=-1 to never validate" if key == "trainer.test_freq" else ""
+            yield f"{key}: needs validation rows, but data.val_files is not given{fix}"
 
 
 def check_dataset_weights(config: RunConfig) -> Problems:
@@ -192,9 +192,12 @@ def check_group_size(config: RunConfig) -> Problems:
 
 
 def check_critic(config: RunConfig) -> Problems:
-    """Settings of the critic are given only if the run has one."""
+    """Whether there is a critic is for the estimator to say; it warms up only where there is one."""
+    name, enable = config.algorithm.adv_estimator, config.critic.enable
+    if enable is not None and enable != config.needs_critic:
+        which = "has a critic" if config.needs_critic else "has no critic: set algorithm.adv_estimator=gae"
+        yield f"critic.enable: got {str(enable).lower()}, but algorithm.adv_estimator {name} {which}"
     if config.trainer.critic_warmup > 0 and not config.needs_critic:
-        name = config.algorithm.adv_estimator
         yield f"trainer.critic_warmup: got {config.trainer.critic_warmup}, but adv_estimator {name} has no critic"
 
 
@@ -218,8 +221,10 @@ def check_old_log_probs(config: RunConfig) -> Problems:
                 f"actor_rollout_ref.rollout.{name} {getattr(rollout, name)} they do not belong to the distribution "
                 "that was sampled from"
             )
-    if correction.is_level is not None:
-        yield f"{key}: got true, so algorithm.rollout_correction.is_level has nothing to correct: unset one of the two"
+    for name in ("is_level", "rs"):
+        if getattr(correction, name) is not None:
+            other = f"algorithm.rollout_correction.{name}"
+            yield f"{key}: got true, so {other} has nothing to correct: unset one of the two"
 
 
 def check_rejection_bounds(config: RunConfig) -> Problems:
@@ -239,40 +244,6 @@ def check_validation_sampling(config: RunConfig) -> Problems:
         )
 
 
-def check_backend(config: RunConfig) -> Problems:
-    """The in-process backend has one rank and one agent-loop worker; Ray's settings need Ray."""
-    trainer = config.trainer
-    if trainer.backend != "local":
-        return
-    ranks = trainer.nnodes * trainer.n_gpus_per_node
-    if ranks > 1:
-        yield f"trainer.backend: got 'local' with {ranks} ranks (nnodes x n_gpus_per_node); local runs one: use ray"
-    if config.ray_init.address is not None:
-        yield "ray_init.address: given, but trainer.backend is local"
-
-
-def check_ray(config: RunConfig) -> Problems:
-    """The CPU count is only for a private cluster."""
-    if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
-        yield "ray_init.num_cpus: is only for a private cluster, but ray_init.address names a running one"
-
-
-def check_device(config: RunConfig) -> Problems:
-    """Offloading is used only on GPUs."""
-    if config.trainer.device != "cpu":
-        return
-    policy = config.actor_rollout_ref
-    sections = {
-        "actor_rollout_ref.actor": policy.actor.fsdp_config,
-        "actor_rollout_ref.ref": policy.ref.fsdp_config,
-        "critic": config.critic.fsdp_config,
-    }
-    for key, fsdp in sections.items():
-        for name in ("param_offload", "optimizer_offload"):
-            if getattr(fsdp, name):
-                yield f"{key}.fsdp_config.{name}: got true, but trainer.device is cpu: nothing to offload from"
-
-
 def check_resume(config: RunConfig) -> Problems:
     """`resume_path` and its path are given together."""
     trainer = config.trainer
@@ -280,54 +251,6 @@ def check_resume(config: RunConfig) -> Problems:
         yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
     if trainer.resume_mode != "resume_path" and trainer.resume_from_path:
         yield f"trainer.resume_from_path: given, but trainer.resume_mode is {trainer.resume_mode}, not resume_path"
-
-
-def check_servers(config: RunConfig) -> Problems:
-    """Settings of started servers are not mixed with running servers, nor one engine's settings with the other's."""
-    rollout = config.actor_rollout_ref.rollout
-    key = "actor_rollout_ref.rollout"
-    server = rollout.server
-    for address in server.addresses or []:
-        if not address.startswith(("http://", "https://")):
-            yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
-    if server.addresses is not None and not server.addresses:
-        yield f"{key}.server.addresses: got an empty list, wanted addresses, or null to start servers"
-    if server.addresses and (server.launch > 1 or server.port is not None or server.args):
-        yield f"{key}.server.launch, port, args: are only for servers that the run starts, but addresses are given"
-    if rollout.name == "embedded" and (server.args or rollout.tensor_model_parallel_size > 1):
-        yield f"{key}.server.args, tensor_model_parallel_size: are only for SGLang, but {key}.name is embedded"
-    if rollout.name == "sglang" and config.trainer.deterministic:
-        yield f"trainer.deterministic: got true, but only the embedded engine is deterministic: set {key}.name=embedded"
-
-
-def check_context(config: RunConfig) -> Problems:
-    """Prompt and response together fit into the engine's and the model's context."""
-    rollout = config.actor_rollout_ref.rollout
-    prompt = rollout.prompt_length or config.data.max_prompt_length
-    response = rollout.response_length or config.data.max_response_length
-    need = prompt + response
-    slots = rollout.embedded.max_context_length
-    if slots is not None and slots < need:
-        yield (
-            f"actor_rollout_ref.rollout.embedded.max_context_length: got {slots}, but prompts of {prompt} and "
-            f"responses of {response} tokens need {need}"
-        )
-    positions = _positions(Path(config.actor_rollout_ref.model.path))
-    if positions is not None and positions < need:
-        yield (
-            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the "
-            f"model in {config.actor_rollout_ref.model.path} has {positions} positions"
-        )
-
-
-def _positions(model: Path) -> int | None:
-    """`max_position_embeddings` of a model folder; None if it is unknown (the model's loader then reports problems)."""
-    try:
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    positions = config.get("max_position_embeddings") if isinstance(config, dict) else None
-    return positions if isinstance(positions, int) else None
 
 
 def check_tool_cache(config: RunConfig) -> Problems:
@@ -365,12 +288,8 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_old_log_probs,
     check_rejection_bounds,
     check_validation_sampling,
-    check_backend,
-    check_ray,
-    check_device,
     check_resume,
-    check_servers,
-    check_context,
     check_tool_cache,
     check_combine,
+    *MACHINE_CHECKS,
 )

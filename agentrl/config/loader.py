@@ -12,11 +12,15 @@ import yaml
 
 from agentrl.config.base import Section
 from agentrl.config.checks import CHECKS
+from agentrl.config.idle import Idle, asks_for_nothing, find_idle, written_keys
+from agentrl.config.idle_keys import IDLE_KEYS
+from agentrl.config.notes import idle_notes
 from agentrl.config.problems import take_unknown, validate
-from agentrl.config.recipe import read_recipe
+from agentrl.config.recipe import DUMP_MARK, read_recipe
 from agentrl.config.references import resolve_references
 from agentrl.config.root import RunConfig
-from agentrl.config.value_tree import Tree, drop_value, leaves, set_value
+from agentrl.config.schema import field_key, find_field, section_of
+from agentrl.config.value_tree import Tree, drop_value, get_value, leaves, set_value
 from agentrl.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -40,7 +44,9 @@ def load_config(recipe: str | Path | Mapping[str, Any] | None, overrides: Sequen
     Raises:
         ConfigError: lists every problem with its key, the given value, what is allowed and the nearest key.
     """
-    return load(recipe, overrides, RunConfig, CHECKS)
+    config = load(recipe, overrides, RunConfig, CHECKS, IDLE_KEYS)
+    config.told = True
+    return config
 
 
 def load(
@@ -48,17 +54,17 @@ def load(
     overrides: Sequence[str],
     model: type[M],
     checks: Sequence[Check[M]] = (),
+    idle: Sequence[Idle[M]] = (),
 ) -> M:
     """As `load_config`, for any model and its checks."""
     if isinstance(overrides, str | Mapping):
         raise ConfigError(f"overrides: got {overrides!r:.200}, wanted a list such as ['trainer.seed=1']")
     recipe = read_recipe(source, list(overrides), model)
-    for note in dict.fromkeys(recipe.notes):
-        logger.warning("%s", note)
     problems = take_unknown(recipe.tree, model)
+    given = list(dict.fromkeys(field_key(model, key) for key, _ in leaves(recipe.tree)))
     recipe.tree = _over_defaults(recipe.tree, model)
     resolve_references(recipe, model)
-    config, wrong = _build(recipe.tree, model)
+    config, wrong = _build(_written(recipe.tree, given, model), model)
     problems |= wrong
     told = tuple(line.partition(": ")[0] for line in recipe.problems)  # a reference that leads nowhere is no number too
     lines = recipe.problems + [line for key, line in problems.items() if key not in told]
@@ -67,25 +73,55 @@ def load(
         found = (line for check in checks for line in check(config))
         found = (line for line in found if line.partition(": ")[0] not in told)
         lines += [line for line in found if not any(key in line for key in problems)]
+    reasons = dict(recipe.idle)
+    if config is not None and not lines:
+        own = [key for key in written_keys(config) if key in given and key not in recipe.shipped]
+        reasons |= _idle(config, own, idle)
+    _tell([*recipe.told(), *idle_notes(reasons, [*given, *recipe.renamed, *recipe.foreign])])
     if lines or config is None:
         raise ConfigError(lines)
     return config
 
 
 def check_run_config(config: RunConfig) -> None:
-    """Check a configuration that was built in Python for impossible combinations.
+    """Check a configuration that was built in Python for impossible combinations; note keys that do nothing.
 
     Raises:
-        ConfigError: lists all of them.
+        ConfigError: lists all combinations.
     """
     problems = [line for check in CHECKS for line in check(config)]
     if problems:
         raise ConfigError(problems)
+    if not config.told:
+        written = list(written_keys(config))
+        _tell(idle_notes(_idle(config, written, IDLE_KEYS), written))
+        config.told = True
 
 
 def dump_config(config: Section) -> str:
     """The whole configuration as YAML that `load_config` reads back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    return DUMP_MARK + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _idle(config: M, keys: Sequence[str], table: Sequence[Idle[M]]) -> dict[str, str]:
+    """The keys that a user wrote, which ask for something, and that cannot act."""
+    return find_idle(config, (key for key in keys if not asks_for_nothing(config, key)), table)
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in dict.fromkeys(notes):
+        logger.warning("%s", note)
+
+
+def _written(tree: Tree, given: Sequence[str], model: type[Section]) -> Tree:
+    """What the user gave of a resolved tree: only that counts as set. A default with `${...}` in it is given too."""
+    written: Tree = {}
+    for key in given:  # `critic.optim: ${actor_rollout_ref.actor.optim}` has become a section
+        set_value(written, key, get_value(tree, key))
+    for key, default in leaves(model.model_construct().model_dump(mode="json")):
+        if isinstance(default, str) and "${" in default:
+            set_value(written, key, get_value(tree, key))
+    return written
 
 
 def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
@@ -93,7 +129,9 @@ def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
     # `model_construct` returns the defaults even of a model whose required keys are still missing.
     merged: Tree = model.model_construct().model_dump(mode="json")
     for key, value in leaves(tree):
-        set_value(merged, key, copy.deepcopy(value))
+        field = find_field(model, key)
+        if field is None or section_of(field) is None or value != {}:  # `trainer: {}` says nothing
+            set_value(merged, key, copy.deepcopy(value))
     return merged
 
 

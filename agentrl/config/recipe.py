@@ -10,12 +10,14 @@ from typing import Any
 from agentrl.config.base import Section
 from agentrl.config.schema import accepts, describe_field, find_field, section_of
 from agentrl.config.value_tree import Tree, leaves, set_value
-from agentrl.config.verl_keys import translate
+from agentrl.config.verl_keys import Foreign, settle_foreign, translate
 from agentrl.errors import ConfigError
-from agentrl.files import find_file
+from agentrl.files import CONFIGS, find_file
 from agentrl.yaml_reader import parse_flow, parse_scalar, read_yaml
 
 SELF = "_self_"
+DUMP_MARK = "# Every key of a run, defaults included.\n"
+"""First line of a dump: the values in it that are defaults were written by nobody."""
 VERL_DEFAULTS = frozenset({"ppo_trainer", "ppo_megatron_trainer"})
 """Names of verl's own base configurations: agentrl's defaults replace them."""
 
@@ -27,9 +29,21 @@ class Recipe:
     tree: Tree = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     """Folder of the YAML that a dotted key was last given in; absent for overrides."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """agentrl's key by the key of verl that was given."""
+    foreign: dict[str, Foreign] = field(default_factory=dict)
+    """Keys of verl that agentrl lacks, as each was given last."""
+    idle: dict[str, str] = field(default_factory=dict)
+    """Why a key that was given has no effect."""
+    shipped: set[str] = field(default_factory=set)
+    """Keys that agentrl's own recipes gave last: the user did not write them."""
     notes: list[str] = field(default_factory=list)
-    """Notes for the user on values that were accepted but have no effect."""
     problems: list[str] = field(default_factory=list)
+
+    def told(self) -> list[str]:
+        """Notes on other names of keys and on includes."""
+        names = "; ".join(f"{old} is called '{new}' here" for old, new in self.renamed.items())
+        return [*self.notes, *([names] if names else [])]
 
     def merge(self, tree: Tree, folder: Path | None, model: type[Section]) -> None:
         """Merge values over the present ones: mappings are merged, everything else is replaced."""
@@ -42,10 +56,29 @@ class Recipe:
                     self.problems.append(f"{key}: got {value!r}, wanted {describe_field(known)}")
                 continue
             set_value(self.tree, key, value)
+            is_ours = folder is not None and CONFIGS.resolve() in (folder, *folder.parents)
+            (self.shipped.add if is_ours else self.shipped.discard)(key)
             if folder is None:
                 self.folders.pop(key, None)
             else:
                 self.folders[key] = folder
+
+    def take(self, tree: Tree, folder: Path | None, model: type[Section], where: str = "") -> None:
+        """Merge values as they were written, with verl's names of keys."""
+        own, renamed, foreign = translate(tree, model, where)
+        self.merge(own, folder, model)
+        self.renamed |= renamed
+        self.foreign |= {given.key: given for given in foreign}
+
+    def settle(self, model: type[Section]) -> None:
+        """Judge verl's keys, now that all of them are known."""
+        used, self.idle, problems = settle_foreign(self.foreign, {key for key, _ in leaves(self.tree)})
+        self.problems += problems
+        for key, given in used.items():
+            values: Tree = {}
+            set_value(values, key, given.value)
+            self.merge(values, None, model)
+            self.renamed[given.key] = key
 
 
 def read_recipe(source: str | Path | Mapping[str, Any] | None, overrides: list[str], model: type[Section]) -> Recipe:
@@ -61,6 +94,7 @@ def read_recipe(source: str | Path | Mapping[str, Any] | None, overrides: list[s
         _read_file(find_file(source, suffix=".yaml"), (), recipe, model)
     for override in overrides:
         _apply_override(override, recipe, model)
+    recipe.settle(model)
     return recipe
 
 
@@ -80,14 +114,19 @@ def _lay(tree: Tree, path: Path | None, including: tuple[Path, ...], recipe: Rec
     folder, where = (path.parent, str(path)) if path is not None else (None, "the mapping")
     for name in _included(tree.pop("defaults", None), where):
         if name == SELF:
-            own, notes, problems = translate(tree, model)
-            recipe.merge(own, folder, model)
-            recipe.notes += notes
-            recipe.problems += [f"{where}: {problem}" for problem in problems]
+            recipe.take(tree, folder, model, where)
+            if path is not None and path.read_text(encoding="utf-8").startswith(DUMP_MARK):
+                recipe.shipped |= _defaults_in(tree, model)
         elif name in VERL_DEFAULTS:
             recipe.notes.append(f"{where}: agentrl's own defaults replace verl's '{name}'")
         else:
             _read_file(find_file(name, folder, ".yaml"), including, recipe, model)
+
+
+def _defaults_in(tree: Tree, model: type[Section]) -> set[str]:
+    """Keys that have their default."""
+    defaults = dict(leaves(model.model_construct().model_dump(mode="json")))
+    return {key for key, value in leaves(tree) if key in defaults and defaults[key] == value}
 
 
 def _plain(value: Any, key: str) -> Any:
@@ -136,10 +175,7 @@ def _apply_override(text: str, recipe: Recipe, model: type[Section]) -> None:
     except ValueError as error:
         recipe.problems.append(f"override '{text}': {error}. Quote text that holds special characters")
         return
-    own, notes, problems = translate(tree, model)
-    recipe.merge(own, None, model)
-    recipe.notes += notes
-    recipe.problems += problems
+    recipe.take(tree, None, model)
 
 
 def _override_value(key: str, text: str, model: type[Section]) -> Any:

@@ -12,7 +12,7 @@ from agentrl.config.base import Section
 from agentrl.config.root import RunConfig
 from agentrl.config.schema import describe_field, section_of
 from agentrl.config.sft import SFTConfig
-from agentrl.config.verl_keys import VERL_KEYS, Harmless, Only, Renamed
+from agentrl.config.verl_keys import VERL_KEYS, Fallback, Harmless, Only, Renamed
 
 _INTRODUCTION = """\
 # Configuration reference
@@ -53,7 +53,7 @@ def _sections(model: type[Section], path: str) -> Iterator[str]:
     fields = {f"{path}{name}": field for name, field in model.model_fields.items()}
     leaves = {key: field for key, field in fields.items() if section_of(field) is None}
     if leaves:
-        yield f"### `{path.removesuffix('.')}`\n"
+        yield f"### `{path.removesuffix('.')}`\n" if path else "### At the top of the file\n"
         if model.__doc__:
             yield f"{_oneline(model.__doc__)}\n"
         yield "| key | wants | default | meaning |\n|---|---|---|---|"
@@ -73,6 +73,8 @@ def _verl_row(key: str) -> str:
     answer = VERL_KEYS[key]
     if isinstance(answer, Renamed):
         text = f"is `{answer.to}`"
+    elif isinstance(answer, Fallback):
+        text = f"is `{answer.to}` where that is not given"
     elif isinstance(answer, Harmless):
         text = f"no effect: {answer.note}"
     else:
@@ -81,7 +83,7 @@ def _verl_row(key: str) -> str:
 
 
 def _only(answer: Only) -> str:
-    allowed: list[Any] = list(dict.fromkeys(json.dumps(value) for value in answer.allowed))
+    allowed: list[Any] = list(dict.fromkeys(json.dumps(value, default=sorted) for value in answer.allowed))
     return f"only {' or '.join(f'`{value}`' for value in allowed)}: {answer.reason}"
 
 

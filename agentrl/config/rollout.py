@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import InputPath, Names, OutputPath, Section
+from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Section
 
 
 class ServerConfig(Section):
@@ -34,11 +34,11 @@ class EmbeddedConfig(Section):
     """The embedded engine."""
 
     max_running_requests: int = Field(default=128, ge=1)
-    """Most requests that decode together."""
+    """Most requests that decode together if `rollout.max_num_seqs` is null."""
     max_context_length: int | None = Field(default=None, ge=1)
-    """Most tokens per slot of the KV cache; null: prompt plus response length."""
+    """Most tokens per slot of the KV cache if `rollout.max_model_len` is null; null: prompt plus response length."""
     prefill_chunk: int = Field(default=2048, ge=1)
-    """Most prompt tokens of one prefill step."""
+    """Most prompt tokens of one prefill step if `rollout.max_num_batched_tokens` is null."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of the engine process; null: as many as the model's size makes worthwhile."""
 
@@ -135,9 +135,11 @@ class ValKwargs(Section):
     """False: greedy, whatever `temperature` says."""
 
 
-class RolloutConfig(Section):
+class RolloutConfig(RowsDecide):
     """Generation and agent loops."""
 
+    rows_key: ClassVar[str] = "log_prob_micro_batch_size_per_gpu"
+    dynamic_key: ClassVar[str] = "log_prob_use_dynamic_bsz"
     name: Literal["auto", "sglang", "embedded"] = "auto"
     """The engine; auto: sglang if CUDA and sglang are present, else embedded."""
     n: int = Field(default=1, ge=1)
@@ -171,13 +173,20 @@ class RolloutConfig(Section):
     outage: OutageConfig = Field(default_factory=OutageConfig)
     """What happens while a service is down."""
     weight_sync: Literal["auto", "disk", "tensor"] = "auto"
-    """How weights reach the engines; auto: disk, in shared memory if the machine has it."""
+    """How weights reach the engines; auto: disk, in shared memory if the machine has it; tensor: over HTTP, which only
+    the embedded engine understands."""
     weight_sync_dir: OutputPath | None = None
     """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)
     """GPUs per started SGLang server."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
     """Share of GPU memory for a started SGLang server."""
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    """Most requests that a started server decodes together; null: the engine's own limit."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Most tokens of a request in a started server; null: prompt plus response length."""
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)
+    """Most prompt tokens of one prefill step of a started server; null: the engine's own limit."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Data type of the engine's weights; auto: float32 on CPU, bfloat16 on GPU."""
     log_prob_use_dynamic_bsz: bool = True
@@ -185,7 +194,7 @@ class RolloutConfig(Section):
     log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)
     """Most tokens of a micro-batch of old log-probs, padding included."""
     log_prob_micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
-    """Rows of such a micro-batch if `log_prob_use_dynamic_bsz` is false."""
+    """Rows of such a micro-batch. Where it is given, `log_prob_use_dynamic_bsz` is false unless it is given too."""
     server: ServerConfig = Field(default_factory=ServerConfig)
     """The inference servers."""
     embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)

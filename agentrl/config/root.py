@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
@@ -20,12 +20,21 @@ from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
 
 
+class CriticOptimConfig(OptimConfig):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    """Peak learning rate."""
+
+
 class CriticConfig(MicroBatchSection):
     """The value model of PPO; used when `algorithm.adv_estimator` is gae."""
 
+    enable: bool | None = None
+    """Whether there is a critic: null, or what `algorithm.adv_estimator` says anyway."""
     model: BackboneConfig = Field(default_factory=BackboneConfig)
     """The value model; an empty path: the policy's."""
-    optim: OptimConfig = Field(default_factory=lambda: OptimConfig(lr=1e-5))
+    optim: CriticOptimConfig = Field(default_factory=CriticOptimConfig)
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
     """Sharding and precision."""
@@ -76,7 +85,7 @@ class RewardModelConfig(Section):
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
     prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Deadline of one call of the score function."""
+    """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
     """The parts of a trajectory's reward."""
     sandbox_fusion: SandboxFusionConfig = Field(default_factory=SandboxFusionConfig)
@@ -187,6 +196,9 @@ class TrainerConfig(Section):
     """Save a checkpoint every `save_freq` steps and after the last step; -1: never."""
     max_ckpt_to_keep: int | None = Field(default=None, ge=1)
     """Number of checkpoints to keep; null: all."""
+    max_skipped_steps: int | None = Field(default=20, ge=1)
+    """The run stops after this many steps in a row that changed no weight: no gradient was finite, or no trajectory was
+    left to train on; null: never."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
     """auto: resume from the newest checkpoint in the run folder, if it has one; disable: always start from the
     beginning; resume_path: resume from `resume_from_path`."""
@@ -234,6 +246,17 @@ class RunConfig(Section):
     """Ray."""
     plugins: list[InputPath] = Field(default_factory=list)
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
+
+    _told: bool = PrivateAttr(default=False)
+
+    @property
+    def told(self) -> bool:
+        """Whether notes on keys without effect were given already."""
+        return self._told
+
+    @told.setter
+    def told(self, value: bool) -> None:
+        self._told = value
 
     @property
     def needs_critic(self) -> bool:

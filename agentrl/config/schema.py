@@ -47,6 +47,14 @@ def find_field(model: type[Section], path: str) -> FieldInfo | None:
     return find_field(section, rest) if section else None
 
 
+def field_key(model: type[Section], path: str) -> str:
+    """The key that a dotted path is part of: `reward_kwargs.scale` is in the mapping `reward_kwargs`."""
+    key = path
+    while key and find_field(model, key) is None:
+        key = key.rpartition(".")[0]
+    return key or path
+
+
 def is_free(model: type[Section], path: str) -> bool:
     """Whether a path is below a field that takes any mapping, such as `custom_reward_function.reward_kwargs`."""
     parent = path

@@ -6,6 +6,7 @@ with a note, so nothing is ignored silently; a value that asks for something tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -25,6 +26,13 @@ class Renamed:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback:
+    """Another name of a key, which counts where that key is not given itself."""
+
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Harmless:
     """The key changes nothing here, whatever its value."""
 
@@ -33,13 +41,30 @@ class Harmless:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """The key changes nothing with these values; another value asks for something that agentrl does not have."""
+    """The key changes nothing with these values; another value asks for something that agentrl does not have.
+
+    A list is compared with a frozenset, whatever its order. Where `switch` (a key beside it) is written false, nothing
+    is asked for.
+    """
 
     allowed: tuple[Any, ...]
     reason: str
+    switch: str | None = None
 
 
-Answer = Renamed | Harmless | Only
+Answer = Renamed | Fallback | Harmless | Only
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A key of verl as the user gave it, to be judged when everything that they gave is known."""
+
+    key: str
+    value: Any
+    answer: Fallback | Harmless | Only
+    where: str = ""
+    """File that it was last given in; empty: an override."""
+
 
 _OFF = (False, None, 0)
 _SMALL = (1, None)
@@ -47,6 +72,12 @@ _NO_COMPILE = Harmless("agentrl does not use torch.compile")
 _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
 _NO_REWARD_MODEL = Harmless("reward models are not supported; `reward_model.enable` is off")
+_NO_PROFILER = "agentrl has no profiler: run `py-spy` or `nsys` around `agentrl train`"
+_WHOLE = frozenset({"model", "optimizer", "extra"})
+_WHOLE_CHECKPOINT = Only(
+    (None, _WHOLE, _WHOLE | {"hf_model"}),
+    "a checkpoint always holds model, optimizer and extra, and the model as a Hugging Face folder",
+)
 _NO_LORA = Harmless("LoRA is not supported; it is off")
 
 # The first pattern that fits a key counts.
@@ -76,8 +107,12 @@ VERL_KEYS: dict[str, Answer] = {
     "data.tool_config_path": Renamed("actor_rollout_ref.rollout.multi_turn.tool_config_path"),
     # actor_rollout_ref
     _AR + "hybrid_engine": Only((True,), "trainer and engines share the machine's devices in one run"),
-    _AR + "nccl_timeout": Harmless("collectives use torch's own deadline"),
     _AR + "model.custom_chat_template": Renamed(_AR + "model.chat_template"),
+    "reward_model.model.path": Only(
+        (None, ""),
+        "reward models are not supported: score with custom_reward_function.path, or set reward_model.enable=false",
+        switch="reward_model.enable",
+    ),
     "reward_model.model.*": _NO_REWARD_MODEL,  # before those of `*.model.*`
     "*.model.use_shm": Only(_OFF, "weights are read where they are"),
     "*.model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
@@ -96,8 +131,14 @@ VERL_KEYS: dict[str, Answer] = {
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.calculate_entropy": Harmless("the entropy is always computed"),
+    "*.profiler.enable": Only(_OFF, _NO_PROFILER),
     "*.profiler.*": Harmless("agentrl has no profiler section"),
+    "*.profile.enable": Only(_OFF, _NO_PROFILER),
     "*.profile.*": Harmless("agentrl has no profiler section"),
+    "*.checkpoint.save_contents": _WHOLE_CHECKPOINT,
+    "*.checkpoint.load_contents": _WHOLE_CHECKPOINT,
+    "*.checkpoint.contents": _WHOLE_CHECKPOINT,
+    "*.checkpoint.async_save": Only(_OFF, "a step waits until its checkpoint is written"),
     "*.checkpoint.*": Harmless("a checkpoint holds model, optimizer and the rest of the state"),
     "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
     "*.fsdp_config.offload_policy": Only(_OFF, "use `param_offload` and `optimizer_offload`"),
@@ -110,8 +151,8 @@ VERL_KEYS: dict[str, Answer] = {
     "*.optim.lr_scheduler_type": Renamed("*.optim.warmup_style"),
     "*.optim.num_cycles": Only((0.5, None), "the cosine schedule is half a period"),
     "*.optim.optimizer": Only(("AdamW", None), "the optimizer is AdamW"),
-    "*.optim.optimizer_impl": Harmless("the optimizer is torch's AdamW"),
-    "*.optim.clip_grad": Harmless("gradients are clipped at `grad_clip`"),
+    "*.optim.optimizer_impl": Only(("torch.optim", None), "the optimizer is torch's AdamW"),
+    "*.optim.clip_grad": Fallback("*.grad_clip"),
     _AR + "actor.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     "critic.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     _AR + "ref.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
@@ -129,9 +170,6 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.enforce_eager": Harmless("the engine decides; give SGLang's flags in `server.args`"),
     _AR + "rollout.free_cache_engine": Harmless("the engine keeps its cache between steps"),
     _AR + "rollout.load_format": Harmless("engines load the model folder, then get the trainer's weights"),
-    _AR + "rollout.max_model_len": Renamed(_AR + "rollout.embedded.max_context_length"),
-    _AR + "rollout.max_num_seqs": Renamed(_AR + "rollout.embedded.max_running_requests"),
-    _AR + "rollout.max_num_batched_tokens": Renamed(_AR + "rollout.embedded.prefill_chunk"),
     _AR + "rollout.enable_chunked_prefill": Harmless("prefill is always chunked"),
     _AR + "rollout.enable_prefix_caching": Harmless("prefixes are always reused"),
     _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
@@ -156,7 +194,6 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.agent.custom_async_server.*": Only((None,), "give servers by `rollout.server.addresses`"),
     _AR + "rollout.multi_turn.enable": Only((True,), "each row's agent loop decides; leave the key out"),
     # critic, reward
-    "critic.enable": Harmless("`algorithm.adv_estimator` decides whether there is a critic"),
     "critic.rollout_n": Harmless("`rollout.n` counts"),
     "critic.forward_*": Harmless("values are computed in the micro-batches of the update"),
     "critic.shuffle": Only(_OFF, "the critic sees rows in order"),
@@ -193,46 +230,83 @@ VERL_KEYS: dict[str, Answer] = {
     "trainer.ray_wait_register_center_timeout": Harmless("workers register through Ray itself"),
     "trainer.use_legacy_worker_impl": Harmless("agentrl has one worker implementation"),
     "trainer.esi_redundant_time": Harmless("checkpoints follow `trainer.save_freq`"),
-    "trainer.profile_steps": Only((None, []), "agentrl has no profiler section"),
+    "trainer.profile_steps": Only((None, []), _NO_PROFILER),
     "trainer.npu_profile.*": Harmless("agentrl has no profiler section"),
     "trainer.*_nsight_options.*": Harmless("agentrl has no profiler section"),
+    "global_profiler.steps": Only((None, []), _NO_PROFILER),
     "global_profiler.*": Harmless("agentrl has no profiler section"),
     "ray_kwargs.ray_init.num_cpus": Renamed("ray_init.num_cpus"),
     "ray_kwargs.ray_init.address": Renamed("ray_init.address"),
+    "ray_init.timeline_json_file": Only((None,), "Ray's timeline is not written"),
     "ray_kwargs.timeline_json_file": Only((None,), "Ray's timeline is not written"),
     "hydra.*": Harmless("recipes are found beside the YAML and in agentrl's configs/"),
 }
 
 
-def translate(tree: dict[str, Any], model: type[Section]) -> tuple[dict[str, Any], list[str], list[str]]:
+def translate(
+    tree: dict[str, Any], model: type[Section], where: str = ""
+) -> tuple[dict[str, Any], dict[str, str], list[Foreign]]:
     """Rewrite the keys of verl in one file or override.
 
     Args:
         tree: plain values as they were written.
         model: what agentrl knows.
+        where: the file, for errors; empty: an override.
 
     Returns:
-        The values under agentrl's keys, notes for the user, problems.
+        The values under agentrl's keys; new names by the user's; keys that agentrl lacks, for `settle_foreign`.
     """
     out: dict[str, Any] = {}
-    notes: list[str] = []
-    problems: list[str] = []
+    renamed: dict[str, str] = {}
+    foreign: list[Foreign] = []
     for key, value in leaves(tree):
         new, answer = _answer(model, key)
-        if answer is None:
-            set_value(out, new, value)
-            if new != key:
-                notes.append(f"{key} is called '{new}' here")
-        elif isinstance(answer, Harmless):
-            notes.append(f"{key} has no effect here: {answer.note}")
+        if answer is not None:
+            foreign.append(Foreign(key, value, answer, where))
+            continue
+        set_value(out, new, value)
+        if new != key:
+            renamed[key] = new
+    return out, renamed, foreign
+
+
+def settle_foreign(
+    foreign: Mapping[str, Foreign], own: Set[str]
+) -> tuple[dict[str, Foreign], dict[str, str], list[str]]:
+    """What verl's keys without a place here mean, once every file and override is read.
+
+    Args:
+        foreign: by key, as each was given last.
+        own: agentrl's keys that were given.
+
+    Returns:
+        By agentrl's key, the values that count there; for keys without effect their reasons; problems.
+    """
+    used: dict[str, Foreign] = {}
+    idle: dict[str, str] = {}
+    problems: list[str] = []
+    for key, given in foreign.items():
+        answer, value = given.answer, given.value
+        if isinstance(answer, Harmless):
+            idle[key] = answer.note
+        elif isinstance(answer, Fallback):
+            to = _renamed(key, _pattern_for(key) or key, answer.to)
+            if to in own:
+                idle[key] = f"{to} is given"
+            else:
+                used[to] = given
         elif isinstance(value, str) and value.startswith("${"):
-            notes.append(f"{key} has no effect here: {answer.reason}")
+            idle[key] = answer.reason
         elif not any(_same(value, fine) for fine in answer.allowed):
-            problems.append(f"{key}: got {value!r}, but {answer.reason}")
-    return out, notes, problems
+            switch = foreign.get(answer.switch or "")
+            if switch is not None and switch.value is False:
+                idle[key] = f"{switch.key} is false"
+            else:
+                problems.append(f"{given.where}{': ' if given.where else ''}{key}: got {value!r}, but {answer.reason}")
+    return used, idle, problems
 
 
-def _answer(model: type[Section], key: str) -> tuple[str, Harmless | Only | None]:
+def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
     """The key's name here, and the answer for the user if agentrl has no such key."""
     while not (find_field(model, key) is not None or is_free(model, key)):
         pattern = _pattern_for(key)
@@ -247,6 +321,8 @@ def _answer(model: type[Section], key: str) -> tuple[str, Harmless | Only | None
 
 def _same(value: Any, fine: Any) -> bool:
     """Whether two values are equal and both or neither are booleans: 1 equals 1.0, but not `true`."""
+    if isinstance(fine, frozenset):
+        return isinstance(value, list) and all(isinstance(item, str) for item in value) and frozenset(value) == fine
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrl.config.data import DataConfig
 from agentrl.data.row import OPTIONAL_COLUMNS, RowReader
@@ -17,8 +17,11 @@ from agentrl.types import Sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 logger = logging.getLogger(__name__)
+MEDIA_COLUMNS = frozenset({"image", "images", "video", "videos", "audio", "audios"})
+"""Columns that other frameworks show to the model beside the text."""
 
 
 class RLHFDataset:
@@ -132,6 +135,8 @@ def _read_table(file: str, prompt_key: str) -> pa.Table:
                 raise DataError(file, None, column, f"only the columns {', '.join(names)}", "this column")
         used = [prompt_key, "data_source", *(name for name in OPTIONAL_COLUMNS if name in names)]
         unused = [name for name in names if name not in used]
+        for name in sorted(MEDIA_COLUMNS.intersection(unused)):
+            _refuse_media(source, file, name)
         if unused:
             logger.warning("%s: agentrl does not read the columns %s", file, ", ".join(unused))
         return source.read(columns=used)
@@ -139,3 +144,24 @@ def _read_table(file: str, prompt_key: str) -> pa.Table:
         raise DataError(file, None, None, "no such file", "a parquet file") from error
     except (pa.ArrowException, OSError) as error:
         raise DataError(file, None, None, f"a file that is not readable as parquet ({error})", "parquet") from error
+
+
+def _refuse_media(source: pq.ParquetFile, file: str, column: str) -> None:
+    """Refuse a column with something in it that the model would have to see; an empty one says nothing.
+
+    Raises:
+        DataError: names the first row with something in it.
+    """
+    number = 0
+    for batch in source.iter_batches(batch_size=64, columns=[column]):
+        for cell in batch.column(0):
+            if _holds_something(cell.as_py()):
+                raise DataError(file, number, column, "content", "nothing: the model reads text only")
+            number += 1
+
+
+def _holds_something(value: Any) -> bool:
+    """Whether a cell is more than null, empty text, or lists and structs of those."""
+    if isinstance(value, dict):
+        return any(map(_holds_something, value.values()))
+    return any(map(_holds_something, value)) if isinstance(value, list) else value not in (None, "", b"")

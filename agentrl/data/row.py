@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,22 @@ def without_nones(value: Any) -> Any:
     return value
 
 
+def messages_in(text: str) -> list[Any] | None:
+    """The messages of a prompt that was written as JSON text; None: the text is a prompt itself.
+
+    `'[{"role": "user", "content": "2 + 2"}]'` holds one message, and so does the object alone; `'[1, 2, 3]'` is a text.
+    """
+    if not text.lstrip().startswith(("[", "{")):
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    messages = value if isinstance(value, list) else [value]
+    spoken = messages and all(isinstance(message, dict) and "role" in message for message in messages)
+    return [without_nones(message) for message in messages] if spoken else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Cells:
     """The cells of one row, each read with its check."""
@@ -103,7 +120,7 @@ class _Cells:
     def messages(self, column: str) -> list[Message]:
         value = self.row.get(column)
         if isinstance(value, str):
-            return [{"role": "user", "content": value}]
+            value = messages_in(value) or [{"role": "user", "content": value}]
         if not isinstance(value, list) or not value:
             raise self.error(column, value, "a list of {role, content}, or text")
         return [self._message(f"{column}[{position}]", message) for position, message in enumerate(value)]

@@ -46,7 +46,8 @@ class EngineClient:
     Args:
         address: `http://host:port`.
         vocab_size: ids of this value or more are refused before they are sent: one such id kills a server.
-        request_timeout_s: deadline of one weight update, retries included.
+        request_timeout_s: deadline of one weight update, retries included; shorter than the usual deadlines of health
+            checks (25 s) and control calls (30 s), it bounds those too.
         retries: how often a failed call is retried.
     """
 
@@ -90,7 +91,7 @@ class EngineClient:
     async def health(self) -> bool:
         """Whether the engine answers. Never raises for an engine that does not."""
         try:
-            await self._call("GET", "/health", timeout_s=HEALTH_TIMEOUT_S, retries=0)
+            await self._call("GET", "/health", timeout_s=min(HEALTH_TIMEOUT_S, self.request_timeout_s), retries=0)
         except EngineError:
             return False
         return True
@@ -98,9 +99,9 @@ class EngineClient:
     async def model_info(self) -> JsonDict:
         """What the engine says about its model."""
         try:
-            info = await self._call("GET", "/model_info", timeout_s=CONTROL_TIMEOUT_S)
+            info = await self._call("GET", "/model_info")
         except EngineRequestError:  # servers from before the name was shortened
-            info = await self._call("GET", "/get_model_info", timeout_s=CONTROL_TIMEOUT_S)
+            info = await self._call("GET", "/get_model_info")
         if not isinstance(info, dict):
             raise EngineError(f"{self.address}/model_info answered {str(info)[:200]}, wanted a JSON object")
         return info
@@ -177,10 +178,11 @@ class EngineClient:
         method: str,
         path: str,
         payload: JsonDict | None = None,
-        timeout_s: float = CONTROL_TIMEOUT_S,
+        timeout_s: float | None = None,
         retries: int | None = None,
     ) -> Any:
         """One idempotent call, retried on connection failures, 429 and 5xx."""
+        timeout_s = min(CONTROL_TIMEOUT_S, self.request_timeout_s) if timeout_s is None else timeout_s
         tries = (self.retries if retries is None else retries) + 1
         try:
             async with asyncio.timeout(timeout_s):

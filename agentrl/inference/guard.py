@@ -55,7 +55,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     """Ask the command to end, then kill what remains of its group and of its descendants."""
     # Listed first: once the command has ended, its children belong to init and cannot be found any more.
     descendants = _descendants(child)
-    if child.poll() is None:
+    if child.poll() is None and not _is_stopped(child.pid):
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(GRACE_S)
@@ -65,6 +65,16 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     child.wait()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP, a debugger): it would not hear SIGTERM."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _descendants(child: subprocess.Popen[bytes]) -> list[int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +34,8 @@ _LOG_TAIL_LINES = 20
 
 _PORT_TRIES = 5
 """How often free ports are chosen: another process may take one before the server listens on it."""
+_MOST_FAILED_STARTS = 3
+"""A server that was restarted so often in a row without ever becoming healthy stays out."""
 
 
 class _PortLostError(EngineUnavailable):
@@ -45,6 +49,13 @@ class _Server:
     port: int
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    spawned_at: float = 0.0
+    was_well: bool = False
+    """It has been healthy since it was started."""
+    failed_starts: int = 0
+    """Starts in a row after which it was not."""
+    trouble: str = ""
+    """Why it was restarted last."""
 
     @property
     def address(self) -> str:
@@ -68,13 +79,19 @@ class _Server:
 class EngineServers:
     """The inference servers of a run; a context manager. Create it with `start`.
 
-    Servers given by address are used as they are: this class neither starts, watches nor stops them.
+    Servers given by address are used as they are: this class neither starts, restarts nor stops them.
+
+    Attributes:
+        addresses: every server, well or not.
+        restarts: how often a server was restarted.
     """
 
     def __init__(self, config: RunConfig, servers: list[_Server], addresses: list[str]) -> None:
         self._config = config
         self._servers = servers
+        self._health_timeout_s = min(HEALTH_TIMEOUT_S, config.actor_rollout_ref.rollout.server.request_timeout_s)
         self.addresses = addresses
+        self.restarts = 0
 
     @classmethod
     def start(cls, config: RunConfig, log_dir: Path | None = None, *, wait: bool = True) -> Self:
@@ -93,8 +110,7 @@ class EngineServers:
         if server.addresses is not None:
             self = cls(config, [], [address.rstrip("/") for address in server.addresses])
         else:
-            if resolve_engine(config) == "embedded" and server.args:
-                logger.warning("the embedded engine does not use rollout.server.args: %s", server.args)
+            resolve_engine(config)
             folder = log_dir or _default_log_dir(config)
             folder.mkdir(parents=True, exist_ok=True)
             logs = [folder / f"engine_{index}.log" for index in range(server.launch)]
@@ -143,22 +159,28 @@ class EngineServers:
             if server.exit_code() is not None:
                 raise (_PortLostError if "already in use" in server.log_tail() else EngineUnavailable)(server.end())
 
-    def restart_dead(self) -> list[str]:
-        """Restart servers that have ended, with the weights of the model folder.
+    def tend(self) -> list[str]:
+        """Find the servers that are well, and restart those that ended or hang.
 
-        The router admits them once they have loaded the run's weights.
+        While others are well it does not wait for restarted ones: they are found in a later call. A restarted server
+        has the weights of the model folder, and must get the run's before it is used.
 
         Returns:
-            Addresses of the restarted servers.
+            Addresses of the servers that answer their health check, at least one.
+
+        Raises:
+            EngineUnavailable, EngineTimeout: none does; says what happened to each.
         """
-        dead = [server for server in self._servers if server.exit_code() is not None]
-        for server in dead:
-            logger.warning("%s\nRestarting it.", server.end())
-            _close(server.process)
-            self._spawn(server)
-        addresses = [server.address for server in dead]
-        self._wait_until_healthy(addresses, self._config.actor_rollout_ref.rollout.server.start_timeout_s)
-        return addresses
+        well = self._well()
+        for server in self._servers:
+            if server.address not in well:
+                self._restart(server)
+        if not well and any(server.process is not None for server in self._servers):
+            well = self._wait_for_restarted()
+        if not well:
+            told = [f"{s.address} ({s.trouble})" for s in self._servers] or self.addresses
+            raise EngineUnavailable(f"no engine answers its health check: {'; '.join(told)}")
+        return well
 
     def stop(self) -> None:
         """Stop every server that this run started. Leaves no process behind; may be called twice."""
@@ -185,6 +207,69 @@ class EngineServers:
             server.process = subprocess.Popen(
                 guarded, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+        server.spawned_at, server.was_well = time.monotonic(), False
+
+    def _well(self) -> list[str]:
+        """The servers that answer their health check now; all are asked at the same time."""
+        own = {server.address: server for server in self._servers}
+
+        def is_well(address: str) -> bool:
+            server = own.get(address)
+            if server is None:
+                return _healthy(client, address)
+            if server.process is None or server.exit_code() is not None:
+                return False
+            # `/health` alone would not tell that a server takes requests but answers none.
+            if not _healthy(client, address, "/health_generate" if server.was_well else "/health"):
+                return False
+            return server.was_well or _listens(server.process.pid, server.port)
+
+        timeout_s = self._health_timeout_s
+        with httpx.Client(timeout=timeout_s, trust_env=False) as client, ThreadPoolExecutor() as threads:
+            well = [a for a, good in zip(self.addresses, threads.map(is_well, self.addresses), strict=True) if good]
+        for address in well:
+            if address in own:
+                own[address].was_well, own[address].failed_starts = True, 0
+        return well
+
+    def _restart(self, server: _Server) -> None:
+        """Start a server again, unless it is still starting, or never starts."""
+        limit_s = self._config.actor_rollout_ref.rollout.server.start_timeout_s
+        ended = server.exit_code() is not None
+        starting = not server.was_well and time.monotonic() - server.spawned_at < limit_s
+        if server.process is None or (starting and not ended):
+            return
+        silent = f"the engine at {server.address} gives no answer to its health check in {self._health_timeout_s:g} s"
+        server.trouble = server.end() if ended else silent
+        server.failed_starts += not server.was_well
+        _close(server.process)
+        if server.failed_starts > _MOST_FAILED_STARTS:
+            server.process = None
+            logger.warning("%s\nIt does not start: the run goes on without it.", server.trouble)
+            return
+        logger.warning("%s\nRestarting it.", server.trouble)
+        self.restarts += 1
+        self._spawn(server)
+
+    def _wait_for_restarted(self) -> list[str]:
+        """Wait until each server is healthy or has ended; the healthy ones.
+
+        Raises:
+            EngineUnavailable, EngineTimeout: there is none.
+        """
+        limit_s = self._config.actor_rollout_ref.rollout.server.start_timeout_s
+        deadline = time.monotonic() + limit_s
+        well: list[str] = []
+        while time.monotonic() < deadline:
+            well = self._well()
+            running = [server.address for server in self._servers if server.process and server.exit_code() is None]
+            if len(well) == len(running):
+                break
+            time.sleep(_POLL_S)
+        if not well:
+            self.check()
+            raise EngineTimeout(f"no engine is healthy within {limit_s:g} s: {', '.join(self.addresses)}")
+        return well
 
     def _wait_until_healthy(self, addresses: list[str], limit_s: float) -> Self:
         deadline = time.monotonic() + limit_s
@@ -197,6 +282,8 @@ class EngineServers:
                             f"no healthy engine at {address} within {limit_s:g} s{self._log_of(address)}"
                         )
                     time.sleep(_POLL_S)
+        for server in self._servers:
+            server.was_well = True
         return self
 
     def _is_ours(self, address: str) -> bool:
@@ -221,9 +308,9 @@ class EngineServers:
         return ": is it running?"
 
 
-def _healthy(client: httpx.Client, address: str) -> bool:
+def _healthy(client: httpx.Client, address: str, path: str = "/health") -> bool:
     try:
-        return client.get(f"{address}/health").status_code == 200
+        return client.get(address + path).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -242,6 +329,7 @@ def _close(process: subprocess.Popen[bytes] | None) -> None:
     """Wait for a guard that was told to stop; kill it if it does not end (its command then dies with it)."""
     if process is None:
         return
+    process.send_signal(signal.SIGCONT)  # in case it was stopped together with its server
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -4,15 +4,16 @@ A trajectory sticks to one engine, where its earlier turns are in the prefix cac
 the fewest trajectories. When a call fails, the engine's health decides. A healthy engine stays in and only the one
 trajectory fails (a request that breaks engines must not walk through all of them). An unhealthy engine is taken out and
 its trajectories move to others (their tokens stay exact, only the cache is cold). A turn whose deadline passed or whose
-caller gave up also triggers a health check. An engine is admitted again once it is healthy and serves the weight
-version that the run expects.
+caller gave up also triggers a health check, and so does an engine that answers none of its waiting requests: one that
+hangs is found long before their deadlines. An engine is admitted again once it is healthy and serves the weight version
+that the run expects.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.errors import EngineError, EngineTimeout, EngineUnavailable, WeightVersionError
@@ -22,6 +23,8 @@ from agentrl.types import GenerationOutput, JsonDict
 logger = logging.getLogger(__name__)
 
 PROBE_INTERVAL_S = 1.0
+WATCH_INTERVAL_S = 10.0
+"""An engine with waiting requests that answers none for so long is asked whether it is well."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +36,11 @@ class _Server:
     """Why the server is out; None while it is in."""
     checkup: asyncio.Task[bool] | None = None
     """The health check in progress, shared by all trajectories whose calls failed."""
+    waiting: set[asyncio.Timeout] = field(default_factory=set)
+    """One for each request that waits for its answer; rescheduled to now, it ends the request."""
+    answers: int = 0
+    watch: asyncio.TimerHandle | None = None
+    """The next look at the engine, while requests wait."""
 
 
 class Router:
@@ -124,22 +132,69 @@ class Router:
             if server is None or server.reason_out is not None:
                 server = await self._assign(trajectory_id)
             try:
-                output = await server.client.generate(prompt_ids, sampling_params, rid)
+                output = await self._ask(server, prompt_ids, sampling_params, rid)
                 self._check_versions(output)
             except WeightVersionError as error:
                 self._take_out(server, str(error))
             except EngineUnavailable as error:
                 # Healthy engine, failed request: the request itself may be the cause. On the next engine it could
                 # crash that one too, so this trajectory fails and the others keep their engines.
-                if await self._is_well(server):
-                    raise
-                self._take_out(server, str(error))
+                if server.reason_out is None:
+                    if await self._is_well(server):
+                        raise
+                    self._take_out(server, str(error))
             except asyncio.CancelledError:  # the deadline passed, or the trajectory was ended
                 self._spawn(self._take_out_if_ill(server))
                 raise
             else:
                 return output
         raise EngineUnavailable("no engine could serve this turn: " + self._reasons())
+
+    async def _ask(
+        self, server: _Server, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None
+    ) -> GenerationOutput:
+        """One generation on an engine, which is watched meanwhile.
+
+        Raises:
+            EngineUnavailable: the engine hangs: it was taken out, and its requests must go to others.
+        """
+        patience = asyncio.timeout(None)
+        server.waiting.add(patience)
+        if server.watch is None:
+            self._look_later(server)
+        try:
+            async with patience:
+                output = await server.client.generate(prompt_ids, sampling_params, rid)
+                server.answers += 1
+                return output
+        except TimeoutError:
+            raise EngineUnavailable(f"{server.client.address} hangs: {server.reason_out}") from None
+        finally:
+            server.waiting.discard(patience)
+            if not server.waiting and server.watch is not None:
+                server.watch.cancel()
+                server.watch = None
+
+    def _look_later(self, server: _Server) -> None:
+        """Check an engine's health if it answers none of its waiting requests for a while, and so on."""
+        seen = server.answers
+
+        def look() -> None:
+            if server.answers == seen:
+                self._spawn(self._end_requests_if_ill(server))
+            self._look_later(server)
+
+        after_s = min(WATCH_INTERVAL_S, self._request_timeout_s / 4)
+        server.watch = asyncio.get_running_loop().call_later(after_s, look)
+
+    async def _end_requests_if_ill(self, server: _Server) -> None:
+        answers = server.answers
+        if await self._is_well(server) or server.answers != answers:
+            return
+        self._take_out(server, "requests wait for it, and it gives no answer to its health check")
+        now = asyncio.get_running_loop().time()
+        for patience in [each for each in server.waiting if not each.expired()]:
+            patience.reschedule(now)
 
     def engine_of(self, trajectory_id: str) -> str:
         """Address of a trajectory's engine; while it has none, why."""
@@ -159,7 +214,7 @@ class Router:
     async def update_weights(self, path: str, version: int) -> None:
         """Load the weights in `path` on every engine, then verify that each reports `version`.
 
-        An engine that cannot be reached is taken out; the others continue with the new weights.
+        An engine that cannot be reached or hangs is taken out; the others continue with the new weights.
 
         Raises:
             EngineRequestError: an engine refused the weights.
@@ -178,12 +233,10 @@ class Router:
         outcomes = await asyncio.gather(*map(update, self._servers), return_exceptions=True)
         self._expected = version
         for server, outcome in zip(self._servers, outcomes, strict=True):
-            if isinstance(outcome, EngineUnavailable):
-                self._take_out(server, str(outcome))
-            elif isinstance(outcome, BaseException):
-                raise outcome
-            else:
+            if outcome is None:
                 self._admit(server)
+            else:
+                self._take_out_or_raise(server, outcome)
         if self._all_out():
             raise EngineUnavailable("no engine took the new weights: " + self._reasons())
 
@@ -219,12 +272,21 @@ class Router:
             await server.client.close()
 
     async def pause(self, mode: str = "in_place") -> None:
-        """Pause every engine that is in."""
-        await asyncio.gather(*(s.client.pause(mode) for s in self._servers if s.reason_out is None))
+        """Pause every engine that is in; one that hangs is taken out."""
+        await self._tell_all(lambda client: client.pause(mode))
 
     async def resume(self) -> None:
-        """Resume every engine that is in."""
-        await asyncio.gather(*(s.client.resume() for s in self._servers if s.reason_out is None))
+        """Resume every engine that is in; one that hangs is taken out."""
+        await self._tell_all(lambda client: client.resume())
+
+    async def _tell_all(self, call: Callable[[EngineClient], Awaitable[None]]) -> None:
+        servers = [server for server in self._servers if server.reason_out is None]
+        outcomes = await asyncio.gather(*(call(server.client) for server in servers), return_exceptions=True)
+        for server, outcome in zip(servers, outcomes, strict=True):
+            if outcome is not None:
+                self._take_out_or_raise(server, outcome)
+        if self._all_out():
+            raise EngineUnavailable("no engine is left: " + self._reasons())
 
     async def close(self) -> None:
         """Close all connections."""
@@ -285,6 +347,11 @@ class Router:
         server.reason_out = reason
         if self._probe is None or self._probe.done():
             self._probe = self._spawn(self._probe_until_all_in())
+
+    def _take_out_or_raise(self, server: _Server, error: BaseException) -> None:
+        if not isinstance(error, EngineUnavailable | EngineTimeout):
+            raise error
+        self._take_out(server, str(error))
 
     async def _is_well(self, server: _Server) -> bool:
         if server.checkup is None or server.checkup.done():

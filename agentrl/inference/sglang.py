@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from typing import Literal
 
+from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 
-EngineName = Literal["sglang", "embedded"]
-
-
-def sglang_installed() -> bool:
-    """Whether the sglang package is installed."""
-    return importlib.util.find_spec("sglang") is not None
-
-
-def cuda_available() -> bool:
-    """Whether torch sees a GPU."""
-    import torch
-
-    return torch.cuda.is_available()
-
 
 def resolve_engine(config: RunConfig) -> EngineName:
-    """The engine of `rollout.name`; auto: sglang if CUDA and sglang are present, else embedded.
+    """The engine that the run uses; see `engine_name`.
 
     Raises:
         ConfigError: the run would start sglang, which is not installed.
     """
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.name == "auto":
-        return "sglang" if sglang_installed() and uses_cuda(config) else "embedded"
-    if rollout.name == "sglang" and rollout.server.addresses is None and not sglang_installed():
+    rollout, installed = config.actor_rollout_ref.rollout, sglang_installed()
+    if rollout.name == "sglang" and rollout.server.addresses is None and not installed:
         raise ConfigError(
             "actor_rollout_ref.rollout.name: got sglang, which is not installed (pip install 'agentrl[sglang]'); "
             "install it, use embedded, or name running servers in actor_rollout_ref.rollout.server.addresses"
         )
-    return rollout.name
-
-
-def uses_cuda(config: RunConfig) -> bool:
-    """Whether the run's engines are on GPUs."""
-    return config.trainer.device == "cuda" or (config.trainer.device == "auto" and cuda_available())
+    return engine_name(config, installed=installed)
 
 
 def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
@@ -54,15 +32,16 @@ def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[
 
 
 def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
-    embedded, dtype = config.actor_rollout_ref.rollout.embedded, config.actor_rollout_ref.rollout.dtype
+    rollout = config.actor_rollout_ref.rollout
+    embedded, dtype = rollout.embedded, rollout.dtype
     options: dict[str, object | None] = {
         "model": config.actor_rollout_ref.model.path,
         "tokenizer-path": config.actor_rollout_ref.model.tokenizer_path,
         "host": host,
         "port": port,
-        "max-running-requests": embedded.max_running_requests,
-        "max-context-length": embedded.max_context_length or context_length(config),
-        "prefill-chunk": embedded.prefill_chunk,
+        "max-running-requests": rollout.max_num_seqs or embedded.max_running_requests,
+        "max-context-length": rollout.max_model_len or embedded.max_context_length or context_length(config),
+        "prefill-chunk": rollout.max_num_batched_tokens or embedded.prefill_chunk,
         "threads": embedded.threads,
         "dtype": None if dtype == "auto" else dtype,
         "device": _device(config, index),
@@ -85,8 +64,13 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     server, gpus = rollout.server, rollout.tensor_model_parallel_size
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model.path]
-    command += ["--host", host, "--port", str(port), "--context-length", str(context_length(config))]
+    command += ["--host", host, "--port", str(port)]
+    command += ["--context-length", str(rollout.max_model_len or context_length(config))]
     command += ["--random-seed", str(config.trainer.seed + index), "--dtype", rollout.dtype]
+    if rollout.max_num_seqs:
+        command += ["--max-running-requests", str(rollout.max_num_seqs)]
+    if rollout.max_num_batched_tokens:
+        command += ["--chunked-prefill-size", str(rollout.max_num_batched_tokens)]
     if model.tokenizer_path:
         command += ["--tokenizer-path", model.tokenizer_path]
     if model.trust_remote_code:

@@ -76,8 +76,11 @@ class ConsoleTracker(Tracker):
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Print validation conversations."""
         for item in conversations:
-            body = Text(f"{item.input}\n") + Text(item.output, style="bold")
-            self._console.print(Panel(body, title=f"validation at step {step}, score {item.score:g}", expand=False))
+            body, title = Text(f"{item.input}\n") + Text(item.output, style="bold"), f"validation at step {step}"
+            if self._console.is_terminal:
+                self._console.print(Panel(body, title=f"{title}, score {item.score:g}", expand=False))
+            else:
+                self._console.print(f"{title}, score {item.score:g}:", body, sep="\n", soft_wrap=True, highlight=False)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Show one step."""

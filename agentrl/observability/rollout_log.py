@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,10 @@ from typing import Any
 import orjson
 
 from agentrl.data_proto import DataProto
+from agentrl.observability.said_once import say_once
+from agentrl.reported import json_of
+
+logger = logging.getLogger(__name__)
 
 Decode = Callable[[list[int]], str]
 
@@ -40,11 +46,11 @@ def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = 
         yield {
             "input": decode(prompt_ids),
             "output": decode(response_ids),
-            "gts": fields["ground_truth"],
+            "gts": json_of(fields["ground_truth"]),
             "score": float(fields["score"]),
             "step": step,
             "uid": str(fields["uid"]),
-            "data_source": fields["data_source"],
+            "data_source": json_of(fields["data_source"]),
             "stop_reason": str(fields["stop_reason"]),
             "num_turns": int(fields["num_turns"]),
             "num_tool_calls": int(fields["num_tool_calls"]),
@@ -55,8 +61,8 @@ def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = 
             "rollout_log_probs": batch.batch["rollout_log_probs"][i][real_response].tolist(),
             "weight_versions": versions,
             "segments": _segments(response_ids, mask, loss_mask, exact or decode),
-            "messages": fields["messages"],
-            "reward_extra_info": fields["reward_extra_info"],
+            "messages": json_of(fields["messages"]),
+            "reward_extra_info": json_of(fields["reward_extra_info"]),
         }
 
 
@@ -74,17 +80,26 @@ def write_rollouts(
     decode: Decode,
     *,
     exact: Decode | None = None,
-) -> Path:
+) -> Path | None:
     """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears only when it is complete.
 
     `decode` and `exact` are as in `rows`.
+
+    Returns:
+        The file; None if it cannot be written (a full disk), which is said once: no run ends for a dump.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / f"{step}.jsonl", folder / f".{step}.jsonl.part"
-    with part.open("wb") as file:
-        for batch in batches:
-            for record in rows(batch, step, decode, exact=exact):
-                options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-                file.write(orjson.dumps(record, default=str, option=options))
-    os.replace(part, path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            for batch in batches:
+                for record in rows(batch, step, decode, exact=exact):
+                    file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        os.replace(part, path)
+    except OSError as error:
+        reason = f"{error.strerror or error}: the run continues without these dumps"
+        say_once(logger, logging.WARNING, f"cannot write rollouts to {folder}: {reason}")
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        return None
     return path

@@ -67,40 +67,42 @@ class TensorboardTracker(Tracker):
 
 
 class Trackers(Tracker):
-    """Several trackers as one."""
+    """Several trackers as one. An error of a tracker names it in a note, and ends the run."""
 
     def __init__(self, members: Sequence[Tracker]) -> None:
         self.members = list(members)
 
     def on_start(self, run: RunInfo) -> None:
         """Pass on."""
-        for member in self.members:
-            member.on_start(run)
+        self._tell_each("on_start", run)
 
     def on_stage(self, step: int, stage: str) -> None:
         """Pass on."""
-        for member in self.members:
-            member.on_stage(step, stage)
+        self._tell_each("on_stage", step, stage)
 
     def on_rollouts(self, step: int, batch: DataProto) -> None:
         """Pass on."""
-        for member in self.members:
-            member.on_rollouts(step, batch)
+        self._tell_each("on_rollouts", step, batch)
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Pass on."""
-        for member in self.members:
-            member.on_validation(step, conversations)
+        self._tell_each("on_validation", step, conversations)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Pass on."""
-        for member in self.members:
-            member.log(metrics, step)
+        self._tell_each("log", metrics, step)
 
     def close(self) -> None:
         """Pass on."""
+        self._tell_each("close")
+
+    def _tell_each(self, hook: str, *arguments: object) -> None:
         for member in self.members:
-            member.close()
+            try:
+                getattr(member, hook)(*arguments)
+            except BaseException as error:
+                error.add_note(f"raised by the tracker {type(member).__name__}, in {hook}")
+                raise
 
 
 def make_trackers(names: Sequence[str]) -> list[Tracker]:
@@ -122,11 +124,17 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
     problems += [
         f"trainer.logger: '{name}' needs the package {name}: pip install 'agentrl[trackers]'"
         for name in ("wandb", "mlflow")
-        if name in names and find_spec(name) is None
+        if name in names and not _is_installed(name)
     ]
     if problems:
         raise ConfigError(problems)
     return [kinds[name]() for name in dict.fromkeys(names)]
+
+
+def _is_installed(package: str) -> bool:
+    """A folder `wandb` of earlier runs in the working folder is no package, though Python could import it as one."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:

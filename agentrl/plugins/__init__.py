@@ -1,5 +1,6 @@
 """Plug-ins: found by name, read from YAML, adapted if needed, and built once per trajectory."""
 
+from agentrl.plugins.plugin_files import load_file
 from agentrl.plugins.registry import (
     KINDS,
     Kind,
@@ -7,7 +8,6 @@ from agentrl.plugins.registry import (
     catalogue,
     kind_of,
     known,
-    load_file,
     load_registrations,
     register,
     registered_name,

@@ -74,9 +74,10 @@ def as_interaction(plugin: Any, config: JsonDict, name: str | None = None) -> Ba
         name: its name in rows; a class written for verl finds it in its `config`, as in verl.
 
     Raises:
-        PluginError: `plugin` is not an interaction class.
+        PluginError: `plugin` is not an interaction class, or it yields.
     """
     if isinstance(plugin, type):
+        refuse_generator(getattr(plugin, "generate_response", plugin))
         if issubclass(plugin, BaseInteraction):
             return plugin(config)
         if has_parameter(plugin, "generate_response", "instance_id"):

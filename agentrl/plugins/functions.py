@@ -14,6 +14,7 @@ from agentrl.errors import PluginError
 from agentrl.interfaces import BaseTool
 from agentrl.plugins.signatures import arguments_of, hints_of, innermost, type_schema
 from agentrl.plugins.threads import call_in_thread
+from agentrl.plugins.tool_results import tool_result
 from agentrl.types import JsonDict, ToolContext, ToolResponse
 
 TOOL_NAME = "__agentrl_tool__"
@@ -35,13 +36,13 @@ class FunctionTool(BaseTool):
         self._function = function
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
-        """Run the function; its result becomes the response's text unless it is a `ToolResponse`."""
+        """Run the function; `tool_result` says what it may return."""
         try:
             converted = arguments_of(self._function).convert(arguments)
         except ValueError as error:
             return ToolResponse(text=f"{self.name} was not run: {error}", is_error=True)
         result = await call(self._function, **{**converted, **execute_kwargs})
-        return result if isinstance(result, ToolResponse) else ToolResponse(text=str(result))
+        return tool_result(f"tool '{self.name}' returned", result)
 
 
 async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -56,14 +57,14 @@ async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 
 def refuse_generator(function: Callable[..., Any]) -> None:
-    """A tool returns.
+    """A tool or interaction returns.
 
     Raises:
         PluginError: the function yields.
     """
     inner = innermost(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise PluginError(f"{inner.__qualname__} yields: a tool's whole result is wanted at once, so `return` it")
+        raise PluginError(f"{inner.__qualname__} yields: the whole result is wanted at once, so `return` it")
 
 
 def function_schema(function: Callable[..., Any]) -> JsonDict:

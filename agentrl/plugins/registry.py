@@ -16,20 +16,19 @@ A package offers names to every run with the entry-point groups `agentrl.agent_l
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar, get_args
 
-from agentrl.errors import AgentRLError, PluginError, suggest
+from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, RewardManager, ToolParser
+from agentrl.plugins.plugin_files import IMPORT_ERRORS, import_problem, load_file
 from agentrl.plugins.verl import import_hook
 
 logger = logging.getLogger(__name__)
@@ -51,26 +50,7 @@ _LABELS: dict[Kind, str] = {
     "rewards": "reward manager or score function",
     "tool_parsers": "tool parser (`multi_turn.format`)",
 }
-IMPORT_ERRORS = (
-    ImportError,
-    SyntaxError,
-    AttributeError,
-    NameError,
-    TypeError,
-    ValueError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    RuntimeError,
-    OSError,
-    SystemExit,
-    AgentRLError,
-)
-"""Errors that a plug-in's code may raise while it is imported, or when one of its instances is built."""
 _registry: dict[Kind, dict[str, Any]] = {kind: {} for kind in KINDS}
-_loading: list[Path] = []
-"""Plug-in files that are being imported right now, the innermost last."""
-
 T = TypeVar("T")
 
 
@@ -134,40 +114,6 @@ def known(kind: Kind) -> list[str]:
     return sorted({*_registry[kind], *_entry_points(kind)})
 
 
-def load_file(path: Path) -> ModuleType:
-    """Import a Python file once per process under its own module name.
-
-    Raises:
-        PluginError: the file is missing or raises when it is imported.
-    """
-    full = path.resolve()
-    if not full.is_file():
-        raise PluginError(f"plug-in file {path} does not exist")
-    name = f"agentrl_plugin_{full.stem}_{sha256(str(full).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, full)
-    if spec is None or spec.loader is None:
-        raise PluginError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    import_hook.install()
-    _loading.append(path)
-    try:
-        spec.loader.exec_module(module)
-    except IMPORT_ERRORS as error:
-        del sys.modules[name]
-        raise PluginError(f"plug-in file {path} cannot be imported: {_reason(error)}") from error
-    finally:
-        _loading.pop()
-    return module
-
-
-def file_being_imported() -> Path | None:
-    """The plug-in file whose import this call is part of."""
-    return _loading[-1] if _loading else None
-
-
 def registered_name(kind: Kind, plugin: Any) -> str | None:
     """The name under which a class or function is registered."""
     return next((name for name, known in _registry[kind].items() if known is plugin), None)
@@ -225,8 +171,11 @@ def catalogue() -> list[PluginInfo]:
             found.append(PluginInfo(kind, name, _origin(point), point.value, _file(point.module), problem))
         for name, plugin in sorted(_registry[kind].items()):
             module = getattr(plugin, "__module__", "?")
-            target = f"{module}:{getattr(plugin, '__qualname__', plugin)}"
-            found.append(PluginInfo(kind, name, "@register", target, _file(module), None))
+            file = _file(module)
+            # A file that a YAML names is a module only inside this process, so it is named as a YAML does.
+            home = Path(file).name if file is not None and module.startswith("agentrl_plugin_") else module
+            target = f"{home}:{getattr(plugin, '__qualname__', plugin)}"
+            found.append(PluginInfo(kind, name, "@register", target, file, None))
     return found
 
 
@@ -292,12 +241,7 @@ def _import(module: str, name: str) -> ModuleType:
         needs = f"'{name}': module '{module}' needs '{missing}', which is not installed"
         raise PluginError(needs + import_hook.hint(error)) from error
     except IMPORT_ERRORS as error:
-        raise PluginError(f"'{name}': module '{module}' cannot be imported: {_reason(error)}") from error
-
-
-def _reason(error: BaseException) -> str:
-    hint = import_hook.hint(error) if isinstance(error, ImportError) else ""
-    return f"{type(error).__name__}: {error}{hint}"
+        raise PluginError(f"'{name}': module '{module}' cannot be imported: {import_problem(error)}") from error
 
 
 def _attribute(module: ModuleType, attribute: str, name: str) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import best_match
 
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.files import find_file
@@ -19,7 +19,10 @@ from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopCon
 from agentrl.plugins import mcp_entries
 from agentrl.plugins.adapt import as_interaction, as_tool, schema_of, takes_context
 from agentrl.plugins.mcp_entries import Discover, ask_servers
-from agentrl.plugins.registry import IMPORT_ERRORS, Kind, known, resolve
+from agentrl.plugins.plugin_files import IMPORT_ERRORS
+from agentrl.plugins.registry import Kind, known, resolve
+from agentrl.plugins.tool_schemas import checked_schema
+from agentrl.reported import number_of
 from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
 
@@ -145,7 +148,7 @@ def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> 
             raise PluginError(f"{where}: {error}") from error
         found = mcp_entries.select(offered, selected, where)
     for own, schema in found:
-        checked = _checked_schema(schema, where)
+        checked = checked_schema(schema, where)
         yield ToolSpec(checked["function"]["name"], cls, own, checked, _timeout(own, where))
 
 
@@ -268,9 +271,10 @@ def _timeout(config: JsonDict, where: str) -> float | None:
     value = config.get("timeout_s")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    seconds = None if isinstance(value, bool) else number_of(value)
+    if seconds is None or not seconds > 0:
         raise ConfigError(f"{where}.config.timeout_s: got {value!r}, wanted a positive number of seconds")
-    return float(value)
+    return seconds
 
 
 def _resolve(kind: Kind, name: Any, file: Path, where: str) -> Any:
@@ -297,16 +301,6 @@ def _own_schema(cls: Any, config: JsonDict, where: str) -> JsonDict:
         return schema_of(cls, config)
     except PluginError as error:
         raise PluginError(f"{where}: {error}") from error
-
-
-def _checked_schema(schema: Any, where: str) -> JsonDict:
-    if hasattr(schema, "items") and isinstance(schema.get("function"), dict) and schema["function"].get("name"):
-        try:
-            Draft202012Validator.check_schema(schema["function"].get("parameters", {}))
-        except SchemaError as error:
-            raise ConfigError(f"{where}.tool_schema.function.parameters: {error.message}") from error
-        return dict(schema)
-    raise ConfigError(f"{where}.tool_schema: wanted {{type: function, function: {{name, description, parameters}}}}")
 
 
 def _try_build(spec: ToolSpec | InteractionSpec, where: str) -> None:

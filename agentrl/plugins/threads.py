@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 from collections import deque
@@ -46,6 +47,7 @@ async def call_in_thread(function: Callable[[], Any]) -> Any:
     A function that hangs blocks neither other functions nor the end of the process.
     """
     loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()
     future: asyncio.Future[Any] = loop.create_future()
 
     def settle(result: Any, error: BaseException | None) -> None:
@@ -59,7 +61,7 @@ async def call_in_thread(function: Callable[[], Any]) -> Any:
     def run() -> None:
         outcome: tuple[Any, BaseException | None]
         try:
-            outcome = function(), None
+            outcome = context.run(function), None
         except BaseException as error:  # handed to the caller, as every executor does
             outcome = None, _bearable(error)
         if not loop.is_closed():

@@ -10,7 +10,7 @@ from agentrl.errors import InfrastructureError, RewardError, UserInputError, rep
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.naive import to_result
-from agentrl.rewards.score_call import ScoreCall
+from agentrl.rewards.score_call import MANY, ScoreCall
 
 GATHER_S = 0.05
 """How long a first trajectory waits for others before it is scored."""
@@ -30,10 +30,13 @@ class BatchRewardManager(RewardManager):
         score_fn: sync (runs in a thread) or async; returns one number, or mapping with `score`, per trajectory, in
             order.
         timeout_s: deadline of one call.
+
+    Raises:
+        PluginError: the function cannot be called so.
     """
 
     def __init__(self, score_fn: ScoreFunction, timeout_s: float = 60.0) -> None:
-        self._call = ScoreCall(score_fn, timeout_s)
+        self._call = ScoreCall(score_fn, timeout_s, MANY)
         self._waiting: list[Waiting] = []
         self._running: asyncio.Task[None] | None = None
 

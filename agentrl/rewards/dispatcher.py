@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from fnmatch import fnmatchcase
 from typing import Any
 
 from agentrl.errors import PluginError, RewardError, suggest
 from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
 from agentrl.rewards.scores.code import CodeScore
+from agentrl.types import Sample
 
 ScoreFunction = Callable[..., Any]
 
@@ -46,9 +47,9 @@ def find_score(data_source: str, code_score: CodeScore | None = None) -> ScoreFu
                 "custom_reward_function.path to your own score function"
             )
         return code_score
-    for pattern, function in SCORES.items():
-        if fnmatchcase(data_source, pattern):
-            return function
+    function = _in_table(data_source)
+    if function is not None:
+        return function
     known = [*SCORES, *CODE_SOURCES]
     raise PluginError(
         f"no score function for data_source '{data_source}'.{suggest(data_source, known)} "
@@ -56,11 +57,41 @@ def find_score(data_source: str, code_score: CodeScore | None = None) -> ScoreFu
     )
 
 
+def _in_table(data_source: str) -> ScoreFunction | None:
+    return next((function for pattern, function in SCORES.items() if fnmatchcase(data_source, pattern)), None)
+
+
+def first_gold(sample: Sample) -> Any:
+    """The ground truth; where there may be several right answers, the first, as the score reads them."""
+    if _in_table(sample.data_source) is search_em.compute_score:
+        with suppress(RewardError):
+            return search_em.golds_of(sample.ground_truth)[0]
+    return sample.ground_truth
+
+
 def truth_of(data_source: str, ground_truth: Any, extra_info: Mapping[str, Any] | None) -> Any:
     """What solutions are compared with: the ground truth; a coding task without one has `extra_info.test_cases`."""
     if data_source in CODE_SOURCES and not ground_truth:
         return (extra_info or {}).get("test_cases", ground_truth)
     return ground_truth
+
+
+def truth_problem(sample: Sample) -> str | None:
+    """Why the built-in score of a row's data source cannot score it; None: it can."""
+    source, truth = sample.data_source, truth_of(sample.data_source, sample.ground_truth, sample.extra_info)
+    if sample.reward_model.get("style") == "model":
+        return (
+            f"`reward_model.style` is 'model', but the score of data_source '{source}' is a rule: set "
+            "custom_reward_function.path to a function that asks your model, or the style to 'rule'"
+        )
+    if truth in (None, "", [], {}) or truth != truth:
+        return f"no `reward_model.ground_truth`, which the score of data_source '{source}' needs"
+    if _in_table(source) is search_em.compute_score:
+        try:
+            search_em.golds_of(truth)
+        except RewardError as error:
+            return str(error)
+    return None
 
 
 def default_compute_score(

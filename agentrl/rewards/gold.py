@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.errors import InfrastructureError, RewardError
 from agentrl.interfaces import RewardInput, RewardManager
-from agentrl.rewards.dispatcher import CODE_SOURCES
+from agentrl.rewards.dispatcher import CODE_SOURCES, first_gold, truth_problem
 from agentrl.types import Sample
 
 FORMS = ("#### {}", "\\boxed{{{}}}", "<answer>{}</answer>", "{}")
@@ -44,7 +44,7 @@ def gold_answers(sample: Sample) -> list[str]:
     """
     answer = sample.extra_info.get("answer")
     given = [answer] if isinstance(answer, str) and answer.strip() else []
-    truth = None if sample.data_source in CODE_SOURCES else _text(sample.ground_truth)
+    truth = None if sample.data_source in CODE_SOURCES else _text(first_gold(sample))
     return given + ([form.format(truth) for form in FORMS] if truth else [])
 
 
@@ -58,7 +58,11 @@ def _text(truth: Any) -> str | None:
 
 
 async def grade_golds(
-    samples: Iterable[Sample], manager: RewardManager, tick: Callable[[], None] = lambda: None
+    samples: Iterable[Sample],
+    manager: RewardManager,
+    tick: Callable[[], None] = lambda: None,
+    *,
+    built_in: bool = False,
 ) -> list[GradedRow]:
     """Score the right answer of each row, another row's and an empty one.
 
@@ -66,6 +70,7 @@ async def grade_golds(
         samples: the rows.
         manager: of the run.
         tick: called after each row.
+        built_in: rows are scored by the built-in score of their `data_source`.
 
     Returns:
         One entry per row, sorted by data source.
@@ -78,7 +83,12 @@ async def grade_golds(
     async def grade(rows: Sequence[Sample], place: int) -> GradedRow:
         async with room:
             following = (rows[(place + step) % len(rows)] for step in range(1, _LOOKED_AT))
-            row = await _grade(rows[place], following, manager)
+            problem = truth_problem(rows[place]) if built_in else None
+            row = (
+                await _grade(rows[place], following, manager)
+                if problem is None
+                else GradedRow(rows[place], problem=problem)
+            )
         tick()
         return row
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import cast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.interfaces import RewardManager
 from agentrl.plugins import registry
+from agentrl.plugins.users_code import described
 from agentrl.rewards.batch import BatchRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction, default_compute_score
 from agentrl.rewards.naive import NaiveRewardManager
+from agentrl.rewards.score_call import MANY, ONE
 from agentrl.rewards.scores.code import CodeScore
 
 MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
@@ -75,7 +78,27 @@ def load_score_function(config: RunConfig, workers: int = 1) -> ScoreFunction:
         function = cast(ScoreFunction, registry.resolve("rewards", f"{path}{separator}{section.name}"))
     if not callable(function) or isinstance(function, type):
         raise PluginError(f"custom_reward_function: {section.name} in {section.path} is not a function")
+    check_kwargs(function, section.reward_kwargs)
     return functools.partial(function, **section.reward_kwargs) if section.reward_kwargs else function
+
+
+def check_kwargs(function: ScoreFunction, kwargs: Mapping[str, Any]) -> None:
+    """Refuse `reward_kwargs` that the function does not take.
+
+    Raises:
+        PluginError: names the nearest parameter.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # built in: its parameters are not known
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # `default_compute_score` passes them on to the function of the row's data source
+    own = [name for name in parameters if name not in (*ONE, *MANY)]
+    for name in kwargs:
+        if name not in parameters and name not in inspect.signature(default_compute_score).parameters:
+            where = f"custom_reward_function.reward_kwargs.{name}"
+            raise PluginError(f"{where}: {described(function)} has no such parameter.{suggest(name, own)}")
 
 
 def load_reward_manager(config: RunConfig, workers: int = 1) -> RewardManager:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from typing import Any
 
 from agentrl.errors import RewardError, repr_of
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
+from agentrl.reported import number_of
 from agentrl.rewards.dispatcher import ScoreFunction
-from agentrl.rewards.score_call import ScoreCall
+from agentrl.rewards.score_call import ONE, ScoreCall
 
 
 class NaiveRewardManager(RewardManager):
@@ -19,10 +19,13 @@ class NaiveRewardManager(RewardManager):
     Args:
         score_fn: sync (runs in a thread) or async; returns a number, or a mapping with `score`.
         timeout_s: deadline of one call.
+
+    Raises:
+        PluginError: the function cannot be called so.
     """
 
     def __init__(self, score_fn: ScoreFunction, timeout_s: float = 60.0) -> None:
-        self._call = ScoreCall(score_fn, timeout_s)
+        self._call = ScoreCall(score_fn, timeout_s, ONE)
 
     async def score(self, item: RewardInput) -> RewardResult:
         """Score one trajectory.
@@ -55,15 +58,9 @@ def to_result(outcome: Any) -> RewardResult:
 
 
 def _finite(value: Any) -> float:
-    item = getattr(value, "item", None)
-    if callable(item) and getattr(value, "shape", None) == ():
-        value = item()
-    if not isinstance(value, numbers.Real):
+    score = number_of(value)
+    if score is not None and math.isfinite(score):
+        return score
+    if score is None and not isinstance(value, int):  # 10**400 is a number, but no float can hold it
         raise RewardError(f"the score function returned {repr_of(value)} ({type(value).__name__}), wanted a number")
-    try:
-        score = float(value)
-    except OverflowError:  # 10**400
-        score = math.inf
-    if not math.isfinite(score):
-        raise RewardError(f"the score function returned {repr_of(value)}, wanted a finite number")
-    return score
+    raise RewardError(f"the score function returned {repr_of(value)}, wanted a finite number")

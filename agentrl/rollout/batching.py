@@ -8,6 +8,12 @@ Prompts are padded on the left, responses on the right, both to the longest of t
     response_mask               1 0 1 0 0      the sampled tokens; never changes
     loss_mask                   0 0 1 0 0      those of them that are trained on; `trainer.batch_columns` may narrow it
     rm_scores                   0 0 s 0 0      on the last sampled token, or on the turns that the rewards belong to
+
+A trajectory whose first generation is empty has no token to put its score on::
+
+    attention_mask  0 0 1 1 1 | 0 0 0 0 0
+    response_mask               0 0 0 0 0
+    rm_scores                   s 0 0 0 0      read by the statistics of its group and by the metrics, by no loss
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ def collate(rows: Sequence[RolloutRow], pad_id: int) -> dict[str, torch.Tensor]:
     """Pad trajectories into the tensors of a batch (B rows, P prompt and R response tokens).
 
     Args:
-        rows: at least one trajectory, each with a sampled token.
+        rows: trajectories; P and R are at least 1, also where all of them are empty.
         pad_id: id that fills the padding.
 
     Returns:
@@ -100,12 +106,12 @@ def positions(attention_BT: torch.Tensor) -> torch.Tensor:
 
 def pad(rows: Sequence[Array], fill: float, dtype: Any, *, left: bool = False) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Ragged rows as one array, and where it holds a row's own values."""
-    lengths_B1 = np.array([[len(row)] for row in rows])
-    width = int(lengths_B1.max())
+    lengths_B1 = np.array([[len(row)] for row in rows], np.int64).reshape(-1, 1)
+    width = int(lengths_B1.max(initial=1))  # 1: a batch in which the model sampled nothing has a column all the same
     places = np.arange(width)
     valid = places >= width - lengths_B1 if left else places < lengths_B1
     padded = np.full((len(rows), width), fill, dtype)
-    padded[valid] = np.concatenate(rows)
+    padded[valid] = np.concatenate([np.zeros(0, dtype), *rows])
     return padded, valid
 
 
@@ -120,9 +126,10 @@ def token_rewards(mask_BR: Array, rows: Sequence[RolloutRow]) -> Array:
 
 
 def outcome_scores(mask_BR: Array, scores_B: Array) -> Array:
-    """Token rewards with each row's score on its last sampled token."""
-    # mask [1, 0, 1, 0]: reversed [0, 1, 0, 1], its first 1 is at 1, and 4 - 1 - 1 = 2 is the last 1.
-    last_B = mask_BR.shape[1] - 1 - np.argmax(mask_BR[:, ::-1], axis=1)
+    """Token rewards with each row's score on its last sampled token; on the first place if the row has none."""
+    # mask [1, 0, 1, 0]: reversed [0, 1, 0, 1], its first 1 is at 1, and 4 - 1 - 1 = 2 is the last 1. Where no token was
+    # sampled, the score is on the first place: padding that no loss reads, but `trainer.batch_columns` does.
+    last_B = np.where(mask_BR.any(axis=1), mask_BR.shape[1] - 1 - np.argmax(mask_BR[:, ::-1], axis=1), 0)
     rewards_BR = np.zeros(mask_BR.shape, np.float32)
     rewards_BR[np.arange(len(scores_B)), last_B] = scores_B
     return rewards_BR

@@ -22,12 +22,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from agentrl.errors import AgentRLError, InfrastructureError, ToolServiceError, repr_of, text_of
+from agentrl.observability.said_once import say_once
+from agentrl.own_time import CURRENT, OwnTime
+from agentrl.plugins.functions import call
 from agentrl.plugins.waiting import has_ended
+from agentrl.reported import number_of
 from agentrl.rollout.service_gate import ServiceGate
 
 logger = logging.getLogger(__name__)
@@ -44,7 +48,7 @@ _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 async def guarded_call(
     who: str,
-    method: Callable[..., Awaitable[Any]],
+    method: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] = _NO_KWARGS,
     *,
@@ -54,14 +58,15 @@ async def guarded_call(
     answers: bool = False,
     wrap: bool = True,
 ) -> T:
-    """Await `method(*args, **kwargs)` of a plug-in.
+    """Await `method(*args, **kwargs)` of a plug-in; a method that is not async runs in a thread.
 
     Args:
         who: the plug-in, as in error messages and as the name of its service in the gate: "tool 'search'".
         method: its method.
         args: of the call.
         kwargs: of the call.
-        timeout_s: deadline; None: the caller has one and cancels.
+        timeout_s: deadline, in time of its own: waiting for its turn at something scarce does not count. None: the
+            caller has one and cancels.
         expect: gets a name for the result ("tool 'search': execute returned") and the result; returns it checked, or
             raises `ToolServiceError`.
         gate: is told about failures that may pass: a hang, an infrastructure error, an `OSError`. A `KeyError` is a
@@ -79,14 +84,17 @@ async def guarded_call(
     async def outcome() -> tuple[Any, BaseException | None]:
         # Errors are returned as values. A SystemExit that leaves a task would end the event loop and all trajectories
         # with it; a CancelledError that leaves it could not be told from one meant for this call.
+        if watch is not None:
+            CURRENT.set(watch)
         try:
-            return await method(*args, **kwargs), None
+            return await call(method, *args, **kwargs), None
         except BaseException as error:
             return None, error
 
+    watch = None if timeout_s is None else OwnTime(CURRENT.get())
     task = asyncio.create_task(outcome())
     try:
-        in_time = await has_ended(task, timeout_s)
+        in_time = await _in_own_time(task, watch, timeout_s)
     finally:  # after the deadline, or when we are cancelled ourselves
         if not task.done():
             await _end(task, what, GRACE_S if wrap else LOOP_GRACE_S)
@@ -101,6 +109,14 @@ async def guarded_call(
     raise failure
 
 
+async def _in_own_time(task: asyncio.Task[Any], watch: OwnTime | None, timeout_s: float | None) -> bool:
+    in_time = await has_ended(task, timeout_s)
+    while not in_time and watch is not None and timeout_s is not None and watch.seconds < timeout_s:
+        # A limit of 60 s, and 50 s in line at a busy service: the next look is 50 s later.
+        in_time = await has_ended(task, max(timeout_s - watch.seconds, 0.01))
+    return in_time
+
+
 async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:
     """Cancel a call that is still running, and abandon it if it does not stop.
 
@@ -109,27 +125,26 @@ async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:
     """
     task.cancel()
     if not await has_ended(task, grace_s):
-        logger.warning("%s is still running %g s after it was cancelled: abandoned", what, grace_s)
+        late = f"{what} is still running {grace_s:g} s after it was cancelled: abandoned"
+        say_once(logger, logging.WARNING, late)
 
 
 def _named(what: str, error: BaseException) -> BaseException:
     """The error for the caller: agentrl's own unchanged, any other with the name of its plug-in."""
     if isinstance(error, AgentRLError):
         return error
-    logger.error("%s raised", what, exc_info=error)
+    say_once(logger, logging.ERROR, f"{what} raised {type(error).__name__}", error=error)
     failure = ToolServiceError(f"{what} raised {type(error).__name__}: {text_of(error)}")
     failure.__cause__ = error
     return failure
 
 
-async def guarded_release(
-    who: str, method: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any] = _NO_KWARGS
-) -> None:
+async def guarded_release(who: str, method: Callable[..., Any], kwargs: Mapping[str, Any] = _NO_KWARGS) -> None:
     """Let a plug-in release its resources. A failure is only logged: the trajectory is over, its tokens are good."""
     try:
         await guarded_call(who, method, (), kwargs, timeout_s=RELEASE_TIMEOUT_S, expect=anything)
     except AgentRLError as error:
-        logger.warning("%s", error)
+        say_once(logger, logging.WARNING, str(error))
 
 
 def anything(what: str, result: Any) -> None:
@@ -142,7 +157,7 @@ def number(what: str, result: Any) -> float:
     Raises:
         ToolServiceError: the result is not a number.
     """
-    try:
-        return float(result)
-    except Exception:  # whatever the `__float__` of a plug-in's own class raises
-        raise ToolServiceError(f"{what} {repr_of(result)}, wanted a number") from None
+    found = number_of(result)
+    if found is None:
+        raise ToolServiceError(f"{what} {repr_of(result)}, wanted a number")
+    return found

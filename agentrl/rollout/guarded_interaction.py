@@ -7,9 +7,9 @@ from typing import Any
 
 from agentrl.errors import ToolServiceError, repr_of
 from agentrl.interfaces import BaseInteraction
+from agentrl.reported import valid_text
 from agentrl.rollout.guarded_call import anything, guarded_call, guarded_release, number
 from agentrl.rollout.service_gate import ServiceGate, interaction_service
-from agentrl.rollout.tools.responses import valid_text
 from agentrl.types import InteractionResponse, Message
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentrl.errors import PluginError, RewardError, repr_of, suggest
+from agentrl.reported import finite_number_of, number_of, whole_number_of
 from agentrl.rollout.records import TokenArrays
 from agentrl.types import AgentLoopOutput, JsonDict, StopReason, TrajectoryFacts
 
@@ -27,13 +27,14 @@ def loop_output(what: str, result: Any) -> AgentLoopOutput:
     except ValueError:
         given = repr_of(result.stop_reason)
         raise PluginError(f"{what} stop_reason {given}.{suggest(given[1:-1], list(StopReason))}") from None
-    if isinstance(result.num_turns, bool) or not isinstance(result.num_turns, int | np.integer):
+    num_turns = whole_number_of(result.num_turns)
+    if num_turns is None:
         raise PluginError(f"{what} num_turns {repr_of(result.num_turns)}, wanted a whole number")
     try:
         metrics = _by_name(result.metrics)
     except (TypeError, ValueError, OverflowError):
         raise PluginError(f"{what} metrics {repr_of(result.metrics)}, wanted numbers by name") from None
-    return replace(result, stop_reason=reason, metrics=metrics)
+    return replace(result, stop_reason=reason, num_turns=num_turns, metrics=metrics)
 
 
 def packed_tokens(output: AgentLoopOutput, loop: str, response_length: int, vocab_size: int) -> TokenArrays:
@@ -94,21 +95,18 @@ def finite_score(score: Any) -> float:
     Raises:
         RewardError: it is not a finite number.
     """
-    try:
-        number = float(score)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
+    number = finite_number_of(score)
+    if number is None:
         raise RewardError(f"the agent loop returned reward_score {repr_of(score)}, wanted a finite number")
     return number
 
 
 def _numbers(value: Any) -> list[float]:
-    return [float(number) for number in _listed(value)]
+    return [_number(number) for number in _listed(value)]
 
 
 def _turns(value: Any) -> list[int]:
-    return [int(turn) for turn in _listed(value)]
+    return [_whole(turn) for turn in _listed(value)]
 
 
 def _messages(value: Any) -> list[JsonDict]:
@@ -116,7 +114,21 @@ def _messages(value: Any) -> list[JsonDict]:
 
 
 def _by_name(value: Any) -> dict[str, float]:
-    return {str(name): float(number) for name, number in _mapping(value).items()}
+    return {str(name): _number(number) for name, number in _mapping(value).items()}
+
+
+def _number(value: Any) -> float:
+    number = number_of(value)
+    if number is None:
+        raise TypeError
+    return number
+
+
+def _whole(value: Any) -> int:
+    number = whole_number_of(value)
+    if number is None:
+        raise TypeError
+    return number
 
 
 def _listed(value: Any) -> list[Any]:
@@ -139,9 +151,9 @@ _FACTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "turn_score_turns": ("a list of whole numbers", _turns),
     "tool_rewards": ("a list of numbers", _numbers),
     "tool_reward_turns": ("a list of whole numbers", _turns),
-    "num_tool_calls": ("a whole number", int),
+    "num_tool_calls": ("a whole number", _whole),
     "tool_scores": ("a number by tool name", _by_name),
-    "interaction_score": ("a number", float),
+    "interaction_score": ("a number", _number),
     "stop_tool": ("a mapping", _mapping),
     "error": ("text", str),
 }

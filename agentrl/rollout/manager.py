@@ -15,7 +15,6 @@ from agentrl.rollout.pools.scheduling import WorkerPool, run_jobs, share_slots
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
 from agentrl.rollout.report import (
     check_failure_budget,
-    check_trainable,
     failures_of,
     rollout_metrics,
     tell_refills,
@@ -75,7 +74,8 @@ class AgentLoopManager:
                 may hold `validate`, `global_step` and `weight_version`.
 
         Returns:
-            The trajectories that did not fail, in the order of the input, as `batching.collate` describes, with the
+            The trajectories that did not fail and have something to train on (there may be none), in the order of the
+            input, as `batching.collate` describes, with the
             columns of `COLUMNS` and `SAMPLE_COLUMNS` and `uid`; `row` is the row of the input. With `rollout.refill`
             failed ones are repeated first. `meta_info` gains `metrics` and `failures`.
 
@@ -91,7 +91,6 @@ class AgentLoopManager:
         tell_refills(rows)
         failures = failures_of(rows, uids)
         check_failure_budget(failures, len(rows), self._config.actor_rollout_ref.rollout.max_failure_rate)
-        check_trainable(rows)
         meta = {**batch.meta_info, "metrics": rollout_metrics(rows, lag), "failures": failures}
         return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta)
 

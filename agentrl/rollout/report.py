@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 Metrics = dict[str, float]
 _SHOWN_CAUSES = 5
 _CAUSE_CHARS = 300
+_VARIES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|(?<![\w:])[-+]?\d[\d.,e+-]*")
+"""The parts of a message that differ from one trajectory to the next; not the line of a file, `score.py:3`."""
 
 
 def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
@@ -98,25 +101,23 @@ def check_failure_budget(failures: Sequence[dict[str, Any]], total: int, max_rat
     """
     if len(failures) <= max_rate * total and len(failures) < total:
         return
-    causes = Counter(f"{failure['stop_reason']}: {str(failure['error'])[:_CAUSE_CHARS]}" for failure in failures)
-    shown = "".join(f"\n  {count} x {cause}" for cause, count in causes.most_common(_SHOWN_CAUSES))
-    more = f"\n  and {len(causes) - _SHOWN_CAUSES} other causes" if len(causes) > _SHOWN_CAUSES else ""
     raise FailureBudgetError(
         f"{len(failures)} of {total} trajectories failed, more than actor_rollout_ref.rollout.max_failure_rate "
-        f"({max_rate:g}) allows:{shown}{more}"
+        f"({max_rate:g}) allows:{causes_of(failures)}"
     )
 
 
-def check_trainable(rows: Sequence[RolloutRow]) -> None:
-    """Stop the run if a batch has nothing to train on.
+def causes_of(failures: Sequence[dict[str, Any]]) -> str:
+    """The causes with their counts, the most frequent first, each on a line of its own.
 
-    Raises:
-        FailureBudgetError: every trajectory failed or has an empty loss mask.
+    Errors that differ only in numbers and quoted values are one cause: `KeyError: 'a' (score.py:3)` and `KeyError: 'b'
+    (score.py:3)`. The first of them is shown.
     """
-    empty = sum(row.is_untrainable for row in rows)
-    if empty and all(row.is_left_out for row in rows):
-        raise FailureBudgetError(
-            f"no trajectory has a token to train on: in {empty} of {len(rows)}, `multi_turn.trainable_turns` or "
-            "`mask_tool_call_args` excludes every token (the model gave no final answer, or only calls); the rest "
-            "failed"
-        )
+    counts, first = Counter[str](), dict[str, str]()
+    for failure in failures:
+        cause = f"{failure['stop_reason']}: {str(failure['error'])[:_CAUSE_CHARS]}"
+        kind = _VARIES.sub("*", cause)
+        counts[kind] += 1
+        first.setdefault(kind, cause)
+    shown = "".join(f"\n  {count} x {first[kind]}" for kind, count in counts.most_common(_SHOWN_CAUSES))
+    return shown + (f"\n  and {len(counts) - _SHOWN_CAUSES} other causes" if len(counts) > _SHOWN_CAUSES else "")

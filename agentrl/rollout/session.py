@@ -42,6 +42,9 @@ class Session:
     loop: AgentLoopBase | None = None
     trajectory: Trajectory | None = None
     turn: int = 0
+    """Generations that were asked for."""
+    sampled: int = 0
+    """Tokens that the engine sampled in them."""
     generate_s: float = 0.0
     _unanswered_since: float | None = None
     """When the last turn began, if it was cancelled before the engine answered."""
@@ -135,6 +138,7 @@ class Session:
             self.generate_s += time.perf_counter() - started
         self.gate.succeeded(ENGINE)
         request.sampled = output.token_ids
+        self.sampled += len(output.token_ids)
         self._last = request
         return output
 

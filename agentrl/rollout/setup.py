@@ -22,8 +22,8 @@ from agentrl.plugins import (
     load_tools,
     registry,
 )
-from agentrl.rewards.dispatcher import find_score, truth_of
-from agentrl.rewards.loading import load_code_score, load_reward_manager
+from agentrl.rewards.dispatcher import find_score, truth_problem
+from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager
 from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
@@ -156,18 +156,25 @@ class RolloutSetup:
             raise PluginError("\n".join(problems))
 
     def check_truth(self, sample: Sample) -> None:
-        """Refuse a row whose score would have nothing to compare with. The user's own loop may score itself.
+        """Refuse a row that its score cannot score. The user's own loop may score itself.
 
         Raises:
             PluginError: names the row.
         """
-        if not self._scores_by_source or not self.loop_of(sample).cls.__module__.startswith("agentrl."):
+        if self.config.reward_model.combine.outcome == 0 or not self.loop_of(sample).cls.__module__.startswith(
+            "agentrl."
+        ):
             return
-        if truth_of(sample.data_source, sample.ground_truth, sample.extra_info) in (None, "", [], {}):
-            raise PluginError(
-                f"row {sample.index}: no `reward_model.ground_truth`, which the score of data_source "
-                f"'{sample.data_source}' needs"
+        problem = None
+        if self._scores_by_source:
+            problem = truth_problem(sample)
+        elif not sample.reward_model:
+            problem = (
+                "no `reward_model`, so the score function would get the ground truth None; if it needs none, give the "
+                "row {style: rule}"
             )
+        if problem:
+            raise PluginError(f"row {sample.index}: {problem}")
 
     def prompt_ids(self, sample: Sample) -> list[int]:
         """Ids of the first request of a row's trajectories."""
@@ -212,7 +219,8 @@ class RolloutSetup:
 
     def _check_score(self, sample: Sample) -> None:
         if self._scores_by_source:
-            find_score(sample.data_source, load_code_score(self.config))
+            score = find_score(sample.data_source, load_code_score(self.config))
+            check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:

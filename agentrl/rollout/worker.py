@@ -26,6 +26,8 @@ from agentrl.errors import (
 )
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
+from agentrl.own_time import OwnTimeLimit
+from agentrl.reported import plain_values
 from agentrl.rewards.combine import combine
 from agentrl.rollout.gc_pause import seldom_collected
 from agentrl.rollout.guarded_call import guarded_call
@@ -104,7 +106,7 @@ class AgentLoopWorker:
         try:
             started = time.perf_counter()
             session: Session | None = None
-            deadline = asyncio.timeout(self._setup.limits.trajectory_timeout_s)
+            deadline = OwnTimeLimit(self._setup.limits.trajectory_timeout_s)
             try:
                 session = Session.open(job, step, self._setup, self.router, self._gate, self._tools)
                 async with deadline:
@@ -194,16 +196,16 @@ class AgentLoopWorker:
         row = RolloutRow(
             row=session.job.row,
             tokens=packed_tokens(output, loop, self._setup.limits.response_length, self._setup.renderer.vocab_size),
-            stop_reason=output.stop_reason,
+            stop_reason=_stop_reason(session, output),
             num_turns=output.num_turns,
             metrics={"generate_sequences": session.generate_s, "tool_calls": 0.0, **output.metrics},
             facts=read_facts(output, loop),
         )
-        if output.stop_reason.is_failure:
+        if row.stop_reason.is_failure:
             row.error = row.facts.error or output.stop_reason.value
-        elif not row.tokens.mask.any():
-            row.error = "the engine sampled no token"
-        elif not self._keep_trainable(session, row):
+        elif not row.tokens.mask.any() and not _is_empty(session):
+            row.error = _nothing_returned(session, loop)
+        elif row.tokens.mask.any() and not self._keep_trainable(session, row):
             row.is_untrainable = True
         else:
             started = time.perf_counter()
@@ -211,7 +213,7 @@ class AgentLoopWorker:
             row.metrics["compute_score"] = time.perf_counter() - started
             weights = self._setup.config.reward_model.combine
             whole = combine(result, row.facts, output.response_mask, weights)
-            row.score, row.reward_extra, row.placed = whole.score, whole.extra, whole.placed
+            row.score, row.reward_extra, row.placed = whole.score, plain_values(whole.extra), whole.placed
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:
@@ -267,6 +269,22 @@ def make_gate(rollout: RolloutConfig) -> ServiceGate:
     outage = rollout.outage
     engine_wait_s = outage.wait_s if rollout.server.addresses else 0.0
     return ServiceGate(outage.failures, outage.backoff_s, outage.wait_s, engine_wait_s)
+
+
+def _is_empty(session: Session) -> bool:
+    """Whether the engine was asked and sampled nothing: the model's doing, scored as any other answer."""
+    return session.turn > 0 and session.sampled == 0
+
+
+def _stop_reason(session: Session, output: AgentLoopOutput) -> StopReason:
+    """The loop's, but a loop need not know what it means that nothing was sampled."""
+    return StopReason.EMPTY if _is_empty(session) and not output.stop_reason.is_failure else output.stop_reason
+
+
+def _nothing_returned(session: Session, loop: str) -> str:
+    """The error of a loop whose response holds no sampled token, although there are some, or it asked for none."""
+    did = f"returned none of the {session.sampled} tokens that were sampled" if session.turn else "asked for no turn"
+    return f"agent loop '{loop}' {did}, wanted a response with a sampled token"
 
 
 def _left_out(job: Job, session: Session | None, reason: StopReason, error: BaseException) -> RolloutRow:

@@ -62,6 +62,9 @@ class LocalBackend:
     def check(self) -> None:
         """Nothing to check: the rank lives as long as this process."""
 
+    def wait_until_free(self, timeout_s: float | None) -> None:
+        """Nothing to wait for: calls end before `start` returns."""
+
     def shutdown(self) -> None:
         """Let the worker leave its process group."""
         self._worker.close()

@@ -124,6 +124,14 @@ class RayBackend:
             if error is not None:
                 raise error
 
+    def wait_until_free(self, timeout_s: float | None) -> None:
+        """Wait until every rank answers: a rank does one thing at a time.
+
+        Raises:
+            WorkerError: a rank is dead, or still busy after `timeout_s`.
+        """
+        self._pending("check", [actor.pid.remote() for actor in self._actors]).results(timeout_s)
+
     def shutdown(self) -> None:
         """Let every rank close, then end the processes and wait until they have exited."""
         closing = [actor.close.remote() for actor in self._actors]

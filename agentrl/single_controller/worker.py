@@ -89,12 +89,12 @@ class Worker:
         # Ray shows each actor only its own GPU; elsewhere all GPUs of the machine are visible.
         return torch.device("cuda", min(self.local_rank, torch.cuda.device_count() - 1))
 
-    def init_process_group(self, backend: str | None = None, timeout_s: float = 1800.0) -> None:
+    def init_process_group(self, backend: str | None = None, timeout_s: float | None = None) -> None:
         """Join the default process group of these ranks; calling it again does nothing.
 
         Args:
             backend: `gloo` or `nccl`; None: by device.
-            timeout_s: how long a collective may wait for the other ranks.
+            timeout_s: how long a collective may wait for the other ranks; None: 1800.
 
         Raises:
             WorkerError: this process is already in another group.
@@ -108,7 +108,7 @@ class Worker:
                     f"it cannot also be rank {self.rank} of {self.world_size}"
                 )
         else:
-            self._join(backend or ("nccl" if self.placement.use_gpu else "gloo"), timeout_s)
+            self._join(backend or ("nccl" if self.placement.use_gpu else "gloo"), timeout_s or 1800.0)
         self._uses_group = True
         Worker._group_users += 1
 

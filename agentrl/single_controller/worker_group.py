@@ -34,6 +34,9 @@ class RankBackend(Protocol):
     def check(self) -> None:
         """Raise `WorkerError` if a rank is dead."""
 
+    def wait_until_free(self, timeout_s: float | None) -> None:
+        """Wait for the end of the last call. Raise `WorkerError` if a rank is dead, or still busy after `timeout_s`."""
+
     def shutdown(self) -> None:
         """End all ranks; returns when their processes have exited."""
 
@@ -107,6 +110,14 @@ class WorkerGroup:
     def check(self) -> None:
         """Raise `WorkerError` if a rank is dead."""
         self._backend.check()
+
+    def wait_until_free(self, timeout_s: float | None) -> None:
+        """Wait until every rank has ended its last call, also one whose result nobody waits for any more.
+
+        Raises:
+            WorkerError: a rank is dead, or still busy after `timeout_s`.
+        """
+        self._backend.wait_until_free(timeout_s)
 
     def shutdown(self) -> None:
         """End all ranks; calling it again does nothing."""

@@ -21,6 +21,8 @@ from agentrl.chat.renderer import ChatRenderer
 from agentrl.chat.tool_parsers.hermes import HermesToolParser
 from agentrl.errors import EngineUnavailable
 from agentrl.plugins import InteractionSpec, LoopSpec, ToolSpec
+from agentrl.plugins.functions import call
+from agentrl.reported import number_of
 from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.testing.loops import WIDE, ScriptedReplies, make_context, sampled
 from agentrl.testing.models import byte_tokenizer
@@ -212,7 +214,9 @@ async def _call_works(case: ToolCase) -> None:
         await tools.release()
     assert not response.is_error, f"the example call was answered with an error: {response.text}"
     assert isinstance(response.text, str), f"`text` is {type(response.text).__name__}, wanted str"
-    assert isinstance(response.reward, float | int | None), f"`reward` is {response.reward!r}, wanted a number or None"
+    assert response.reward is None or number_of(response.reward) is not None, (
+        f"`reward` is {response.reward!r}, wanted a number or None"
+    )
 
 
 async def _no_leaks(case: ToolCase) -> None:
@@ -243,10 +247,10 @@ async def _tool_reward(case: ToolCase) -> None:
 async def _release_unused(case: ToolCase) -> None:
     """Calls the tool itself: a `ToolSet` would log a failure here and continue."""
     kwargs = case.row_kwargs.get("release_kwargs", {})
-    await case.spec.build().release(**kwargs)
+    await call(case.spec.build().release, **kwargs)
     tool = case.spec.build()
-    await tool.create(**case.row_kwargs.get("create_kwargs", {}))
-    await tool.release(**kwargs)
+    await call(tool.create, **case.row_kwargs.get("create_kwargs", {}))
+    await call(tool.release, **kwargs)
 
 
 async def _fresh_interactions(case: InteractionCase) -> None:
@@ -256,43 +260,46 @@ async def _fresh_interactions(case: InteractionCase) -> None:
 async def _answer(case: InteractionCase) -> InteractionResponse:
     interaction = case.spec.build()
     try:
-        await interaction.start_interaction(**case.interaction_kwargs)
-        return await interaction.generate_response([dict(message) for message in case.messages])
+        await call(interaction.start_interaction, **case.interaction_kwargs)
+        response: InteractionResponse = await call(
+            interaction.generate_response, [dict(message) for message in case.messages]
+        )
+        return response
     finally:
-        await interaction.finalize_interaction()
+        await call(interaction.finalize_interaction)
 
 
 async def _answers(case: InteractionCase) -> None:
     response = await _answer(case)
     assert isinstance(response, InteractionResponse), f"got {type(response).__name__}, wanted InteractionResponse"
-    assert isinstance(response.should_terminate, bool)
+    assert response.should_terminate in (True, False)
     assert isinstance(response.content, str)
-    assert response.score is None or isinstance(response.score, float | int)
+    assert response.score is None or number_of(response.score) is not None
 
 
 async def _only_reads(case: InteractionCase) -> None:
     interaction, messages = case.spec.build(), [dict(message) for message in case.messages]
     before = json.dumps(messages)
     try:
-        await interaction.start_interaction(**case.interaction_kwargs)
-        await interaction.generate_response(messages)
+        await call(interaction.start_interaction, **case.interaction_kwargs)
+        await call(interaction.generate_response, messages)
     finally:
-        await interaction.finalize_interaction()
+        await call(interaction.finalize_interaction)
     assert json.dumps(messages) == before, "the conversation must not be changed"
 
 
 async def _interaction_score(case: InteractionCase) -> None:
     interaction = case.spec.build()
     try:
-        await interaction.start_interaction(**case.interaction_kwargs)
-        await interaction.generate_response([dict(message) for message in case.messages])
-        assert isinstance(await interaction.calculate_score(), float | int)
+        await call(interaction.start_interaction, **case.interaction_kwargs)
+        await call(interaction.generate_response, [dict(message) for message in case.messages])
+        assert number_of(await call(interaction.calculate_score)) is not None
     finally:
-        await interaction.finalize_interaction()
+        await call(interaction.finalize_interaction)
 
 
 async def _finalize_unused(case: InteractionCase) -> None:
-    await case.spec.build().finalize_interaction()
+    await call(case.spec.build().finalize_interaction)
 
 
 async def _exact_tokens(case: LoopCase) -> None:

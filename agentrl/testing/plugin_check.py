@@ -28,6 +28,7 @@ from agentrl.plugins import (
 from agentrl.plugins.adapt import schema_of
 from agentrl.plugins.functions import call
 from agentrl.plugins.verl.adapters import has_parameter
+from agentrl.reported import number_of
 from agentrl.testing.contracts import (
     INTERACTION_CONTRACTS,
     LOOP_CONTRACTS,
@@ -152,8 +153,8 @@ async def _check_reward(name: str, file: Path | None, example: JsonDict) -> list
 
     async def scores() -> None:
         value = await call(plugin, **given)
-        number = value.get("score") if isinstance(value, dict) else value
-        assert isinstance(number, int | float), f"got {value!r}, wanted a number or a mapping with a `score`"
+        number = number_of(value.get("score") if isinstance(value, dict) else value)
+        assert number is not None, f"got {value!r}, wanted a number or a mapping with a `score`"
         assert math.isfinite(number), f"got {number!r}, wanted a finite number"
 
     return [

@@ -29,6 +29,7 @@ from agentrl.algorithms import (
     zero_variance_rows,
 )
 from agentrl.config import RunConfig
+from agentrl.config.checks import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto
@@ -59,7 +60,8 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
         drop_flat_groups: leave them out.
         most_groups: keep at most this many groups, the first ones; None: all.
     """
-    outcome = batch.batch["rm_scores"], batch.batch["response_mask"], list(batch.non_tensor_batch["uid"])
+    outcomes_B1 = row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])[:, None]
+    outcome = outcomes_B1, torch.ones_like(outcomes_B1), list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
     kept = batch[~zero_variance_rows(*outcome)] if drop_flat_groups else batch
     names = list(dict.fromkeys(kept.non_tensor_batch["uid"]))
@@ -67,6 +69,17 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
         first = set(names[:most_groups])
         kept = kept[torch.tensor([name in first for name in kept.non_tensor_batch["uid"]])]
     return kept, metrics
+
+
+def row_outcomes(rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+    """R of each row, `(B,)` float64: its rewards at sampled tokens; all of them if it has no sampled token.
+
+    An empty trajectory has its score on the first place of its padding (`rollout.batching`): it is not trained on, but
+    counts in its group.
+    """
+    sampled = response_mask.bool()
+    counted = sampled | ~sampled.any(-1, keepdim=True)
+    return torch.where(counted, rewards, torch.zeros_like(rewards)).double().sum(-1)
 
 
 def groups_with_variance(batch: DataProto) -> int:
@@ -157,14 +170,18 @@ def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLControl
 
 def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig) -> None:
     """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`."""
+    rewards, mask = batch.batch["token_level_rewards"], batch.batch["response_mask"]
+    # An algorithm of the user's own need not take `outcomes`, which say more than rewards and mask for empty rows only.
+    compares = config.adv_estimator in GROUP_ESTIMATORS
     advantages, returns = ADVANTAGE_ESTIMATORS[config.adv_estimator](
-        batch.batch["token_level_rewards"],
-        batch.batch["response_mask"],
+        rewards,
+        mask,
         values=batch.batch.get("values"),
         group_ids=group_ids,
         gamma=config.gamma,
         lam=config.lam,
         norm_adv_by_std=config.norm_adv_by_std_in_grpo,
+        **({"outcomes": row_outcomes(rewards, mask)} if compares else {}),
     )
     batch.batch |= {"advantages": advantages, "returns": returns}
 

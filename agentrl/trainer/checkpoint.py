@@ -70,7 +70,7 @@ class CheckpointManager:
         except (OSError, CheckpointError) as error:
             shutil.rmtree(part, ignore_errors=True)
             raise CheckpointError(
-                f"cannot write checkpoint {final}: {_reason(error)}. {self._what_remains()}"
+                f"cannot write checkpoint {final}: {_reason(error)}. {self.what_remains()}"
             ) from error
         self._prune(step)
         return final
@@ -128,7 +128,8 @@ class CheckpointManager:
         names = (path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*"))
         return [int(name) for name in names if name.isdigit()]
 
-    def _what_remains(self) -> str:
+    def what_remains(self) -> str:
+        """A sentence about the newest checkpoint, for a message about one that is not written."""
         pointer = self.folder / LATEST
         if not pointer.is_file():
             return "There is no earlier one"

@@ -65,6 +65,8 @@ def reward_metrics(batch: DataProto) -> Metrics:
 
 def rollout_batch_metrics(rollouts: DataProto, max_prompt_length: int) -> Metrics:
     """Metrics of a step's rollouts, before any of them is left out of the update."""
+    if not len(rollouts):
+        return {**rollouts.meta_info["metrics"]}
     sampled = rollouts.batch["response_mask"].bool()
     staleness = rollouts.meta_info["weight_version"] - rollouts.batch["weight_versions"][sampled]
     prompts = rollouts.batch["attention_mask"][:, : rollouts.batch["prompts"].shape[1]].sum(-1)

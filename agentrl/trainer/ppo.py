@@ -10,22 +10,27 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.errors import EngineError, FailureBudgetError, HealthError
+from agentrl.errors import AgentRLError, CheckpointError, EngineError, FailureBudgetError, text_of
 from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
+from agentrl.rollout.report import causes_of
 from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.processes import RunProcesses
+from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
 from agentrl.trainer.validation import Validator, sample_batch
 
 logger = logging.getLogger(__name__)
+
+FREE_TIMEOUT_S = 60.0
+"""How long training workers may take to end their last call before the run ends without saving."""
 
 
 class RayPPOTrainer:
@@ -58,22 +63,28 @@ class RayPPOTrainer:
             dump_folder=_path(config.trainer.validation_data_dir),
             show=config.trainer.log_val_generations,
         )
+        self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
         self._saved_step: int | None = None
+        self._updating = False
+        """The weights are between two steps: they are not those of the last finished one any more."""
 
     def fit(self) -> None:
         """Train from the newest checkpoint, or from the start, to the last step.
 
+        However it ends, everything is stopped, and the finished steps are saved where saving is on.
+
         Raises:
             InfrastructureError: an engine or worker failed for good.
             FailureBudgetError: too many trajectories of a step failed.
-            HealthError: an alarm is on, and `trainer.health.action` is `stop`.
+            HealthError: an alarm is on, and `trainer.health.action` is `stop`; or `trainer.max_skipped_steps` steps in
+                a row changed no weight.
             CheckpointError: a checkpoint cannot be written or read.
-            KeyboardInterrupt: Ctrl-C or SIGTERM. Everything is stopped; finished steps are saved where saving is on.
+            KeyboardInterrupt: Ctrl-C or SIGTERM; a second one stops without saving.
         """
         trainer = self.config.trainer
         seed_everything(trainer.seed)
         with ExitStack() as stack:
-            stack.callback(self.trackers.close)
+            stack.push(self._close_trackers)
             self.processes = stack.enter_context(
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
             )
@@ -85,9 +96,18 @@ class RayPPOTrainer:
                 while self.state.step < self.inputs.total_steps and not trainer.val_only:
                     self._step(self.state.step + 1)
                     self.state.health.check()
-            except (KeyboardInterrupt, HealthError):
-                self._save_at_stop()
+                    self.skipped.check()
+            except BaseException as error:
+                self._save_at_end(error)
                 raise
+
+    def _close_trackers(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            self.trackers.close()
+        except BaseException as second:
+            if error is None:
+                raise
+            logger.warning("while the run ends: %s", text_of(second))  # and not instead of why it ends
 
     def _step(self, step: int) -> None:
         """One training step, with validation and saving if due; logged after its update, whatever happens then."""
@@ -108,25 +128,53 @@ class RayPPOTrainer:
                 self.trackers.log(metrics | m.timing_metrics(timer, metrics, ranks), step)
 
     def _train(self, step: int, timer: m.StageTimer, metrics: m.Metrics) -> None:
-        """From rows to new weights on the engines."""
-        config, processes = self.config, self.processes
-        policy, algorithm = config.actor_rollout_ref, config.algorithm
+        """From rows to new weights on the engines; a step that has no token to train on changes nothing."""
+        rollouts, kept = self._collect(step, timer, metrics)
+        reason = nothing_to_train(rollouts, kept)
+        if reason is None:
+            batch = self._add_columns(kept, timer, metrics)
+            reason = nothing_to_train(rollouts, batch)
+        if reason is not None:
+            self._finish_step(step, metrics, reason)
+            return
+        metrics |= m.reward_metrics(batch)
+        learns = step > self.config.trainer.critic_warmup
+        with self.guard.deferred():
+            self._updating = True
+            if self.processes.critic is not None:
+                with timer("update_critic"):
+                    metrics |= self.processes.critic.update_critic(batch).meta_info["metrics"]
+            if learns:
+                with timer("update_actor"):
+                    metrics |= self.processes.actor.update_actor(batch).meta_info["metrics"]
+                self.state.weight_version += 1
+            # With its new weights the step is finished: should no engine take them, it is not lost.
+            self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
+            self._updating = False
+            if learns:
+                with timer("update_weights"):
+                    self._sync_weights()
+
+    def _collect(self, step: int, timer: m.StageTimer, metrics: m.Metrics) -> tuple[DataProto, DataProto]:
+        """The rollouts of a step, and those of them that the step trains on."""
+        policy = self.config.actor_rollout_ref
         rollouts, batches = self._roll_out(step, timer)
         metrics |= {"rollout/gen_batches": batches}
-        metrics |= m.rollout_batch_metrics(rollouts, policy.rollout.prompt_length or config.data.max_prompt_length)
+        metrics |= m.rollout_batch_metrics(rollouts, policy.rollout.prompt_length or self.config.data.max_prompt_length)
         metrics |= degeneracy_metrics(rollouts)
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
             kept, counts = batch_columns.choose_rows(
-                rollouts, algorithm.filter_zero_variance_groups, self.inputs.loader.batch_size
+                rollouts, self.config.algorithm.filter_zero_variance_groups, self.inputs.loader.batch_size
             )
         metrics |= counts
-        if not len(kept):
-            logger.warning("step %d: no group has any variance in its rewards; nothing to learn from", step)
-            self._finish_step(step, metrics)
-            return
-        mini_batch = policy.actor.ppo_mini_batch_size * policy.rollout.n
+        return rollouts, kept
+
+    def _add_columns(self, kept: DataProto, timer: m.StageTimer, metrics: m.Metrics) -> DataProto:
+        """The batch of an update: log-probs, values and advantages of the rows."""
+        config, processes, algorithm = self.config, self.processes, self.config.algorithm
+        mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
         batch, balance = batch_columns.for_workers(
             kept, processes.actor.world_size, mini_batch, config.trainer.balance_batch
         )
@@ -145,20 +193,11 @@ class RayPPOTrainer:
         with timer("adv"):
             metrics |= batch_columns.add_rewards(batch, algorithm, self.state.kl_controller)
             batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
-            metrics |= m.reward_metrics(batch)
-        with self.guard.deferred():
-            if processes.critic is not None:
-                with timer("update_critic"):
-                    metrics |= processes.critic.update_critic(batch).meta_info["metrics"]
-            if step > config.trainer.critic_warmup:
-                with timer("update_actor"):
-                    metrics |= processes.actor.update_actor(batch).meta_info["metrics"]
-                self.state.weight_version += 1
-                with timer("update_weights"):
-                    self._sync_weights()
-            self._finish_step(step, metrics)
+        return batch
 
-    def _finish_step(self, step: int, metrics: m.Metrics) -> None:
+    def _finish_step(self, step: int, metrics: m.Metrics, skipped: str | None) -> None:
+        """Remember everything as of now; `skipped` says why no weight has changed, None: weights have."""
+        metrics |= self.skipped.note(step, skipped)
         metrics |= self.state.health.observe(metrics, step)
         self.state.finish_step(step)
 
@@ -188,8 +227,9 @@ class RayPPOTrainer:
             rollouts = self.processes.manager.generate_sequences(batch)
         failures = rollouts.meta_info["failures"]
         if failures:
+            what = "validation" if batch.meta_info["validate"] else "training"
             logger.warning(
-                "left out %d of %d trajectories; the first: %s", len(failures), len(batch), failures[0]["error"]
+                "%s: left out %d of %d trajectories:%s", what, len(failures), len(batch), causes_of(failures)
             )
         return rollouts
 
@@ -231,10 +271,40 @@ class RayPPOTrainer:
             self.checkpoints.save(self.state.step, self._write_checkpoint)
             self._saved_step = self.state.step
 
-    def _save_at_stop(self) -> None:
-        if self.config.trainer.save_freq > 0 and self.state.step not in (0, self._saved_step):
-            logger.warning("saving step %d before the stop", self.state.step)
-            self._save()
+    def _save_at_end(self, error: BaseException) -> None:
+        """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
+        step = self.state.step
+        if self.config.trainer.save_freq <= 0 or step in (0, self._saved_step):
+            return
+        try:
+            reason = self._why_not_save(error)
+            if reason is None:
+                logger.warning("saving step %d before the run ends", step)
+                self._save()
+                return
+        except KeyboardInterrupt:
+            if step == self._saved_step:
+                return
+            reason = "it was asked to stop at once"
+        except (AgentRLError, OSError, RuntimeError) as second:
+            reason = text_of(second)
+        logger.warning("step %d is not saved: %s. %s", step, reason.rstrip("."), self.checkpoints.what_remains())
+
+    def _why_not_save(self, error: BaseException) -> str | None:
+        """The reason why the last finished step cannot be saved; None: it can.
+
+        Raises:
+            WorkerError: a training worker is dead, or does not come back from its last call.
+        """
+        if self.guard.at_once:
+            return "it was asked to stop at once"
+        if self._updating:
+            return "the next update was under way, so that the weights are between two steps"
+        if isinstance(error, CheckpointError):
+            return "its checkpoint cannot be written"
+        # After Ctrl-C workers may still compute, which takes as long as it takes: whoever waits may press it again.
+        self.processes.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)
+        return None
 
     def _write_checkpoint(self, folder: Path) -> None:
         self.state.save(folder)

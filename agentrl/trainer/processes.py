@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Self
 
 from agentrl.config import RunConfig
-from agentrl.errors import EngineUnavailable
+from agentrl.config.machine import uses_cuda
+from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
 from agentrl.inference.launch import EngineServers
-from agentrl.inference.sglang import uses_cuda
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
+
+logger = logging.getLogger(__name__)
 
 
 class RunProcesses:
@@ -31,6 +35,10 @@ class RunProcesses:
     critic: WorkerGroup | None
     servers: EngineServers
     manager: AgentLoopManager
+    _weight_sync: WeightSync
+    _in_use: list[str]
+    """The engines that rollouts use."""
+    _restarts_told: int
 
     def __init__(self, config: RunConfig, vocab_size: int, total_steps: int) -> None:
         self._config = config
@@ -46,27 +54,54 @@ class RunProcesses:
             raise
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stack.close()
+        except AgentRLError as second:
+            if error is None:
+                raise
+            logger.warning("while the run ends: %s", second)  # and not instead of why it ends
 
     def sync_weights(self, version: int) -> None:
-        """Send the actor's weights to every engine as `version`; engines that died are restarted first."""
-        if self.servers.restart_dead():
-            self.manager.set_addresses(self.servers.addresses)
-        self._weight_sync.sync(version, self.servers.addresses)
+        """Send the actor's weights as `version` to every engine that is well; rollouts use those that took them.
+
+        Engines that ended or hang are restarted. The run goes on with the others, and a later call finds them.
+
+        Raises:
+            EngineError: no engine is well, or none took the weights.
+        """
+        self._send_weights(version, self.servers.tend())
 
     def revive_engines(self, version: int) -> bool:
-        """Restart engines that died, and send the present weights to all.
+        """After a failure: restart engines that ended or hang, and send the present weights to those that are well.
 
         Returns:
-            False if none had died, so that trying again would not help.
+            False if all engines are well, so that trying again would not help.
         """
-        try:
-            self.servers.check()
-        except EngineUnavailable:
-            self.sync_weights(version)
-            return True
-        return False
+        restarts = self.servers.restarts
+        well = self.servers.tend()
+        if self.servers.restarts == restarts and set(self._in_use) <= set(well):
+            return False
+        self._send_weights(version, well)
+        return True
+
+    def _send_weights(self, version: int, addresses: list[str]) -> None:
+        taken = self._weight_sync.sync(version, addresses)
+        if (taken, self.servers.restarts) != (self._in_use, self._restarts_told):
+            self.manager.set_addresses(taken)
+            self._in_use, self._restarts_told = taken, self.servers.restarts
+
+    def wait_until_free(self, timeout_s: float | None) -> None:
+        """Wait until the workers that learn have ended their last call.
+
+        Raises:
+            WorkerError: a rank is dead, or still busy after `timeout_s`.
+        """
+        for group in (self.actor, self.critic):
+            if group is not None:
+                group.wait_until_free(timeout_s)
 
     def save_workers(self, folder: Path) -> None:
         """Write the training workers' part of a checkpoint."""
@@ -92,7 +127,8 @@ class RunProcesses:
         for future in [group.submit("init_model", self._total_steps) for group in self._make_groups()]:
             future.get()
         self.servers.wait()
-        self.manager = AgentLoopManager(self._config, self.servers.addresses)
+        self._in_use, self._restarts_told = self.servers.addresses, self.servers.restarts
+        self.manager = AgentLoopManager(self._config, self._in_use)
         self._stack.callback(self.manager.shutdown)
         self._weight_sync = self._make_weight_sync()
         self._stack.callback(self._weight_sync.close)

@@ -15,7 +15,8 @@ from agentrl.errors import ConfigError, PluginError
 from agentrl.observability.tracker import Tracker
 from agentrl.observability.trackers import make_trackers
 from agentrl.plugins import registered_name
-from agentrl.plugins.registry import file_being_imported, registered_in
+from agentrl.plugins.plugin_files import file_being_imported
+from agentrl.plugins.registry import registered_in
 from agentrl.trainer.folders import make_folders
 from agentrl.trainer.ppo import RayPPOTrainer
 

@@ -18,9 +18,13 @@ class StopGuard:
     """Turns the first signal into a clean `KeyboardInterrupt`, delayed inside `deferred`.
 
     A second signal interrupts whatever is running.
+
+    Attributes:
+        at_once: a second signal came.
     """
 
     def __init__(self) -> None:
+        self.at_once = False
         self._deferred = False
         self._requested = False
 
@@ -49,7 +53,10 @@ class StopGuard:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._deferred and not self._requested:
             self._requested = True
-            logger.warning("%s: stopping after this update; send it again to stop now", signal.Signals(number).name)
+            logger.warning(
+                "%s: stopping after this update or checkpoint; send it again to stop now", signal.Signals(number).name
+            )
             return
+        self.at_once = self._requested
         self._requested = True
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,14 @@ import numpy as np
 
 from agentrl.data_proto import DataProto
 from agentrl.observability.rollout_log import Decode, rows, write_rollouts
+from agentrl.observability.said_once import say_once
 from agentrl.observability.tracker import ValidationConversation
+from agentrl.reported import finite_number_of, number_of
 from agentrl.rollout.report import mean_max_min
 from agentrl.trainer.metrics import Metrics
 from agentrl.types import Sample
+
+logger = logging.getLogger(__name__)
 
 Generate = Callable[[DataProto], DataProto]
 CORE_VARIABLES = ("acc", "reward")
@@ -144,25 +149,42 @@ def score_metrics(fields: dict[str, np.ndarray], n: int) -> Metrics:
 
 
 def _source_metrics(source: str, prompts: list[list[int]], fields: dict[str, np.ndarray], n: int) -> Metrics:
+    extras = fields["reward_extra_info"]
     variables = _variables([row for prompt in prompts for row in prompt], fields)
     core = next(name for name in CORE_VARIABLES if name in variables)
     metrics: Metrics = {}
     for name, values in variables.items():
         section = "val-core" if name == core else "val-aux"
-        votes = [[fields["reward_extra_info"][row].get(PREDICTION) for row in prompt] for prompt in prompts]
-        scores = [[values[row] for row in prompt] for prompt in prompts]
+        groups = [[row for row in prompt if row in values] for prompt in prompts]
+        groups = [group for group in groups if group]
+        votes = [[extras[row].get(PREDICTION) for row in group] for group in groups]
+        scores = [[values[row] for row in group] for group in groups]
         metrics |= {f"{section}/{source}/{name}/{stat}": value for stat, value in _statistics(scores, votes, n).items()}
+        if len(values) < sum(map(len, prompts)):
+            metrics[f"{section}/{source}/{name}/rows"] = float(len(values))
     return metrics
 
 
 def _variables(members: list[int], fields: dict[str, np.ndarray]) -> dict[str, dict[int, float]]:
-    """`reward` and every number that the score function reported for all of these rows, by row."""
+    """`reward` and every number that the score function reported, by row; some rows may lack one."""
     variables = {"reward": {row: float(fields["score"][row]) for row in members}}
-    for name in fields["reward_extra_info"][members[0]]:
-        values = {row: fields["reward_extra_info"][row].get(name) for row in members}
-        if all(isinstance(value, bool | int | float | np.number) for value in values.values()):
-            variables[name] = {row: float(value) for row, value in values.items()}
+    extras = fields["reward_extra_info"]
+    for name in dict.fromkeys(name for row in members for name in extras[row]):
+        given = {row: extras[row][name] for row in members if extras[row].get(name) is not None}
+        numbers = {row: number for row, value in given.items() if (number := finite_number_of(value)) is not None}
+        if numbers:
+            variables[name] = numbers
+        others = [value for row, value in given.items() if row not in numbers]
+        if others and name != PREDICTION:
+            _tell_no_metric(name, others[0])
     return variables
+
+
+def _tell_no_metric(name: str, value: Any) -> None:
+    """Text beside a score is normal; a number that no mean can hold is not."""
+    level = logging.INFO if number_of(value) is None else logging.WARNING
+    kept = "it is in no metric, only in the rollout log"
+    say_once(logger, level, f"the score function reports `{name}` that is not a finite number: {kept}")
 
 
 def _statistics(scores: list[list[float]], votes: list[list[Any]], n: int) -> Metrics:

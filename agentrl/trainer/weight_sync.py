@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from safetensors.torch import load_file
 
-from agentrl.errors import EngineUnavailable, WeightVersionError
+from agentrl.errors import EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
 from agentrl.single_controller import WorkerGroup
 
@@ -51,11 +51,13 @@ class WeightSync:
         parent.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix=f"agentrl-weights-{os.getpid()}-", dir=parent))
 
-    def sync(self, version: int, addresses: Sequence[str]) -> None:
+    def sync(self, version: int, addresses: Sequence[str]) -> list[str]:
         """Send the actor's present weights to every server as `version`.
 
-        A server that cannot be reached keeps its old weights while others take the new ones: rollouts refuse servers of
-        another version, and the next sync tries it again.
+        A server that cannot be reached or hangs must not be used until a later sync has succeeded.
+
+        Returns:
+            Addresses of the servers that confirmed the version, at least one.
 
         Raises:
             EngineError: a server refused the weights, or none can be reached.
@@ -64,7 +66,7 @@ class WeightSync:
         export = self._folder / f"version_{version}"
         try:
             self._actor.export_weights(str(export))
-            asyncio.run(self._push_all(export, version, addresses))
+            return asyncio.run(self._push_all(export, version, addresses))
         finally:
             shutil.rmtree(export, ignore_errors=True)
 
@@ -72,7 +74,7 @@ class WeightSync:
         """Remove the export folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _push_all(self, export: Path, version: int, addresses: Sequence[str]) -> None:
+    async def _push_all(self, export: Path, version: int, addresses: Sequence[str]) -> list[str]:
         clients = [self._make_client(address) for address in addresses]
         try:
             outcomes = await asyncio.gather(
@@ -80,11 +82,15 @@ class WeightSync:
             )
         finally:
             await asyncio.gather(*(client.close() for client in clients))
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        for error in errors:
-            if len(errors) == len(clients) or not isinstance(error, EngineUnavailable):
+        failed = {a: outcome for a, outcome in zip(addresses, outcomes, strict=True) if outcome is not None}
+        for error in failed.values():
+            if not isinstance(error, EngineUnavailable | EngineTimeout):
                 raise error
+        if len(failed) == len(addresses):
+            raise EngineUnavailable("no engine took the new weights: " + "; ".join(map(str, failed.values())))
+        for error in failed.values():
             logger.warning("continuing without an engine: %s", error)
+        return [address for address in addresses if address not in failed]
 
     async def _push(self, client: EngineClient, export: Path, version: int) -> None:
         if self._mode == "tensor":

@@ -54,7 +54,7 @@ class ActorRolloutRefWorker(Worker):
         Raises:
             ConfigError: the model cannot be used, or the section is contradictory.
         """
-        prepare_rank(self, self.config.trainer)
+        prepare_rank(self, self.config)
         self.total_steps = total_steps
         policy, actor = self.config.actor_rollout_ref, self.config.actor_rollout_ref.actor
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config

@@ -49,7 +49,7 @@ class CriticWorker(Worker):
         Raises:
             ConfigError: the model cannot be used, or the section is contradictory.
         """
-        prepare_rank(self, self.config.trainer)
+        prepare_rank(self, self.config)
         self.total_steps = total_steps
         fsdp, model = self.section.fsdp_config, self._model_config()
         attention = choose_attention(

@@ -13,6 +13,7 @@ from torch import nn
 
 from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.errors import ConfigError
+from agentrl.hub import model_folder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,8 +54,11 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
-    path = os.path.expanduser(model.path)
-    _require_model_folder(path)
+    if not model.path:
+        raise ConfigError("actor_rollout_ref.model.path is empty: give the folder of a Hugging Face model")
+    path = str(model_folder(model.path, weights=True))
+    if not os.path.isfile(os.path.join(path, "config.json")):
+        raise ConfigError(f"'{path}' is not a model folder: it has no config.json")
     try:
         with quiet_transformers():
             net, info = auto_class.from_pretrained(
@@ -82,17 +86,6 @@ def _with_attention(net: Any, attention: str) -> Any:
     if attention != net.config._attn_implementation:
         net.set_attn_implementation(attention)
     return net
-
-
-def _require_model_folder(path: str) -> None:
-    if not path:
-        raise ConfigError("actor_rollout_ref.model.path is empty: give the folder of a Hugging Face model")
-    looks_like_hub_name = path.count("/") == 1 and path[0] not in "./~"
-    if os.path.isdir(path):
-        if not os.path.isfile(os.path.join(path, "config.json")):
-            raise ConfigError(f"'{path}' is not a model folder: it has no config.json")
-    elif os.path.exists(path) or not looks_like_hub_name:
-        raise ConfigError(f"no model folder '{path}'")
 
 
 def _disable_dropout(net: nn.Module) -> None:

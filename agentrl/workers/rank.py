@@ -6,17 +6,18 @@ import os
 
 import torch
 
-from agentrl.config.root import RunConfig, TrainerConfig
+from agentrl.config.root import RunConfig
 from agentrl.single_controller import Worker
 from agentrl.workers.collectives import backend_for
 
 
-def prepare_rank(worker: Worker, trainer: TrainerConfig) -> None:
+def prepare_rank(worker: Worker, config: RunConfig) -> None:
     """Join the other ranks, and make this rank's numbers as repeatable as `trainer` asks for."""
+    trainer = config.trainer
     if trainer.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    worker.init_process_group(backend_for(worker.device))
+    worker.init_process_group(backend_for(worker.device), config.actor_rollout_ref.nccl_timeout)
     torch.manual_seed(trainer.seed)
 
 

@@ -35,7 +35,8 @@ class UpdateReport:
 
         Returns:
             The shares of all ranks, summed, as means over the mini-batches; `grad_norm`, the mean over the steps taken;
-            `skipped_steps`: the number of steps skipped because their gradient was not finite.
+            `optimizer_steps`: their number; `skipped_steps`: the number of those skipped because their gradient was not
+            finite.
         """
         ranks: list[dict[str, float]] = gather_objects({name: float(total) for name, total in self._sums.items()})
         names = dict.fromkeys(name for rank in ranks for name in rank)
@@ -44,5 +45,6 @@ class UpdateReport:
         return {
             **{name: sum(rank.get(name, 0.0) for rank in ranks) / mini_batches for name in names},
             "grad_norm": sum(norms) / max(1, len(norms)),
+            "optimizer_steps": float(len(norms)),
             "skipped_steps": float(len(self._steps) - len(norms)),
         }

@@ -78,8 +78,9 @@ def _add_retrieve(app: FastAPI, batcher: QueryBatcher, options: RetrievalOptions
     )
     async def retrieve(request: Request) -> Response:
         asked = await read_body(request, model)
-        found = await batcher.find(asked.texts(), asked.topk or options.default_topk)
-        return Response(render_results(found, bool(asked.return_scores)), media_type="application/json")
+        queries, notes = asked.texts(options.max_query_chars)
+        found = await batcher.find(queries, asked.topk or options.default_topk)
+        return Response(render_results(found, bool(asked.return_scores), notes), media_type="application/json")
 
 
 def _add_reload(app: FastAPI, served_index: ReloadableIndex, token: str | None) -> None:

@@ -23,7 +23,7 @@ def serve(arguments: Sequence[str]) -> int:
     Raises:
         UserInputError: an argument or the index cannot be used.
     """
-    _need("bm25s", "numba")
+    _need("bm25s", "numba", "cachetools")
     from agentrl.services.common.access_control import refuse_unprotected_host
     from agentrl.services.common.http_server import exit_on_sigterm, serve_app
     from agentrl.services.common.logs import set_up_logs
@@ -121,7 +121,12 @@ def _serve_parser() -> argparse.ArgumentParser:
     add("--topk", type=_at_least(1), default=defaults.default_topk, help="documents when a request gives no topk")
     add("--max-topk", type=_at_least(1), default=defaults.max_topk, help="most documents per query")
     add("--max-queries", type=_at_least(1), default=defaults.max_queries, help="most queries per request")
-    add("--max-query-chars", type=_at_least(1), default=defaults.max_query_chars, help="longest query")
+    add(
+        "--max-query-chars",
+        type=_at_least(1),
+        default=defaults.max_query_chars,
+        help="cuts longer ones, with a note",
+    )
     add("--max-waiting", type=_at_least(1), default=defaults.max_waiting, help="queries that may wait, then 429")
     add("--timeout", type=_at_least(0.001, float), default=defaults.timeout_s, help="seconds per request, then 504")
     add("--threads", type=_at_least(0), default=0, help="searches at once; 0: one per core, 8 at most")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
-from agentrl.errors import suggest
+from agentrl.services.common.known_fields import KnownFields
 from agentrl.services.retrieval.options import RetrievalOptions
 
 FoundDocuments = list[tuple[bytes, float]]
@@ -34,24 +34,17 @@ class Retrieved(BaseModel):
     """The answer: one list per query, best first, with fewer than `topk` where fewer match."""
 
     result: list[list[Hit]] | list[list[Document]]
+    notes: list[str] = Field([], description="queries that were too long, and so were cut; absent if there is none")
 
 
-class RetrieveRequest(BaseModel):
+class RetrieveRequest(KnownFields):
     """The fields of a request; `request_model` adds the limits of a server."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True)
     queries: list[str] | None = None
     query: str | None = None
     topk: int | None = None
     return_scores: bool | None = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_unknown_fields(cls, given: Any) -> Any:
-        for name in given if isinstance(given, dict) else ():
-            if name not in cls.model_fields:
-                raise ValueError(f"unknown field {str(name)[:60]!r}.{suggest(str(name), cls.model_fields)}")
-        return given
 
     @field_validator("topk", mode="before")
     @classmethod
@@ -65,17 +58,21 @@ class RetrieveRequest(BaseModel):
             raise ValueError('give either "queries": [text, …] or "query": text')
         return self
 
-    def texts(self) -> list[str]:
-        """The queries, whichever way they are given."""
-        return self.queries if self.queries is not None else [self.query or ""]
+    def texts(self, max_chars: int) -> tuple[list[str], list[str]]:
+        """The queries, whichever way they are given, and a note on each that is cut: it must not fail its batch."""
+        given = self.queries if self.queries is not None else [self.query or ""]
+        notes = [
+            f"queries.{place}: got {len(text)} characters, searched for the first {max_chars}"
+            for place, text in enumerate(given)
+            if len(text) > max_chars
+        ]
+        return ([text[:max_chars] for text in given] if notes else given), notes
 
 
 def request_model(options: RetrievalOptions) -> type[RetrieveRequest]:
     """The model of a request with the limits of one server."""
-    text = Annotated[str, Field(max_length=options.max_query_chars)]
     fields: dict[str, Any] = {
-        "queries": (Annotated[list[text], Field(max_length=options.max_queries)] | None, None),
-        "query": (text | None, None),
+        "queries": (Annotated[list[str], Field(max_length=options.max_queries)] | None, None),
         "topk": (Annotated[int, Field(ge=0, le=options.max_topk)] | None, None),
     }
     return create_model("RetrieveRequest", __base__=RetrieveRequest, **fields)
@@ -83,7 +80,7 @@ def request_model(options: RetrievalOptions) -> type[RetrieveRequest]:
 
 def request_schema(options: RetrievalOptions) -> dict[str, Any]:
     """The JSON schema of `request_model`, exact enough to make requests from."""
-    text = {"type": "string", "maxLength": options.max_query_chars}
+    text = {"type": "string", "description": f"cut at {options.max_query_chars} characters"}
     batch = {"type": "array", "items": text, "maxItems": options.max_queries}
     others = {
         "topk": {
@@ -103,10 +100,11 @@ def request_schema(options: RetrievalOptions) -> dict[str, Any]:
     }
 
 
-def render_results(results: Iterable[FoundDocuments], with_scores: bool) -> bytes:
+def render_results(results: Iterable[FoundDocuments], with_scores: bool, notes: list[str]) -> bytes:
     """Write an answer; the documents are JSON already."""
     lists = (b",".join(_items(found, with_scores)) for found in results)
-    return b'{"result":[' + b",".join(b"[%b]" % items for items in lists) + b"]}"
+    more = b',"notes":' + orjson.dumps(notes) if notes else b""
+    return b'{"result":[' + b",".join(b"[%b]" % items for items in lists) + b"]" + more + b"}"
 
 
 def _items(found: FoundDocuments, with_scores: bool) -> Iterable[bytes]:

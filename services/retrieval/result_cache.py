@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from cachetools import LRUCache
 
 from agentrl.services.retrieval.protocol import FoundDocuments
 
@@ -18,27 +18,15 @@ class ResultCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max, self._bytes = max_bytes, 0
-        self._found: OrderedDict[tuple[str, int], FoundDocuments] = OrderedDict()
+        self._kept: LRUCache[tuple[str, int], tuple[int, FoundDocuments]] = LRUCache(max_bytes, lambda kept: kept[0])
 
     def get(self, query: str, k: int) -> FoundDocuments | None:
         """The result, if it is kept."""
-        found = self._found.get((query, k))
-        if found is not None:
-            self._found.move_to_end((query, k))
-        return found
+        kept = self._kept.get((query, k))
+        return None if kept is None else kept[1]
 
     def put(self, query: str, k: int, found: FoundDocuments) -> None:
-        """Keep a result that is not kept yet, if it fits at all."""
-        size = _size(query, found)
-        if size > self._max or (query, k) in self._found:
-            return
-        self._found[query, k] = found
-        self._bytes += size
-        while self._bytes > self._max:
-            (old, _), gone = self._found.popitem(last=False)
-            self._bytes -= _size(old, gone)
-
-
-def _size(query: str, found: FoundDocuments) -> int:
-    return _OVERHEAD + 4 * len(query) + sum(len(document) + _OVERHEAD for document, _ in found)
+        """Keep a result, if it fits at all."""
+        size = _OVERHEAD + 4 * len(query) + sum(len(document) + _OVERHEAD for document, _ in found)
+        if size <= self._kept.maxsize:
+            self._kept[query, k] = size, found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 
 class Busy(Exception):
@@ -22,10 +23,10 @@ class Busy(Exception):
 
 
 class Admission:
-    """Places for runs. Clients take turns, regardless of how many requests each has waiting.
+    """Places for runs. A free one goes to the client with the fewest runs, among equals to the one that waited longest.
 
-    If the queue is full, a new request replaces the last request of the client with the longest queue, unless that is
-    its own client.
+    How many requests a client has waiting does not matter. If the queue is full, a new request replaces the last
+    request of the client with the longest queue, unless that is its own client.
 
     Args:
         places: runs at the same time.
@@ -37,6 +38,7 @@ class Admission:
         self.running = 0
         self._places, self._queue, self._queue_s = places, queue, queue_s
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._runs: Counter[str] = Counter()
         self._average_s = 0.1
 
     @property
@@ -63,12 +65,26 @@ class Admission:
             yield
         finally:
             self._average_s += 0.1 * (loop.time() - began - self._average_s)
-            self.running -= 1
-            self._pass_on()
+            self._give_up(client)
+
+    def spare(self, client: str) -> SparePlaces:
+        """Places that a client may take beside the one it holds, as long as nobody waits for them."""
+        return SparePlaces(self, client)
+
+    def take_spare(self, client: str) -> bool:
+        """Take a place that nobody waits for, if there is one."""
+        if self.running >= self._places or self._waiting:
+            return False
+        self._take(client)
+        return True
+
+    def give_back(self, client: str) -> None:
+        """Return a place of `take_spare`."""
+        self._give_up(client)
 
     async def _enter(self, client: str) -> None:
         if self.running < self._places and not self._waiting:
-            self.running += 1
+            self._take(client)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._join(client, turn)
@@ -96,8 +112,7 @@ class Admission:
 
     def _leave(self, client: str, turn: asyncio.Future[None]) -> None:
         if turn.done() and not turn.cancelled() and turn.exception() is None:
-            self.running -= 1  # the place came in the moment of giving up
-            self._pass_on()
+            self._give_up(client)  # the place came in the moment of giving up
             return
         queue = self._waiting.get(client)
         if queue is not None and turn in queue:
@@ -105,18 +120,47 @@ class Admission:
             if not queue:
                 del self._waiting[client]
 
+    def _take(self, client: str) -> None:
+        self.running += 1
+        self._runs[client] += 1
+
+    def _give_up(self, client: str) -> None:
+        self.running -= 1
+        self._runs[client] -= 1
+        if not self._runs[client]:
+            del self._runs[client]
+        self._pass_on()
+
     def _pass_on(self) -> None:
         while self._waiting and self.running < self._places:
-            client, queue = next(iter(self._waiting.items()))
+            # `_waiting` is in the order of the last turns, and `min` takes the first of equals.
+            client = min(self._waiting, key=lambda name: self._runs[name])
+            queue = self._waiting[client]
             turn = queue.popleft()
             if queue:
                 self._waiting.move_to_end(client)
             else:
                 del self._waiting[client]
             if not turn.done():
-                self.running += 1
+                self._take(client)
                 turn.set_result(None)
 
     def _busy(self, reason: str) -> Busy:
         expected_s = self._average_s * (self.waiting + 1) / self._places
         return Busy(reason, max(1, min(30, math.ceil(expected_s))))
+
+
+@dataclass(frozen=True, slots=True)
+class SparePlaces:
+    """Places that one client may take beside the one it holds."""
+
+    admission: Admission
+    client: str
+
+    def take(self) -> bool:
+        """Take one that nobody waits for, if there is one."""
+        return self.admission.take_spare(self.client)
+
+    def give_back(self) -> None:
+        """Return one."""
+        self.admission.give_back(self.client)

@@ -158,7 +158,7 @@ def _add_routes(app: FastAPI, current: Any) -> None:
 
     @app.post("/run_jupyter", summary="Run cells in one interpreter.", responses=_REFUSALS)
     async def run_jupyter(body: RunJupyter, request: Request, service: SandboxService = current) -> RunJupyterAnswer:
-        """The first cell that fails is the last that runs."""
+        """A cell that raises says so in its `error`; the next ones run."""
         return await cancel_on_disconnect(request, service.run_jupyter(body, client_of(request)))
 
     @app.post("/judge", summary="Run a program against tests.", responses=_REFUSALS)
@@ -168,8 +168,8 @@ def _add_routes(app: FastAPI, current: Any) -> None:
 
 
 def client_of(request: Request) -> str:
-    """Whose request this is, for taking turns: the header `X-Client-ID`, else the address."""
-    given = request.headers.get("x-client-id")
+    """Whose request this is, for taking turns: the header `X-Client-ID` or `X-Client`, else the address."""
+    given = request.headers.get("x-client-id") or request.headers.get("x-client")
     return given[:100] if given else (request.client.host if request.client else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ def main(arguments: list[str]) -> None:
 
 @_app.command()
 def sandbox(
+    context: typer.Context,
     host: Annotated[str, typer.Option(help="Address to listen on; other than loopback needs --token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     token: Annotated[
@@ -33,6 +35,12 @@ def sandbox(
     require_isolation: Annotated[
         str | None, typer.Option(help="Start only with this isolation or a stronger one.")
     ] = None,
+    allow_weak_isolation: Annotated[
+        bool,
+        typer.Option(
+            "--allow-weak-isolation", help="Start also where code could end this service, or without libseccomp."
+        ),
+    ] = False,
     fresh_interpreters: Annotated[
         bool, typer.Option("--fresh-interpreters", help="Start an interpreter for each run instead of forking one.")
     ] = False,
@@ -43,6 +51,9 @@ def sandbox(
         int, typer.Option(min=1, max=400, help="Runs at the same time; by default two per core.", show_default=False)
     ] = _DEFAULTS.parallel,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get HTTP 429.")] = _DEFAULTS.queue,
+    queue_seconds: Annotated[
+        float, typer.Option(min=0, help="How long a request may wait for a place; then it gets HTTP 429.")
+    ] = _DEFAULTS.queue_seconds,
     memory_mb: Annotated[int, typer.Option(min=64, help="Memory of a run that asks for none.")] = _DEFAULTS.memory_mb,
     max_memory_mb: Annotated[int, typer.Option(min=64, help="Most that a run may ask for.")] = _DEFAULTS.max_memory_mb,
     max_timeout_s: Annotated[
@@ -61,20 +72,9 @@ def sandbox(
     from agentrl.services.sandbox.service import check_startup
 
     refuse_unprotected_host(host, token, insecure)
-    options = SandboxOptions(
-        isolation=isolation,
-        require_isolation=require_isolation,
-        fresh_interpreters=fresh_interpreters,
-        python=python,
-        parallel=parallel,
-        queue=queue,
-        memory_mb=memory_mb,
-        max_memory_mb=max(max_memory_mb, memory_mb),
-        max_timeout_s=max_timeout_s,
-        output_mb=output_mb,
-        sessions=sessions,
-        session_ttl_s=session_ttl_s,
-    )
+    names = {each.name for each in fields(SandboxOptions)}
+    given = {name: value for name, value in context.params.items() if name in names}
+    options = SandboxOptions(**{**given, "max_memory_mb": max(max_memory_mb, memory_mb)})
     with exit_on_sigterm():
         check_startup(options)
         serve_app(create_app(options, token), host, port)

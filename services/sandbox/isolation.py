@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentrl.services.sandbox.filesystem_layout import FilesystemLayout
-from agentrl.services.sandbox.mounts import SHM_MB, bubblewrap_mounts, mount_script
+from agentrl.services.sandbox.guest.supervisor import SHARED
+from agentrl.services.sandbox.memory_cgroup import MemoryCgroups
+from agentrl.services.sandbox.mounts import SHM_MB, TMPFS_INODES, bubblewrap_mounts, mount_script
 from agentrl.services.sandbox.run_limits import MIB
+from agentrl.services.sandbox.seccomp import SeccompFilters
 
 LEVELS = ("bubblewrap", "namespaces", "rlimits")
 """Strongest first."""
@@ -23,15 +25,19 @@ class Isolation:
     Attributes:
         level: one of `LEVELS`.
         own_users: every run is a user of its own, whose number nobody else on the machine has.
-        seccomp_file: the filter that is loaded; None: none on this architecture.
+        filters: the seccomp filters; None: without libseccomp.
+        landlock: version of Landlock that keeps the code in; 0: none does.
         details: what holds the code back, for `/health`.
     """
 
     level: str
     layout: FilesystemLayout
     own_users: bool
-    seccomp_file: Path | None
+    filters: SeccompFilters | None
+    landlock: int
     details: tuple[str, ...]
+    memory_cgroups: MemoryCgroups | None = None
+    """Where memory of runs is limited by the kernel."""
     forks: bool = False
     """Sandboxes are forked from interpreters that are up (see `zygote_pool`), else each is started anew."""
 
@@ -63,17 +69,23 @@ class Isolation:
             "MALLOC_ARENA_MAX": "2",
         }
 
-    def command(self, folder: Path, uid: int | None, control: int, seccomp_fd: int | None = None) -> list[str]:
+    def landlock_rules(self, folder: Path) -> dict[str, Any]:
+        """What a job says of Landlock: the parts of the machine's file system that its code gets."""
+        shared = SHARED if self.own_users else ("/dev/shm",)  # the server's own folder is in /tmp
+        paths = {
+            "read": [*self.layout.shown, "/etc", "/proc", "/sys"],
+            "use": ["/dev"],
+            "change": [str(folder / "work"), str(folder / "tmp"), *shared],
+        }
+        return {"landlock": self.landlock, "paths": paths if self.landlock else {}}
+
+    def command(self, folder: Path, uid: int | None, control: int) -> list[str]:
         """Arguments that start the launcher in a sandbox around `folder`."""
         launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launcher.py"), str(control)]
         if self.level == "bubblewrap":
-            return [*self._bubblewrap(folder, seccomp_fd), "--", *launcher]
-        passed = [control]
-        if seccomp_fd is not None:
-            launcher.append(str(seccomp_fd))
-            passed.append(seccomp_fd)
+            return [*self._bubblewrap(folder), "--", *launcher]
         if self.level == "namespaces":
-            return [*self._unshare(folder, passed), *launcher]
+            return [*self._unshare(folder, control), *launcher]
         supervisor = [
             sys.executable,
             "-S",
@@ -88,7 +100,7 @@ class Isolation:
         zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
         if self.level == "namespaces":
             user = [] if self.own_users else ["--user", "--map-root-user"]
-            script = mount_script(self.layout, runs_folder, runs_folder, [socket], apart=False)
+            script = mount_script(self.layout, runs_folder, runs_folder, socket, apart=False)
             return ["unshare", *user, "--mount", "--uts", "/bin/sh", "-c", script, "sandbox", *zygote]
         user = [] if self.own_users else ["--unshare-user", "--uid", "0", "--gid", "0"]
         return [
@@ -104,10 +116,10 @@ class Isolation:
             "own_users": self.own_users,
             "shm_bytes": SHM_MB * MIB,
             "tmp_bytes": self.layout.tmp_mb * MIB,
-            "seccomp": None if self.seccomp_file is None else self.seccomp_file.read_bytes(),
+            "inodes": TMPFS_INODES,
         }
 
-    def _bubblewrap(self, folder: Path, seccomp_fd: int | None) -> list[str]:
+    def _bubblewrap(self, folder: Path) -> list[str]:
         users = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         if not self.own_users:
             users = ["--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
@@ -115,11 +127,10 @@ class Isolation:
             *(self.layout.bubblewrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
             *("--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent", "--new-session", *users),
             *bubblewrap_mounts(self.layout, folder / "work"),
-            *(() if seccomp_fd is None else ("--seccomp", str(seccomp_fd))),
         ]
 
-    def _unshare(self, folder: Path, passed: Collection[int]) -> list[str]:
-        shell = ["/bin/sh", "-c", mount_script(self.layout, folder, folder / "work", passed), "sandbox"]
+    def _unshare(self, folder: Path, control: int) -> list[str]:
+        shell = ["/bin/sh", "-c", mount_script(self.layout, folder, folder / "work", control), "sandbox"]
         names = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
         if self.own_users:
             return ["unshare", *names, *shell]

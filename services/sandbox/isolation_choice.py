@@ -9,29 +9,34 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.services.sandbox.filesystem_layout import FilesystemLayout, closed_folder
+from agentrl.services.sandbox.guest.linux_calls import LANDLOCK_SCOPES, landlock_version
 from agentrl.services.sandbox.isolation import LEVELS, Isolation
 from agentrl.services.sandbox.launcher_process import (
     LauncherProcess,
-    encode_message,
+    encode_job,
     make_run_folder,
     start_launcher,
     wait_readable,
 )
 from agentrl.services.sandbox.mounts import ADMIN_PATH
-from agentrl.services.sandbox.seccomp import seccomp_program
+from agentrl.services.sandbox.seccomp import INSTALL, SeccompFilters, libseccomp
+from agentrl.services.sandbox.user_range import find_users
 from agentrl.services.sandbox.zygote_pool import Zygote
 
 _PROBE_S = 10
-_FIRST_UID = 1_000_000
-UIDS_PER_SERVER = 1000
+_WEAK = "; --allow-weak-isolation starts the service all the same (docs/services.md, Containers)"
 
 
 def choose_isolation(
-    server_folder: Path, layout: FilesystemLayout, wanted: str | None, required: str | None, fresh: bool = False
+    server_folder: Path,
+    layout: FilesystemLayout,
+    wanted: str | None,
+    required: str | None,
+    fresh: bool = False,
+    allow_weak: bool = False,
 ) -> Isolation:
     """The requested level, or the strongest that works here.
 
@@ -41,6 +46,7 @@ def choose_isolation(
         wanted: a level, or None.
         required: the weakest acceptable level, or None.
         fresh: start an interpreter for each run, even if runs could be forks of a running one.
+        allow_weak: take a level also where code in it could end the server, or has no seccomp filter.
 
     Raises:
         UserInputError: the level is unknown, or no level that is strong enough works; the message says why for each.
@@ -54,40 +60,55 @@ def choose_isolation(
             continue
         if required is not None and LEVELS.index(level) > LEVELS.index(required):
             break
-        found, problem = _build(level, server_folder, layout, fresh)
+        found, problem = _build(level, server_folder, layout, fresh, allow_weak)
         if found is not None:
             return found
         tried.append(f"{level}: {problem}")
-    asked = required or wanted
+    asked = f"isolation {required or wanted!r} does not work" if required or wanted else "no isolation works"
     reasons = "\n  ".join(tried) or f"--isolation {wanted} is weaker than --require-isolation {required}"
-    raise UserInputError(f"isolation {asked!r} does not work here:\n  {reasons}")
+    raise UserInputError(f"{asked} here:\n  {reasons}")
 
 
-def first_uid() -> int:
-    """Start of the user numbers of this server; two servers on a machine have different ones."""
-    return _FIRST_UID + os.getpid() % 10_000 * UIDS_PER_SERVER
-
-
-def _build(level: str, server_folder: Path, layout: FilesystemLayout, fresh: bool) -> tuple[Isolation | None, str]:
+def _build(
+    level: str, server_folder: Path, layout: FilesystemLayout, fresh: bool, allow_weak: bool
+) -> tuple[Isolation | None, str]:
     missing = [
         name for name in _needs(level) if shutil.which(name) is None and shutil.which(name, path=ADMIN_PATH) is None
     ]
     if missing:
         return None, f"{' and '.join(missing)} not found (Debian: apt-get install bubblewrap util-linux)"
-    own_users = os.geteuid() == 0
+    users, no_users = find_users()
+    found, problem = _build_as(users is not None, no_users, level, server_folder, layout, fresh, allow_weak)
+    if found is None and users is not None and level != "rlimits":  # a container may permit user namespaces only
+        found, _ = _build_as(False, no_users, level, server_folder, layout, fresh, allow_weak)
+    return found, problem
+
+
+def _build_as(
+    own_users: bool,
+    no_users: str,
+    level: str,
+    server_folder: Path,
+    layout: FilesystemLayout,
+    fresh: bool,
+    allow_weak: bool,
+) -> tuple[Isolation | None, str]:
+    landlock = landlock_version() if level == "rlimits" else 0
+    scoped = level != "rlimits" or own_users or landlock >= LANDLOCK_SCOPES
     closed = closed_folder(layout, whole_path=level == "rlimits") if own_users else None
     if closed is not None:
         return None, (
             f"every run has a user of its own, and {closed} on the way to {layout.python} is closed to other users: "
             "open it, or give --python an interpreter that all users can read"
         )
-    program = seccomp_program(network_is_apart=level != "rlimits")
-    file = None
-    if program is not None:
-        file = server_folder / f"seccomp-{level}.bpf"
-        file.write_bytes(program)
-        file.chmod(0o444)
-    isolation = Isolation(level, layout, own_users, file, _details(level, own_users, program is not None))
+    weakness = _weakness(scoped, no_users)
+    if weakness and not allow_weak:
+        return None, f"{weakness}{_WEAK}"
+    filters = None
+    if libseccomp() is not None:
+        filters = SeccompFilters(level != "rlimits", alone=level != "rlimits" or own_users, scoped=scoped)
+    details = _details(level, own_users, landlock, filters is not None)
+    isolation = Isolation(level, layout, own_users, filters, landlock, details)
     forking = replace(isolation, forks=True)
     if isolation.has_own_root and not fresh and _probe(forking, server_folder) is None:
         return forking, ""
@@ -99,21 +120,30 @@ def _needs(level: str) -> Sequence[str]:
     return {"bubblewrap": ["bwrap"], "namespaces": ["unshare", "mount", "pivot_root"], "rlimits": []}[level]
 
 
-def _details(level: str, own_users: bool, seccomp: bool) -> tuple[str, ...]:
+def _weakness(scoped: bool, no_users: str) -> str:
+    """What makes this isolation a weak one; empty: nothing."""
+    if not scoped:
+        return (
+            "code would run as the server's own user and could end the server, for runs cannot be other users "
+            f"({no_users}) and the kernel cannot hold back their signals (Landlock of Linux 6.12 or later)"
+        )
+    return "" if libseccomp() is not None else INSTALL
+
+
+def _details(level: str, own_users: bool, landlock: int, seccomp: bool) -> tuple[str, ...]:
     names = ("pid", "net", "ipc", "mount", "uts")
     spaces = () if level == "rlimits" else tuple(f"{name} namespace" for name in names)
     user = "a user of its own per run" if own_users else "user namespace" if level != "rlimits" else "the server's user"
-    filters = ("seccomp",) if seccomp else ()
+    filters = (*(("seccomp",) if seccomp else ()), *((f"Landlock {landlock}",) if landlock else ()))
     system = () if level == "rlimits" else ("read-only system", "private /tmp")
     return (*spaces, user, *system, *filters, "rlimits", "empty environment")
 
 
 def _probe(isolation: Isolation, server_folder: Path) -> str | None:
     """Run a little Python in a sandbox; returns None if it works, else the problem."""
-    folder, uid = (
-        server_folder / f"probe-{isolation.level}-{isolation.forks}",
-        first_uid() if isolation.own_users else None,
-    )
+    users, _ = find_users()
+    folder = server_folder / f"probe-{isolation.level}-{isolation.forks}"
+    uid = users[0] if users and isolation.own_users else None
     make_run_folder(folder, uid, isolation.forks)
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
     try:
@@ -128,17 +158,16 @@ def _probe(isolation: Isolation, server_folder: Path) -> str | None:
 
 
 def _try(isolation: Isolation, folder: Path, uid: int | None, launcher: LauncherProcess) -> str | None:
-    path = isolation.layout.python_path
-    job: dict[str, Any] = {"kind": "main", "path": path, "limits": {}, "uid": uid}
+    job = {"kind": "main", "path": isolation.layout.python_path, "limits": {}}
     with launcher.control as control, open(launcher.stderr, "rb") as stderr:
         control.settimeout(_PROBE_S)
         with contextlib.suppress(OSError):
             if control.recv(1) == b"R":
-                control.sendall(encode_message({**job, "folder": isolation.folder_inside(folder)}))
+                control.sendall(encode_job(job, isolation, folder, uid))
         if not wait_readable(stderr.fileno(), _PROBE_S):
             os.kill(launcher.pid, signal.SIGKILL)
         errors = stderr.read()
-    code = launcher.reap()
+    code = launcher.reap().code
     os.close(launcher.stdin)
     os.close(launcher.stdout)
     if code == 0:

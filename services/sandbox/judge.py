@@ -3,81 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
 
+from agentrl.services.sandbox.admission import SparePlaces
 from agentrl.services.sandbox.protocol import CommandResult, JudgeAnswer, JudgeTest, TestResult, Verdict
 from agentrl.services.sandbox.sandbox_lifecycle import SandboxFault
 
 _LEAST_SHOWN = 4096
 RunTest = Callable[[JudgeTest], Awaitable[tuple[CommandResult, bool]]]
-"""Runs the program on one test; how it ended, and whether it came to its last line. Raises SandboxFault, or Busy."""
-_SAY = {
-    "python": '__import__("sys").__stderr__.write("\\n{mark}\\n")',
-    "bash": "[ $? -eq 0 ] || exit 1\nprintf '\\n%s\\n' {mark} >&2",
-    "nodejs": 'process.stderr.write("\\n{mark}\\n");',
-    "perl": 'print STDERR "\\n{mark}\\n";',
-}
-"""How a program of a language reports that it reached its end: on stderr, which is hardly ever cut off."""
-
-
-class AssertCheck:
-    """Code that follows a program and must not fail. A program that ends before it has not passed.
-
-    Args:
-        code: the check.
-        language: name of its language, one of `AssertCheck.languages`.
-    """
-
-    languages = tuple(_SAY)
-
-    def __init__(self, code: str, language: str) -> None:
-        self._mark = f"ended_{secrets.token_hex(8)}"
-        self._say = _SAY[language].format(mark=self._mark)
-        self._code = code
-
-    def follow(self, program: str) -> str:
-        """The program with the check behind it."""
-        return f"{program}\n\n{self._code}\n{self._say}\n"
-
-    def read(self, result: CommandResult) -> tuple[CommandResult, bool]:
-        """The result as the program itself printed it, and whether the check was done."""
-        before, said, after = (result.stderr or "").partition(f"\n{self._mark}\n")
-        return result.model_copy(update={"stderr": before + after}) if said else result, bool(said)
+"""Runs the program on one test; how it ended, and whether its check was done. Raises SandboxFault."""
+_OWN, _SPARE = "own", "spare"
 
 
 async def judge(
-    tests: list[JudgeTest], run: RunTest, at_once: int, stop_early: bool, shown_chars: int
+    tests: list[JudgeTest], run: RunTest, spare: SparePlaces, stop_early: bool, shown_chars: int
 ) -> list[TestResult]:
     """One result per test, in order.
+
+    The caller holds one place, so every judge ends; tests run at the same time in places that nobody waits for.
 
     Args:
         tests: the tests.
         run: runs one.
-        at_once: tests at the same time.
+        spare: places beside the caller's own.
         stop_early: once one has failed, the others are ended or not begun.
         shown_chars: of each output of all tests together; each result shows its share, after it was compared.
-
-    Raises:
-        Busy: the service has no place for the rest.
     """
     results = [TestResult(passed=False, verdict="Skipped") for _ in tests]
-    places, share = asyncio.Semaphore(at_once), max(_LEAST_SHOWN, shown_chars // len(tests))
+    share = max(_LEAST_SHOWN, shown_chars // len(tests))
+    left, free = deque(range(len(tests))), {_OWN}
+    running: dict[asyncio.Task[bool], str] = {}
 
     async def one(number: int) -> bool:
-        async with places:
-            results[number] = _shorten(await _run(tests[number], run), share)
+        results[number] = _shorten(await _run(tests[number], run), share)
         return results[number].passed
 
-    tasks = [asyncio.create_task(one(number)) for number in range(len(tests))]
     try:
-        for done in asyncio.as_completed(tasks):
-            if not await done and stop_early:
+        while left or running:
+            while left and (free or spare.take()):
+                running[asyncio.create_task(one(left.popleft()))] = free.pop() if free else _SPARE
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if running.pop(task) == _OWN:
+                    free.add(_OWN)
+                else:
+                    spare.give_back()
+            if not all(task.result() for task in done) and stop_early:
                 break
     finally:
-        for task in tasks:
+        for task in running:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
+        for _ in filter(_SPARE.__eq__, running.values()):
+            spare.give_back()
     return results
 
 

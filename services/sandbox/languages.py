@@ -42,7 +42,9 @@ _KNOWN = (
     Language("c", "main.c", ("./main",), ("gcc", "-O2", "-o", "main", "main.c", "-lm")),
     Language("rust", "main.rs", ("./main",), ("rustc", "-O", "-o", "main", "main.rs")),
     Language("go", "main.go", ("./main",), ("go", "build", "-o", "main", "main.go"), reserves_memory=True),
-    Language("java", "Main.java", ("java", "-Xmx{memory_mb}m", "Main"), ("javac", "Main.java"), reserves_memory=True),
+    Language(
+        "java", "Main.java", ("java", "-ea", "-Xmx{memory_mb}m", "Main"), ("javac", "Main.java"), reserves_memory=True
+    ),
     Language("perl", "main.pl", ("perl", "main.pl")),
     Language("ruby", "main.rb", ("ruby", "main.rb")),
     Language("lua", "main.lua", ("lua", "main.lua")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import socket
@@ -10,9 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrl.services.sandbox.isolation import Isolation
+from agentrl.services.sandbox.seccomp import PYTHON
+
+
+class Ended(NamedTuple):
+    """How a child of this process ended."""
+
+    code: int
+    """Its exit code; negative: the signal that ended it."""
+    cpu_s: float
+    """Processor time of it and of those below it for which somebody waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +33,7 @@ class LauncherProcess:
     Attributes:
         pid: the child of this process to which all others of the sandbox belong.
         is_first: it is the first process of the sandbox's own namespace: when it dies, the kernel ends the others.
-        reap: returns its exit code when it has ended; waits until then.
+        reap: says how it ended; waits until then.
         control: the socket to the launcher.
         stdin: the code's input, to write; like the next two a descriptor to close.
         stdout: the code's output, to read.
@@ -31,7 +42,7 @@ class LauncherProcess:
 
     pid: int
     is_first: bool
-    reap: Callable[[], int]
+    reap: Callable[[], Ended]
     control: socket.socket
     stdin: int
     stdout: int
@@ -53,7 +64,7 @@ class LauncherPipes:
             raise
         self.theirs = [self._open[0], stdin, stdout, stderr]
 
-    def hand_over(self, pid: int, is_first: bool, reap: Callable[[], int]) -> LauncherProcess:
+    def hand_over(self, pid: int, is_first: bool, reap: Callable[[], Ended]) -> LauncherProcess:
         """Close their ends and hand over ours."""
         for fd in self.theirs:
             os.close(fd)
@@ -94,24 +105,29 @@ def start_launcher(isolation: Isolation, folder: Path, uid: int | None) -> Launc
     """
     with launcher_pipes() as ends:
         control, *streams = ends.theirs
-        passed = [control]
-        try:
-            if isolation.seccomp_file is not None:
-                passed.append(os.open(isolation.seccomp_file, os.O_RDONLY))
-            process = subprocess.Popen(
-                isolation.command(folder, uid, *passed),
-                env=isolation.environment(folder),
-                cwd="/",
-                pass_fds=passed,
-                start_new_session=True,
-                stdin=streams[0],
-                stdout=streams[1],
-                stderr=streams[2],
-            )
-        finally:
-            for fd in passed[1:]:
-                os.close(fd)
-        return ends.hand_over(process.pid, False, process.wait)
+        process = subprocess.Popen(
+            isolation.command(folder, uid, control),
+            env=isolation.environment(folder),
+            cwd="/",
+            pass_fds=[control],
+            start_new_session=True,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+        )
+        return ends.hand_over(process.pid, False, functools.partial(_reap_process, process))
+
+
+def reap(pid: int) -> Ended:
+    """Wait for a child."""
+    _, status, usage = os.wait4(pid, 0)
+    return Ended(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
+
+
+def _reap_process(process: subprocess.Popen[bytes]) -> Ended:
+    ended = reap(process.pid)
+    process.returncode = ended.code  # it would otherwise wait for the child itself
+    return ended
 
 
 def wait_readable(fd: int, seconds: float) -> bool:
@@ -121,10 +137,25 @@ def wait_readable(fd: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def encode_message(job: dict[str, Any]) -> bytes:
-    """A job in the form that the launcher reads."""
-    data = repr(job).encode()
+def encode_message(message: dict[str, Any]) -> bytes:
+    """A message in the form that the program inside reads."""
+    data = repr(message).encode()
     return b"%08d" % len(data) + data
+
+
+def encode_job(job: dict[str, Any], isolation: Isolation, folder: Path, uid: int | None) -> bytes:
+    """A job in the form that the launcher reads: what it is to run, in what it is kept, and the seccomp program.
+
+    Args:
+        job: see `guest/launcher.py`; `language` chooses the program.
+        isolation: how the sandbox is kept apart.
+        folder: the run's folder, as the server sees it.
+        uid: the user that the code becomes; None: the server's own.
+    """
+    program = b"" if isolation.filters is None else isolation.filters.of(job.get("language", PYTHON))
+    inside = isolation.folder_inside(folder)
+    own = {"uid": uid, "folder": inside, "filter_bytes": len(program), **isolation.landlock_rules(folder)}
+    return encode_message({**own, **job}) + program
 
 
 def make_run_folder(folder: Path, uid: int | None, forked: bool) -> None:

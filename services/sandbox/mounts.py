@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 from agentrl.services.sandbox.filesystem_layout import FilesystemLayout, parents
@@ -18,6 +17,8 @@ from agentrl.services.sandbox.run_limits import MIB
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 SHM_MB = 64
+TMPFS_INODES = 16_384
+"""Files that a private folder in memory can hold: an empty one takes a kilobyte that no size counts."""
 
 
 def bubblewrap_mounts(layout: FilesystemLayout, work: Path, own_proc: bool = True) -> list[str]:
@@ -44,20 +45,18 @@ def bubblewrap_mounts(layout: FilesystemLayout, work: Path, own_proc: bool = Tru
     return [*options, "--bind", str(work), layout.inside, "--remount-ro", "/", "--chdir", "/"]
 
 
-def mount_script(
-    layout: FilesystemLayout, folder: Path, work: Path, passed: Collection[int], apart: bool = True
-) -> str:
+def mount_script(layout: FilesystemLayout, folder: Path, work: Path, passed: int, apart: bool = True) -> str:
     """A shell script that builds the same file system inside new namespaces and runs its arguments there.
 
     Args:
         layout: what the code sees.
         folder: where there is a folder `root` to mount on.
         work: what is at the place of the run's folder.
-        passed: descriptors for the program that it runs.
+        passed: the descriptor for the program that it runs.
         apart: the pid and network namespaces are new ones: /proc shows the former, the latter's loopback device is
             brought up. Else /proc is the machine's own.
     """
-    spare = min({3, 4, 5, 6} - {*passed})
+    spare = 3 if passed != 3 else 4
     root = shlex.quote(str(folder / "root"))
     lines = [
         "set -e",
@@ -75,8 +74,8 @@ def mount_script(
         "mkdir dev/shm dev/pts",
         "ln -s pts/ptmx dev/ptmx",
         "mount -t devpts -o nosuid,noexec,newinstance,ptmxmode=0666,mode=620 none dev/pts",
-        f"mount -t tmpfs -o mode=1777,size={SHM_MB}m none dev/shm",
-        f"mount -t tmpfs -o mode=1777,size={layout.tmp_mb}m none tmp",
+        f"mount -t tmpfs -o mode=1777,size={SHM_MB}m,nr_inodes={TMPFS_INODES} none dev/shm",
+        f"mount -t tmpfs -o mode=1777,size={layout.tmp_mb}m,nr_inodes={TMPFS_INODES} none tmp",
     ]
     for path in layout.shown:
         lines += _bind(path, path)

@@ -14,12 +14,14 @@ def default_parallel() -> int:
 
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
-    """Limits and sizes; each is also an option of `agentrl serve sandbox`."""
+    """Limits and sizes; those of `agentrl serve sandbox` have its names."""
 
     isolation: str | None = None
     """Level to use: bubblewrap, namespaces or rlimits; None: the strongest that works here."""
     require_isolation: str | None = None
     """Weakest level with which the service starts; None: any."""
+    allow_weak_isolation: bool = False
+    """Start also where code could end the server, or without libseccomp."""
     fresh_interpreters: bool = False
     """Start an interpreter for each run; else runs are forks of interpreters that are up, where that works."""
     python: str = sys.executable
@@ -28,7 +30,7 @@ class SandboxOptions:
     """Runs at the same time."""
     queue: int = 256
     """Requests that may wait for a place; more get HTTP 429."""
-    queue_s: float = 8.0
+    queue_seconds: float = 8.0
     """Seconds that a request may wait; after that it gets HTTP 429."""
     warm: int | None = None
     """Interpreters kept started; None: as many as `parallel`."""

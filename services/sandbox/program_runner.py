@@ -82,7 +82,15 @@ class ProgramRunner:
         return Program(language, ran.files) if ran.ok else source, ran.result
 
     def program(self, language: Language, code: str, files: Mapping[str, FileContent]) -> Program:
-        """Code and its files, not compiled."""
+        """Code and its files, not compiled.
+
+        Raises:
+            HTTPException: 422, one of the files would replace the program.
+        """
+        own = [language.file, *(["main"] if language.run and language.run[0] == "./main" else [])]
+        for name in own:
+            if name in files:
+                raise HTTPException(422, f"files: {name!r} is the program of `code` itself; give the file another name")
         return Program(language, {**files, language.file: FileContent(code.encode(errors="surrogatepass"))})
 
     async def run(self, program: Program, stdin: str, limits: RunLimits, fetch: Sequence[str] = ()) -> RunOutcome:
@@ -147,7 +155,7 @@ class ProgramRunner:
                     fault = SandboxFault(f"cannot write the files: {error}")
                     continue
                 try:
-                    await sandbox.begin(self._job(arguments, language, limits), stdin)
+                    await sandbox.begin(self.job(arguments, language, limits), stdin)
                 except SandboxFault as error:  # no code has run: another sandbox can do it
                     fault = error
                     continue
@@ -162,13 +170,14 @@ class ProgramRunner:
                 return ran
         raise fault
 
-    def _job(self, arguments: tuple[str, ...] | None, language: Language, limits: RunLimits) -> dict[str, object]:
+    def job(self, arguments: tuple[str, ...] | None, language: Language, limits: RunLimits) -> dict[str, object]:
+        """What a launcher is told: to run `arguments`, or `main.py` if there are none."""
         rlimits = limits.rlimits(language.reserves_memory)
         if arguments is None:
             return {"kind": "main", "path": self.pool.isolation.layout.python_path, "limits": rlimits}
         heap_mb = max(16, limits.memory_mb * 3 // 4)
         filled = [argument.replace("{memory_mb}", str(heap_mb)) for argument in arguments]
-        return {"kind": "command", "argv": filled, "limits": rlimits}
+        return {"kind": "command", "language": language.name, "argv": filled, "limits": rlimits}
 
     async def _result(self, sandbox: Sandbox, ended: ExitStatus) -> CommandResult:
         """Raises SandboxFault when the program was never there."""
@@ -187,6 +196,7 @@ def describe_exit(sandbox: Sandbox, ended: ExitStatus) -> CommandResult:
     return CommandResult(
         status="TimeLimitExceeded" if ended.timed_out else "Finished",
         execution_time=round(ended.seconds, 4),
+        cpu_time=round(ended.cpu_s, 4),
         return_code=None if ended.timed_out else ended.code,
         stdout=stdout,
         stderr=stderr,

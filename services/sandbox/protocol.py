@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from agentrl.services.common.known_fields import KnownFields
 from agentrl.services.sandbox.run_files import FileContent, clean_path
 
 MAX_FILES = 5000
@@ -54,7 +55,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MemoryMB = Annotated[int, Field(alias="memory_limit_MB", ge=-1, description="-1 or 0: the service's default")]
 
 
-class _Request(BaseModel):
+class _Request(KnownFields):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
 
@@ -69,13 +70,15 @@ class RunCode(_Request):
     memory_limit_mb: MemoryMB = -1
     files: Files
     fetch_files: Paths
+    args: list[str] = Field([], max_length=0, description="SandboxFusion's, for pytest, which is no language here")
 
 
 class CommandResult(BaseModel):
-    """How one program ended."""
+    """How one program ended: `execution_time` by the clock, `cpu_time` of the processors, in seconds."""
 
     status: CommandStatus
     execution_time: float | None = None
+    cpu_time: float | None = None
     return_code: int | None = None
     stdout: str | None = None
     stderr: str | None = None
@@ -111,6 +114,7 @@ class RunInSession(_Request):
     """Run code that sees the variables of the session's earlier runs."""
 
     code: str
+    language: str = "python"
     run_timeout: Seconds = 10
     fetch_files: Paths
 
@@ -121,6 +125,7 @@ class RunJupyter(_Request):
     cells: list[str] = Field(max_length=1000)
     cell_timeout: float = Field(0, ge=0, allow_inf_nan=False, description="0: only the total counts")
     total_timeout: Seconds = 45
+    memory_limit_mb: MemoryMB = -1
     kernel: Literal["python3"] = "python3"
     files: Files
     fetch_files: Paths
@@ -136,7 +141,7 @@ class CellResult(BaseModel):
 
 
 class RunJupyterAnswer(BaseModel):
-    """The cells that ran; a cell that fails is the last."""
+    """The cells that ran. `Failed`: a limit or the end of the interpreter; what a cell raises is in its `error`."""
 
     status: Status
     message: str
@@ -145,17 +150,18 @@ class RunJupyterAnswer(BaseModel):
     files: dict[str, str] = {}
 
 
-class JudgeTest(BaseModel):
-    """What the program reads and must print, or code that follows it and must not fail."""
+class JudgeTest(KnownFields):
+    """What the program reads and must print; or code that calls it and must not fail; or code behind it to run."""
 
     input: str | None = None
     output: str | None = None
     check: str | None = Field(None, alias="assert")
+    follow: str | None = Field(None, description="runs in the program's own process; its output is yours to compare")
 
     @model_validator(mode="after")
     def _one_kind(self) -> JudgeTest:
-        if (self.output is None) == (self.check is None):
-            raise ValueError("wanted either `output` (with `input`) or `assert`")
+        if sum(kind is not None for kind in (self.output, self.check, self.follow)) != 1:
+            raise ValueError("wanted one of `output` (with `input`), `assert` and `follow`")
         return self
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from agentrl.services.sandbox.outside_memory import outside_bytes
 from agentrl.services.sandbox.process_tree import resident_bytes
 from agentrl.services.sandbox.run_files import disk_use
-from agentrl.services.sandbox.run_limits import MIB, RunLimits
+from agentrl.services.sandbox.run_limits import MIB, RunLimits, memory_excess
 from agentrl.services.sandbox.sandbox_lifecycle import Sandbox
 
 _PERIOD_S = 0.1
@@ -18,7 +20,8 @@ _PERIOD_S = 0.1
 class ResourceMonitor:
     """Checks every watched sandbox a few times a second and stops one that exceeds its limits.
 
-    Between two checks a run can exceed its limits, by as much as its resource limits allow each process.
+    Between two checks a run can exceed its limits, by as much as its resource limits allow each process; its memory
+    only where it has no memory cgroup.
     """
 
     def __init__(self) -> None:
@@ -28,6 +31,11 @@ class ResourceMonitor:
     @contextmanager
     def watch(self, sandbox: Sandbox, limits: RunLimits) -> Iterator[None]:
         """Watch a sandbox inside the block."""
+        if sandbox.memory is not None:
+            try:
+                sandbox.memory.limit(limits.memory_mb)
+            except OSError:  # it holds more already
+                sandbox.stop(memory_excess(limits.memory_mb))
         self._watched[sandbox] = limits
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look())
@@ -53,12 +61,18 @@ class ResourceMonitor:
 
 
 def _excess(sandbox: Sandbox, limits: RunLimits) -> str | None:
-    allowed = limits.memory_mb * MIB
-    if resident_bytes(sandbox.pids, allowed) > allowed:
-        return f"it used more than {limits.memory_mb} MB of memory"
-    used = disk_use(sandbox.folder)
+    pids, work = sandbox.pids, sandbox.folder
+    outside, unlinked = outside_bytes(pids, sandbox.isolation.has_own_root, sandbox.owner, os.stat(work).st_dev)
+    if sandbox.memory is not None:
+        if (excess := sandbox.memory.excess) is not None:
+            return excess
+    elif resident_bytes(pids, limits.memory_mb * MIB - outside) + outside > limits.memory_mb * MIB:
+        return memory_excess(limits.memory_mb)
+    if sandbox.overspent:
+        return "what it left running used too much processor time"
+    used = disk_use(work)
     if used is None:
         return "it made too many files or folders"
-    if used > limits.disk_mb * MIB:
+    if used + unlinked > limits.disk_mb * MIB:
         return f"it wrote more than {limits.disk_mb} MB of files"
     return None

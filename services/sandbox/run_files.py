@@ -105,7 +105,7 @@ def all_files(folder: Path, limit: int) -> dict[str, FileContent]:
     return get_files(folder, names, limit)[0]
 
 
-def disk_use(folder: Path) -> int | None:
+def disk_use(folder: Path | str) -> int | None:
     """Bytes on disk of everything in a folder; None when there are too many files, or too deep, to say."""
     total, entries = 0, 0
     todo = [(str(folder), 0)]

@@ -36,4 +36,10 @@ class RunLimits:
             "RLIMIT_CORE": 0,
             "RLIMIT_MEMLOCK": 0,
             "RLIMIT_MSGQUEUE": 0,
+            "RLIMIT_SIGPENDING": 1024,
         }
+
+
+def memory_excess(mib: int) -> str:
+    """Why a run was stopped that held more memory than this."""
+    return f"it used more than {mib} MB of memory"

@@ -7,15 +7,17 @@ import contextlib
 import os
 import signal
 import socket
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentrl.services.common.server_folder import remove_folder
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.launcher_process import LauncherProcess, encode_message
+from agentrl.services.sandbox.launcher_process import Ended, LauncherProcess, encode_job, encode_message
+from agentrl.services.sandbox.memory_cgroup import MemoryCgroup
 from agentrl.services.sandbox.process_tree import descendants, kill_tree, signal_quietly, threads_of
+from agentrl.services.sandbox.run_clock import RunClock, longest_wait, processor_seconds
 from agentrl.services.sandbox.standard_streams import InputWriter, OutputReader
 
 START_S = 20.0
@@ -34,6 +36,7 @@ class ExitStatus:
 
     code: int
     seconds: float
+    cpu_s: float
     timed_out: bool
 
 
@@ -46,19 +49,27 @@ class Sandbox:
         uid: the user that its code becomes where the isolation gives runs users of their own.
         launcher: its launcher, which waits for a job.
         output_bytes: what is kept of each output stream.
+        memory: its memory cgroup; None: there is none.
     """
 
     def __init__(
-        self, isolation: Isolation, folder: Path, uid: int, launcher: LauncherProcess, output_bytes: int
+        self,
+        isolation: Isolation,
+        folder: Path,
+        uid: int,
+        launcher: LauncherProcess,
+        output_bytes: int,
+        memory: MemoryCgroup | None = None,
     ) -> None:
-        self.isolation, self.folder, self.uid = isolation, folder, uid
+        self.isolation, self.folder, self.uid, self.memory = isolation, folder, uid, memory
         self.stopped: str | None = None
         """Why the server stopped the code before its time, for example its memory."""
-        self.began_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._exited = asyncio.Event()
         self._launcher, self._control, self._pid = launcher, launcher.control, launcher.pid
-        self._code = 0
+        self._ended = Ended(0, 0.0)
+        self._clock: RunClock | None = None
+        self._allowed_cpu_s: float | None = None
         self._control.setblocking(False)
         self._pidfd = os.pidfd_open(self._pid)
         self._init_pid = 0
@@ -94,6 +105,31 @@ class Sandbox:
             return []
         return [*([self._pid] if self._launcher.is_first else []), *descendants(self._pid)]
 
+    @property
+    def has_unread(self) -> bool:
+        """Something came from inside that nobody has received yet."""
+        try:
+            return bool(self._control.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    @property
+    def overspent(self) -> bool:
+        """Its processes have used more than `limit_cpu` allows."""
+        return self._allowed_cpu_s is not None and processor_seconds(self._counted()) > self._allowed_cpu_s
+
+    def limit_cpu(self, seconds: float | None) -> None:
+        """Allow its processes so much processor time from now on; None: no limit but that of `wait`."""
+        self._allowed_cpu_s = None if seconds is None else processor_seconds(self._counted()) + seconds
+
+    def start_clock(self, waited: bool = False) -> RunClock:
+        """A clock of all its processes.
+
+        Args:
+            waited: some have run before, and may have waited for a processor then.
+        """
+        return RunClock(self._counted, longest_wait(self._counted()) if waited else 0.0)
+
     async def ready(self) -> None:
         """Wait until the launcher is up.
 
@@ -101,6 +137,8 @@ class Sandbox:
             SandboxFault: it does not start.
         """
         await self._expect(b"R")
+        if self.memory is not None:
+            await self._count_memory(self.memory)
         if self.isolation.has_own_root and not self._launcher.is_first:
             below = descendants(self._pid)
             if not below:
@@ -125,17 +163,24 @@ class Sandbox:
             # The kernel counts every thread of the user, and this one is the server's, who has others.
             limits = job["limits"]
             job = {**job, "limits": {**limits, "RLIMIT_NPROC": limits["RLIMIT_NPROC"] + threads_of(os.geteuid())}}
-        await self.send({"uid": self.owner, "folder": self.isolation.folder_inside(self.folder), **job})
+        await self.pass_on(encode_job(job, self.isolation, self.folder, self.owner))
         await self._expect(b"S")
-        self.began_at = time.monotonic()
+        self._clock = self.start_clock()
         if stdin is not None:
             self._input_writer = InputWriter(self._stdin, stdin)
             self._stdin = -1
 
-    async def send(self, job: dict[str, Any]) -> None:
-        """Send a message to the program inside."""
-        with contextlib.suppress(ConnectionError):  # who waits for the answer sees that it is gone
-            await self._loop.sock_sendall(self._control, encode_message(job))
+    async def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a message to the program inside, behind a byte with file descriptors if there are any."""
+        if fds:
+            with contextlib.suppress(OSError):  # as in `pass_on`
+                socket.send_fds(self._control, [b"F"], fds)
+        await self.pass_on(encode_message(message))
+
+    def hang_up(self) -> None:
+        """Let the program inside see that nothing more comes."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
 
     async def receive(self, size: int) -> bytes:
         """The next bytes from inside; empty if the program has closed the socket."""
@@ -149,15 +194,23 @@ class Sandbox:
         for pid in self.pids[1:] if self.isolation.has_own_root else self.pids:
             signal_quietly(pid, signal.SIGINT)
 
-    async def wait(self, timeout_s: float) -> ExitStatus:
-        """Wait until the code ends, or end it; afterwards no process is left and the output is complete."""
-        while (left := self.began_at + timeout_s - time.monotonic()) > 0:  # timers may fire a little early
-            if await self._came(self._exited, left):
-                break
-        timed_out = self.alive
-        seconds = time.monotonic() - self.began_at
+    async def wait(self, limit_s: float) -> ExitStatus:
+        """Wait until the code ends, or end it; afterwards no process is left and the output is complete.
+
+        Args:
+            limit_s: see `run_clock`.
+        """
+        assert self._clock is not None
+        exited = asyncio.ensure_future(self._exited.wait())
+        try:
+            timed_out = not await self._clock.watch(exited, limit_s)
+        finally:
+            exited.cancel()
+        seconds = self._clock.wall_s
         await self.kill()
-        return ExitStatus(self._code if self._code >= 0 else 128 - self._code, seconds, timed_out)
+        code, total_s = self._ended
+        cpu_s = self._clock.conclude(total_s)
+        return ExitStatus(code if code >= 0 else 128 - code, seconds, cpu_s, timed_out)
 
     def stop(self, reason: str) -> None:
         """End the code before its time."""
@@ -173,6 +226,8 @@ class Sandbox:
                 await asyncio.to_thread(kill_tree, self._pid)
                 await self._came(self._exited)
         await self._init_gone()
+        if self.memory is not None and self.stopped is None:
+            self.stopped = self.memory.excess
         for reader in (self.stdout, self.stderr):
             await self._came(reader.ended)
             reader.close()
@@ -190,6 +245,23 @@ class Sandbox:
             os.close(self._init_fd)
             self._init_fd = None
         await asyncio.to_thread(remove_folder, self.folder)
+
+    async def _count_memory(self, memory: MemoryCgroup) -> None:
+        """Move the launcher; the processes around it are not the code's."""
+        *_, launcher = (self._pid, *descendants(self._pid))
+        try:
+            await asyncio.to_thread(memory.add, launcher)  # the kernel may take 10 ms
+        except OSError as error:
+            raise SandboxFault(f"the sandbox died while it started: {error}") from error
+
+    async def pass_on(self, data: bytes) -> None:
+        """Send bytes to the program inside as they are."""
+        with contextlib.suppress(OSError):  # who waits for the answer sees that it is gone
+            await self._loop.sock_sendall(self._control, data)
+
+    def _counted(self) -> list[int]:
+        """The processes whose time counts; unlike `pids` with what starts and ends them, as at its end."""
+        return [self._pid, *descendants(self._pid)] if self.alive else []
 
     async def _expect(self, mark: bytes) -> None:
         try:
@@ -211,7 +283,9 @@ class Sandbox:
         await self._came(gone)
         self._loop.remove_reader(self._init_fd)
         with contextlib.suppress(ChildProcessError):  # it is ours now that its parent is dead
-            os.waitpid(self._init_pid, os.WNOHANG)
+            pid, _, usage = os.wait4(self._init_pid, os.WNOHANG)
+            if pid:  # its time is not in that of bubblewrap, which did not wait for it
+                self._ended = self._ended._replace(cpu_s=self._ended.cpu_s + usage.ru_utime + usage.ru_stime)
 
     def _end(self) -> None:
         # A bubblewrap that dies as it starts leaves a launcher behind, which ends when nobody can send it a job.
@@ -234,7 +308,7 @@ class Sandbox:
         return True
 
     def _on_exit(self) -> None:
-        self._code = self._launcher.reap()
+        self._ended = self._launcher.reap()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._exited.set()

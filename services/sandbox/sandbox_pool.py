@@ -38,7 +38,9 @@ class SandboxPool:
         self.isolation = isolation
         self.open: set[Sandbox] = set()
         """All that exist, ready or in use."""
-        self._runs_folder, self._warm, self._output_bytes = runs_folder, warm, output_mb * MIB
+        self._runs_folder, self._warm = runs_folder, warm
+        self.output_bytes = output_mb * MIB
+        """Kept of each output stream."""
         self._free_uids = deque(uids)
         self._numbers = itertools.count()
         self._zygotes = ZygotePool(isolation, runs_folder) if isolation.forks else None
@@ -115,14 +117,19 @@ class SandboxPool:
 
     async def _make(self, folder: Path, uid: int) -> Sandbox:
         owner = uid if self.isolation.own_users else None
+        cgroups = self.isolation.memory_cgroups
+        memory = None
         try:
+            memory = None if cgroups is None else cgroups.take()
             make_run_folder(folder, owner, self.isolation.forks)
             launcher = (
                 await self._zygotes.start(folder) if self._zygotes else start_launcher(self.isolation, folder, owner)
             )
-            sandbox = Sandbox(self.isolation, folder, uid, launcher, self._output_bytes)
+            sandbox = Sandbox(self.isolation, folder, uid, launcher, self.output_bytes, memory)
         except OSError as error:
             self._free_uids.append(uid)
+            if memory is not None:
+                memory.remove()
             with contextlib.suppress(OSError):  # no file descriptors are left
                 remove_folder(folder)
             raise SandboxFault(f"cannot start a sandbox: {error}") from error
@@ -141,6 +148,8 @@ class SandboxPool:
 
     async def _close(self, sandbox: Sandbox) -> None:
         await sandbox.close()
+        if sandbox.memory is not None and self.isolation.memory_cgroups is not None:
+            self.isolation.memory_cgroups.give_back(sandbox.memory)
         self.open.discard(sandbox)
         self._free_uids.append(sandbox.uid)
 

@@ -1,164 +1,181 @@
-"""The system calls that sandboxed code may not make, as a program for the kernel's seccomp filter.
+"""The system calls that sandboxed code may make, as a program for the kernel's seccomp filter.
 
-What is refused: new namespaces and mounts (most ways out of a sandbox begin there), keys, tracing of other processes,
-kernel modules, io_uring, memory that belongs to no process (memfd, System V) and so to no limit, and sockets of
-families that no network namespace holds back (vsock reaches the host of a virtual machine). Refused calls fail with an
-error; nothing is killed for trying.
+What the runtimes of the languages need is allowed, by name. What is known to be of use against a sandbox fails with
+EPERM: namespaces and mounts (most ways out begin there), keys, tracing of other processes, kernel modules, memory that
+belongs to no process (memfd, System V) and so to no limit. Any other call, one that a later kernel adds included, fails
+with ENOSYS, as on a kernel without it: runtimes then take another way. Nothing is killed for trying.
+
+libseccomp makes the program, once per server; the launcher loads it in the moment before code runs.
 """
 
 from __future__ import annotations
 
 import errno
-import platform
-import struct
+import tempfile
+from types import ModuleType
+from typing import Any
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
-_NEW_NAMESPACES = 0x7E020000
-_X32 = 0x40000000
+from agentrl.errors import UserInputError
+
+PYTHON = "python"
+INSTALL = "libseccomp not found (Debian: apt-get install libseccomp2; then pip install pyseccomp)"
+_Rule = tuple[int, str, list[Any]]
+"""Action, call and what its arguments must be."""
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_NEW_NAMESPACES = 0x7E020000
+_INT_MAX = 0x7FFFFFFF
+_EVERY_BIT = (1 << 64) - 1
 
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_CLONE = {"x86_64": 56, "aarch64": 220}
-_SOCKET = {"x86_64": 41, "aarch64": 198}
-_CLONE3 = 435
-_SAME_EVERYWHERE = {
-    "io_uring_setup": 425,
-    "io_uring_enter": 426,
-    "io_uring_register": 427,
-    "open_tree": 428,
-    "move_mount": 429,
-    "fsopen": 430,
-    "fsconfig": 431,
-    "fsmount": 432,
-    "fspick": 433,
-    "pidfd_getfd": 438,
-    "mount_setattr": 442,
-    "memfd_secret": 447,
-}
-_REFUSED = {
-    "x86_64": {
-        "shmget": 29,
-        "semget": 64,
-        "msgget": 68,
-        "ptrace": 101,
-        "syslog": 103,
-        "pivot_root": 155,
-        "adjtimex": 159,
-        "chroot": 161,
-        "acct": 163,
-        "settimeofday": 164,
-        "mount": 165,
-        "umount2": 166,
-        "swapon": 167,
-        "swapoff": 168,
-        "reboot": 169,
-        "sethostname": 170,
-        "setdomainname": 171,
-        "iopl": 172,
-        "ioperm": 173,
-        "init_module": 175,
-        "delete_module": 176,
-        "quotactl": 179,
-        "clock_settime": 227,
-        "kexec_load": 246,
-        "add_key": 248,
-        "request_key": 249,
-        "keyctl": 250,
-        "unshare": 272,
-        "perf_event_open": 298,
-        "name_to_handle_at": 303,
-        "open_by_handle_at": 304,
-        "clock_adjtime": 305,
-        "setns": 308,
-        "process_vm_readv": 310,
-        "process_vm_writev": 311,
-        "finit_module": 313,
-        "memfd_create": 319,
-        "kexec_file_load": 320,
-        "bpf": 321,
-        "userfaultfd": 323,
-    },
-    "aarch64": {
-        "umount2": 39,
-        "mount": 40,
-        "pivot_root": 41,
-        "chroot": 51,
-        "quotactl": 60,
-        "acct": 89,
-        "unshare": 97,
-        "kexec_load": 104,
-        "init_module": 105,
-        "delete_module": 106,
-        "clock_settime": 112,
-        "syslog": 116,
-        "ptrace": 117,
-        "reboot": 142,
-        "sethostname": 161,
-        "setdomainname": 162,
-        "settimeofday": 170,
-        "adjtimex": 171,
-        "msgget": 186,
-        "semget": 190,
-        "shmget": 194,
-        "add_key": 217,
-        "request_key": 218,
-        "keyctl": 219,
-        "swapon": 224,
-        "swapoff": 225,
-        "perf_event_open": 241,
-        "name_to_handle_at": 264,
-        "open_by_handle_at": 265,
-        "clock_adjtime": 266,
-        "setns": 268,
-        "process_vm_readv": 270,
-        "process_vm_writev": 271,
-        "finit_module": 273,
-        "memfd_create": 279,
-        "bpf": 280,
-        "userfaultfd": 282,
-        "kexec_file_load": 294,
-    },
-}
+_FILES = """
+access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate
+fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat
+fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr ioctl lchown lgetxattr link linkat listxattr
+llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2 pread64 preadv
+preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr rename renameat renameat2 rmdir
+sendfile setxattr stat statfs statx symlink symlinkat sync sync_file_range syncfs truncate umask unlink unlinkat utime
+utimensat utimes write writev
+"""
+_MEMORY = "brk madvise mincore mlock mlock2 mlockall mmap mprotect mremap msync munlock munlockall munmap"
+_PROCESSES = """
+arch_prctl capget capset execve execveat exit exit_group fork futex futex_waitv get_robust_list get_thread_area getcpu
+getegid geteuid getgid getgroups getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage
+getsid gettid getuid ioprio_get membarrier pidfd_open prctl restart_syscall rseq sched_get_priority_max
+sched_get_priority_min sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval
+sched_yield set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid
+setresgid setresuid setreuid setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
+"""
+_SIGNALS = """
+alarm getitimer pause pidfd_send_signal rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn
+rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo setitimer sigaltstack signalfd signalfd4 tgkill tkill
+"""
+_TIME = """
+clock_getres clock_gettime clock_nanosleep gettimeofday nanosleep time timer_create timer_delete timer_getoverrun
+timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime
+"""
+_WAITING = """
+epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old eventfd eventfd2
+poll ppoll pselect6 select
+"""
+_PIPES_AND_SOCKETS = """
+accept accept4 bind getpeername getsockname getsockopt listen pipe pipe2 recvfrom recvmmsg recvmsg sendmmsg sendmsg
+sendto shutdown splice tee
+"""
+_DRAWING = "getrandom"
+_ALLOWED = " ".join((_FILES, _MEMORY, _PROCESSES, _SIGNALS, _TIME, _WAITING, _PIPES_AND_SOCKETS, _DRAWING)).split()
+
+_JIT = ("pkey_alloc", "pkey_free", "pkey_mprotect")
+_NUMA = ("get_mempolicy", "mbind", "set_mempolicy")
+_OF_LANGUAGE = {PYTHON: _NUMA, "nodejs": _JIT, "java": (*_JIT, *_NUMA), "julia": _NUMA, "R": _NUMA, "go": _NUMA}
+"""What one runtime uses beyond the others, always with another way where it fails: a program may start any other."""
+
+_NOT_PERMITTED = """
+acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module finit_module fsconfig fsmount fsopen fspick
+init_module ioperm iopl kexec_file_load kexec_load keyctl memfd_create memfd_secret mount mount_setattr move_mount
+msgget name_to_handle_at open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root process_madvise
+process_vm_readv process_vm_writev ptrace quotactl quotactl_fd reboot request_key semget setdomainname sethostname
+setns settimeofday shmget swapoff swapon syslog umount umount2 unshare userfaultfd vmsplice
+"""
+
+_FCNTL = (*range(39), 1024, 1025, 1026, 1030, 1032, 1034)
+"""Commands without F_SETPIPE_SZ, which makes a pipe hold megabytes."""
+_SET_PIPE_SIZE = 1031
+_SOL_SOCKET = 1
+_OTHER_LEVELS = (0, 6, 17, 41, 58, 270)
+"""IP, TCP, UDP, IPv6, ICMPv6, netlink."""
+_BUFFER_SIZES = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF and their FORCE variants, which make a socket hold megabytes."""
+_OPTIONS = ((0, 4), (4, 2), (6, 1), (9, 1), (10, 2), (12, 4), (16, 16), (34, 2), (36, 4), (40, 8), (48, 16), (64, 8))
+"""0 to 71 without the former, as first ones and numbers; a number that is a power of two makes one comparison."""
+_OF_OTHERS = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
+"""Change the process that the first argument names; 0 is the caller."""
 
 
-def seccomp_program(network_is_apart: bool, machine: str | None = None) -> bytes | None:
-    """The filter in the kernel's binary form.
+class SeccompFilters:
+    """The filter of each language.
 
     Args:
         network_is_apart: the code runs in a network namespace of its own; else it gets no internet socket at all.
-        machine: architecture; None: this one.
+        alone: the code can name no process of its user but its own. Else it may not change others, nor connect to
+            sockets in files, behind which other programs of the user listen.
+        scoped: something else keeps the code from signalling processes that are not its own.
 
-    Returns:
-        The program; None for an architecture whose call numbers are not known here.
+    Raises:
+        UserInputError: libseccomp or its Python package is missing.
     """
-    machine = machine or platform.machine()
-    if machine not in _ARCHITECTURES:
+
+    def __init__(self, network_is_apart: bool, alone: bool = True, scoped: bool = True) -> None:
+        if (module := libseccomp()) is None:
+            raise UserInputError(INSTALL)
+        self._lib = module
+        self._rules = self._rules_by_argument(network_is_apart, alone, scoped)
+        self._made: dict[tuple[str, ...], bytes] = {}
+
+    def of(self, language: str) -> bytes:
+        """The filter of a language, in the kernel's binary form."""
+        extra = _OF_LANGUAGE.get(language, ())
+        if extra not in self._made:
+            self._made[extra] = self._make(extra)
+        return self._made[extra]
+
+    def _make(self, extra: tuple[str, ...]) -> bytes:
+        lib, refused = self._lib, self._lib.ERRNO(errno.EPERM)
+        made = lib.SyscallFilter(lib.ERRNO(errno.ENOSYS))
+        made.set_attr(lib.Attr.ACT_BADARCH, refused)  # such as 32-bit calls on a 64-bit machine
+        made.set_attr(lib.Attr.CTL_OPTIMIZE, 2)  # a search tree instead of a list
+        rules: list[_Rule] = [(lib.ALLOW, name, []) for name in (*_ALLOWED, *extra)]
+        rules += [(refused, name, []) for name in _NOT_PERMITTED.split()]
+        for action, name, arguments in [*rules, *self._rules]:
+            number = lib.resolve_syscall(lib.Arch.NATIVE, name)
+            if number >= 0:  # else this machine, or this version of libseccomp, has no such call
+                made.add_rule_exactly(action, number, *arguments)
+        with tempfile.TemporaryFile() as stream:
+            made.export_bpf(stream)
+            stream.seek(0)
+            return stream.read()
+
+    def _rules_by_argument(self, network_is_apart: bool, alone: bool, scoped: bool) -> list[_Rule]:
+        """Arguments are compared in 64 bits where the kernel reads 32, so what is allowed is named, not what is not."""
+        arg, equal, masked, above = self._lib.Arg, self._lib.EQ, self._lib.MASKED_EQ, self._lib.GT
+        allow, refused = self._lib.ALLOW, self._lib.ERRNO(errno.EPERM)
+        rules: list[_Rule] = [(allow, "clone", [arg(0, masked, _NEW_NAMESPACES, 0)])]
+        rules += [(allow, "fcntl", [arg(1, equal, command)]) for command in _FCNTL]
+        rules += [(refused, "fcntl", [arg(1, equal, _SET_PIPE_SIZE)])]
+        rules += [(allow, "setsockopt", [arg(1, equal, level)]) for level in _OTHER_LEVELS]
+        socket_level = arg(1, equal, _SOL_SOCKET)
+        for first, number in _OPTIONS:
+            rules += [(allow, "setsockopt", [socket_level, arg(2, masked, _EVERY_BIT - (number - 1), first)])]
+        rules += [(refused, "setsockopt", [socket_level, arg(2, equal, option)]) for option in _BUFFER_SIZES]
+        families = (_UNIX, _INET, _INET6, _NETLINK) if network_is_apart else (_UNIX,)
+        no_socket = self._lib.ERRNO(errno.EAFNOSUPPORT if network_is_apart else errno.EACCES)
+        for call in ("socket", "socketpair"):
+            rules += [
+                (allow if family in families else no_socket, call, [arg(0, equal, family)])
+                for family in range(_NETLINK + 1)
+            ]
+            rules += [(no_socket, call, [arg(0, above, _NETLINK)])]
+        rules += [(allow if alone else refused, "connect", [])]
+        if alone:
+            rules += [(allow, name, []) for name in (*_OF_OTHERS, "setpriority")]
+        else:
+            differs, only_own = self._lib.NE, [arg(0, equal, 0)]
+            rules += [(allow, name, only_own) for name in _OF_OTHERS]
+            rules += [(refused, name, [arg(0, differs, 0)]) for name in (*_OF_OTHERS, "setpriority")]
+            rules += [(allow, "setpriority", [*only_own, arg(1, equal, 0)])]
+            rules += [(refused, "setpriority", [*only_own, arg(1, differs, 0)])]
+        if scoped:
+            return [*rules, (allow, "kill", [])]
+        return [  # 0 is the process group; -1, all processes of the user, and other groups are negative
+            *rules,
+            (allow, "kill", [arg(0, self._lib.LE, _INT_MAX)]),
+            (refused, "kill", [arg(0, above, _INT_MAX)]),
+        ]
+
+
+def libseccomp() -> ModuleType | None:
+    """Python's face of the library; None where either is missing."""
+    try:
+        import pyseccomp
+    except (ImportError, RuntimeError):  # the latter: no library
         return None
-    families = (_UNIX, _INET, _INET6, _NETLINK) if network_is_apart else (_UNIX,)
-    code = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        *((_EQUAL, 1, 0, _ARCHITECTURES[machine]), _fail(errno.EPERM)),
-        (_LOAD, 0, 0, _NUMBER),
-        *((_AT_LEAST, 0, 1, _X32), _fail(errno.EPERM)),
-        *((_EQUAL, 0, 1, _CLONE3), _fail(errno.ENOSYS)),  # its flags are out of a filter's sight; libc takes clone
-    ]
-    for number in sorted({**_SAME_EVERYWHERE, **_REFUSED[machine]}.values()):
-        code += [(_EQUAL, 0, 1, number), _fail(errno.EPERM)]
-    code += [
-        (_EQUAL, 0, 4, _CLONE[machine]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        *((_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM)),
-        (_RETURN, 0, 0, _ALLOW),
-        (_EQUAL, 0, len(families) + 2, _SOCKET[machine]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        *((_EQUAL, len(families) - place, 0, family) for place, family in enumerate(families)),
-        _fail(errno.EAFNOSUPPORT if network_is_apart else errno.EACCES),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
-
-
-def _fail(error: int) -> tuple[int, int, int, int]:
-    return _RETURN, 0, 0, _FAIL | error
+    found: ModuleType = pyseccomp
+    return found

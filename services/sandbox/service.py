@@ -12,12 +12,14 @@ from fastapi import HTTPException
 
 from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox.admission import Admission, Busy
+from agentrl.services.sandbox.checked_run import LANGUAGES, CheckedRun
 from agentrl.services.sandbox.filesystem_layout import make_layout
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.isolation_choice import UIDS_PER_SERVER, choose_isolation, first_uid
-from agentrl.services.sandbox.judge import AssertCheck, conclude, judge
+from agentrl.services.sandbox.isolation_choice import choose_isolation
+from agentrl.services.sandbox.judge import conclude, judge
 from agentrl.services.sandbox.jupyter import run_cells
 from agentrl.services.sandbox.languages import Language, find_language, installed_languages
+from agentrl.services.sandbox.memory_cgroup import open_memory_cgroups
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.process_tree import adopting_orphans, hidden_memory
@@ -42,6 +44,7 @@ from agentrl.services.sandbox.sandbox_lifecycle import SandboxFault
 from agentrl.services.sandbox.sandbox_pool import SandboxPool
 from agentrl.services.sandbox.sessions import Sessions
 from agentrl.services.sandbox.stateful_interpreter import open_interpreter
+from agentrl.services.sandbox.user_range import UIDS_PER_SERVER, find_users
 
 
 class SandboxService:
@@ -55,7 +58,7 @@ class SandboxService:
         self.versions: dict[str, str] = {}
         """What languages say about themselves, of those that were asked."""
         self.monitor = ResourceMonitor()
-        self.admission = Admission(options.parallel, options.queue, options.queue_s)
+        self.admission = Admission(options.parallel, options.queue, options.queue_seconds)
         self.runner = ProgramRunner(pool, self.monitor, options)
         self.sessions = Sessions(pool, self.monitor, options)
 
@@ -83,10 +86,7 @@ class SandboxService:
             HTTPException: 422, what is asked for cannot be; 503, no interpreter comes up.
             Busy: no place.
         """
-        if find_language(request.language, self.languages).name != "python":
-            raise HTTPException(
-                422, f"language: got {request.language!r}, wanted python, the only language of sessions"
-            )
+        self._must_be_python(request.language)
         limits = self.runner.limits(self.options.max_timeout_s, request.memory_limit_mb)
         limits = replace(limits, seconds=self.options.session_max_s)
         try:
@@ -102,6 +102,7 @@ class SandboxService:
             HTTPException: 404, no such session; 422, what is asked for cannot be.
             Busy: no place.
         """
+        self._must_be_python(request.language)
         session = self.sessions.get(name)
         seconds = self.runner.limits(request.run_timeout, -1).seconds
         if session.busy > self.options.queue:
@@ -134,7 +135,7 @@ class SandboxService:
             HTTPException: 422, what is asked for cannot be.
             Busy: no place.
         """
-        limits = self.runner.limits(request.total_timeout, -1, "total_timeout")
+        limits = self.runner.limits(request.total_timeout, request.memory_limit_mb, "total_timeout")
         async with self.admission.place(client):
             try:
                 async with open_interpreter(self.pool, self.monitor, limits, request.files) as interpreter:
@@ -153,9 +154,11 @@ class SandboxService:
         """
         language = find_language(request.language, self.languages)
         limits = self.runner.limits(request.timeout, request.memory_limit_mb, "timeout")
+        if any(test.follow is not None for test in request.tests) and language.compile is not None:
+            raise HTTPException(422, f"tests: `follow` stands behind code that is not compiled; got {language.name}")
         asserts = [test for test in request.tests if test.check is not None]
-        if asserts and language.name not in AssertCheck.languages:
-            known = ", ".join(AssertCheck.languages)
+        if asserts and language.name not in LANGUAGES:
+            known = ", ".join(LANGUAGES)
             raise HTTPException(422, f"tests: `assert` follows code of {known}; got {language.name}")
         most = self.options.output_mb * MIB
         for place, test in enumerate(request.tests):
@@ -163,34 +166,48 @@ class SandboxService:
                 raise HTTPException(
                     422, f"tests.{place}.output: wanted at most {most} bytes, the part of a run's output that is kept"
                 )
+        async with self.admission.place(client):
+            return await self._judge(request, language, limits, client)
+
+    async def _judge(self, request: Judge, language: Language, limits: RunLimits, client: str) -> JudgeAnswer:
+        """Judge in a place that is held."""
         faults: list[str] = []
         try:
-            async with self.admission.place(client):
-                program, compiled = await self.runner.compile(
-                    language, request.code, request.files, self._compiler_limits(request.compile_timeout, limits)
-                )
+            program, compiled = await self.runner.compile(
+                language, request.code, request.files, self._compiler_limits(request.compile_timeout, limits)
+            )
         except SandboxFault as error:
             return JudgeAnswer(status="SandboxError", message=str(error), passed=0, total=len(request.tests))
         if compiled is not None and (compiled.status != "Finished" or compiled.return_code != 0):
             return JudgeAnswer(status="Failed", message="", passed=0, total=len(request.tests), compile_result=compiled)
+        checks = CheckedRun(self.runner, language, request.code, request.files)
 
         async def run(test: JudgeTest) -> tuple[CommandResult, bool]:
-            check = None if test.check is None else AssertCheck(test.check, language.name)
-            tested = program
-            if check is not None:
-                tested = self.runner.program(language, check.follow(request.code), request.files)
+            done = True
             try:
-                async with self.admission.place(client):
-                    ran = await self.runner.run(tested, test.input or "", limits)
+                if test.check is not None:
+                    result, done = await checks.run(test.check, test.input or "", limits)
+                else:
+                    tested = program
+                    if test.follow is not None:
+                        code = f"{request.code}\n\n{test.follow}\n"
+                        tested = self.runner.program(language, code, request.files)
+                    result = (await self.runner.run(tested, test.input or "", limits)).result
             except SandboxFault as error:
                 self.metrics.count(language.name, "SandboxError", None)
                 faults.append(str(error))
                 raise
-            self.metrics.count(language.name, "Success" if ran.ok else "Failed", ran.result)
-            return (ran.result, True) if check is None else check.read(ran.result)
+            ok = done and result.status == "Finished" and result.return_code == 0
+            self.metrics.count(language.name, "Success" if ok else "Failed", result)
+            return result, done
 
-        results = await judge(request.tests, run, self.options.parallel, request.stop_early, most)
+        most = self.options.output_mb * MIB
+        results = await judge(request.tests, run, self.admission.spare(client), request.stop_early, most)
         return conclude(results, compiled, faults)
+
+    def _must_be_python(self, language: str) -> None:
+        if find_language(language, self.languages).name != "python":
+            raise HTTPException(422, f"language: got {language!r}, wanted python, the only language of sessions")
 
     def _compiler_limits(self, seconds: float, run: RunLimits) -> RunLimits:
         """A compiler may need more memory than its program."""
@@ -208,6 +225,9 @@ async def open_service(options: SandboxOptions, metrics: SandboxMetrics) -> Asyn
         stack.enter_context(hidden_memory())
         folder = stack.enter_context(_server_folder())
         isolation = _isolate(options, folder)
+        if (cgroups := open_memory_cgroups()) is not None:
+            stack.callback(cgroups.close)
+            isolation = replace(isolation, memory_cgroups=cgroups, details=(*isolation.details, "memory cgroup"))
         # A container may have no init that takes in orphans: sandboxes take in their own (see `Sandbox.kill`).
         stack.enter_context(adopting_orphans())
         pool = SandboxPool(isolation, folder, _uids(), options.warm_count, options.output_mb)
@@ -239,8 +259,12 @@ def _server_folder() -> Iterator[Path]:
 
 def _isolate(options: SandboxOptions, folder: Path) -> Isolation:
     layout = make_layout(folder, options.python, _uids(), options.disk_mb)
-    return choose_isolation(folder, layout, options.isolation, options.require_isolation, options.fresh_interpreters)
+    wanted, required = options.isolation, options.require_isolation
+    fresh, allow_weak = options.fresh_interpreters, options.allow_weak_isolation
+    return choose_isolation(folder, layout, wanted, required, fresh, allow_weak)
 
 
 def _uids() -> range:
-    return range(first_uid(), first_uid() + UIDS_PER_SERVER)
+    """A number for each run that is open; where runs are users of their own, it is their user's."""
+    users, _ = find_users()
+    return users or range(UIDS_PER_SERVER)

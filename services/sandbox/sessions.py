@@ -78,7 +78,7 @@ class SandboxSession:
             raise HTTPException(404, _ENDED)
         assert self._interpreter is not None
         sandbox, note = self._interpreter.sandbox, ""
-        if not sandbox.alive:
+        if not self._interpreter.is_usable:
             note = _NEW.format(reason=f" ({sandbox.stopped})" if sandbox.stopped else "")
             await self._stack.aclose()
             await self.open()

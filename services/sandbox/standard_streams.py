@@ -22,7 +22,9 @@ class OutputReader:
 
     def __init__(self, fd: int, limit: int) -> None:
         self._fd, self._limit = fd, limit
-        self._kept, self._size, self._total = [b""], 0, 0
+        self._kept, self._total = [b""], 0
+        self.size = 0
+        """Bytes that are kept now."""
         self._null: int | None = None
         self._loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
@@ -47,19 +49,17 @@ class OutputReader:
             if size == 0:
                 self.close()
 
-    def take(self, spend: bool = False) -> bytes:
-        """What came since the last `take`; says in its last line how much was cut off.
-
-        Args:
-            spend: what was kept leaves less room for what follows.
-        """
-        if spend:
-            self._limit -= self._size
-        data, cut = b"".join(self._kept), self._total - self._size
-        self._kept, self._size, self._total = [b""], 0, 0
+    def take(self) -> bytes:
+        """What came since the last `take`; says in its last line how much was cut off."""
+        data, cut = b"".join(self._kept), self._total - self.size
+        self._kept, self.size, self._total = [b""], 0, 0
         if cut:
             data += f"\n[output cut: {cut} more bytes were dropped]\n".encode()
         return data
+
+    def drop(self) -> None:
+        """Keep nothing from now on; who still writes is not held up."""
+        self._kept, self.size, self._limit = [b""], 0, 0
 
     def close(self) -> None:
         """Stop reading."""
@@ -72,11 +72,11 @@ class OutputReader:
         self.ended.set()
 
     def _read(self) -> int:
-        room = self._limit - self._size
+        room = self._limit - self.size
         if room > 0:
             chunk = os.read(self._fd, min(room, _CHUNK))
             self._kept.append(chunk)
-            self._size += len(chunk)
+            self.size += len(chunk)
             return len(chunk)
         if self._null is None:
             self._null = os.open(os.devnull, os.O_WRONLY)

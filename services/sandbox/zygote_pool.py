@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from agentrl.services.sandbox.isolation import Isolation
-from agentrl.services.sandbox.launcher_process import LauncherProcess, launcher_pipes, wait_readable
+from agentrl.services.sandbox.launcher_process import Ended, LauncherProcess, launcher_pipes, reap, wait_readable
 from agentrl.services.sandbox.process_tree import adopting_orphans, children, is_dead, is_namespace_init
 
 _START_S = 20.0
@@ -173,7 +173,7 @@ class ZygotePool:
         """End them all."""
         await asyncio.gather(*(slot.close() for slot in self._slots))
 
-    def _reap(self, launcher: LauncherProcess) -> int:
+    def _reap(self, launcher: LauncherProcess) -> Ended:
         self._children.discard(launcher.pid)
         return launcher.reap()
 
@@ -246,8 +246,3 @@ def _session(pid: int) -> int | None:
     with contextlib.suppress(ProcessLookupError):
         return os.getsid(pid)
     return None
-
-
-def reap(pid: int) -> int:
-    """Wait for a child and return its exit code."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

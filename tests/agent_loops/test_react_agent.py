@@ -39,6 +39,16 @@ async def test_a_mistake_is_answered(player: Player) -> None:
     assert output.metrics["num_tool_errors"] == 1
 
 
+@pytest.mark.parametrize("given", ["6 * 7", '{"expression": "6 * 7"}', '{"expression": ', ""])
+async def test_an_unknown_action_is_told_as_unknown(player: Player, given: str) -> None:
+    said = f"Action: calculatr\nAction Input: {given}".removesuffix("\nAction Input: ")
+    output = await player.play([said, FINAL], agent="react_agent", tools=[Calculator])
+    observation = output.extra_fields["messages"][-2]["content"]
+    assert "here is no tool named 'calculatr'. Did you mean 'calculator'?" in observation
+    assert "JSON" not in observation
+    assert output.metrics["num_tool_errors"] == 1
+
+
 async def test_turn_limit(player: Player) -> None:
     limits = LoopLimits(prompt_length=4096, response_length=4096, max_assistant_turns=1)
     output = await player.play(

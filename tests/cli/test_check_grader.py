@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,15 @@ TRUTHS: dict[str, list[Any]] = {
 def write(tmp_path: Path) -> Write:
     """Write rows, one per ground truth, to a parquet file."""
 
-    def rows(truths: list[Any], source: str = "openai/gsm8k", answers: list[str] | None = None) -> Path:
+    def rows(
+        truths: list[Any], source: str = "openai/gsm8k", answers: list[str] | None = None, style: str = "rule"
+    ) -> Path:
         path = tmp_path / "rows.parquet"
         table = [
             {
                 "data_source": source,
                 "prompt": [{"role": "user", "content": "?"}],
-                "reward_model": {"style": "rule", "ground_truth": truth},
+                "reward_model": {"style": style, "ground_truth": truth},
                 "extra_info": {"index": place, **({"answer": answers[place]} if answers else {})},
             }
             for place, truth in enumerate(truths)
@@ -104,7 +107,8 @@ def test_a_score_function_that_fails_where_there_is_no_answer(write: Write, tmp_
     body = "return float(solution_str.split()[-1] == ground_truth)"
     result = check(write(["72", "5"]), with_score(tmp_path, body))
     assert result.exit_code == 1
-    text = "an empty answer fails: the score function raised IndexError: list index out of range"
+    place = f"{tmp_path / 'score.py'}:2"
+    text = f"an empty answer fails: the score function raised IndexError: list index out of range ({place})"
     assert f"row 0: {text}; such trajectories would be left out" in result.output
 
 
@@ -130,3 +134,20 @@ def test_what_cannot_be_checked(write: Write, tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["check", "--audit", str(tmp_path), "data.seed=1"])
     assert refused.exit_code == 2
     assert "--grader" in refused.output
+
+
+def test_gold_answers_that_are_json_text_are_graded_as_they_are_scored(write: Write) -> None:
+    truths = [json.dumps({"target": [name]}) for name in ("Rome", "Wales", "1969")]
+    result = check(write(truths, "searchR1_nq"))
+    assert result.exit_code == 0, result.output
+    assert "1.000" in result.output
+    wrong = check(write([{"target": [None]}, {"target": ["Rome"]}], "searchR1_nq"))
+    assert wrong.exit_code == 1
+    assert "holds no gold answer" in wrong.output
+
+
+def test_rows_that_ask_for_a_model_are_no_rule_s(write: Write) -> None:
+    rows = write(["72", "5"], style="model")
+    result = check(rows)
+    assert result.exit_code == 1
+    assert "`reward_model.style` is 'model', but the score of data_source 'openai/gsm8k' is a rule" in result.output

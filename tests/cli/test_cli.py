@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from agentrl.cli.errors import ErrorGroup, set_debug
 from agentrl.config.reference import config_reference
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, EngineUnavailable, FailureBudgetError
 
+ROOT = Path(__file__).resolve().parents[2]
 runner = CliRunner()
 
 
@@ -139,3 +141,38 @@ def test_serve_engine_hands_its_arguments_on(tmp_path: Path) -> None:
     assert missing.returncode == 2
     assert "nowhere" in missing.stderr
     assert "Traceback" not in missing.stderr
+
+
+def test_python_m_agentrl() -> None:
+    command = [sys.executable, "-m", "agentrl", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert result.stdout.strip() == __version__
+
+
+@pytest.mark.parametrize("command", [["-m", "agentrl"], ["bin/agentrl"]], ids=["module", "command"])
+def test_modules_of_the_folder_are_found(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "bin").mkdir()  # Python puts the folder of a command first on the import path, not the working folder
+    (tmp_path / "bin" / "agentrl").write_text("from agentrl.cli import main; main()")
+    (tmp_path / "my_tools.py").write_text("def shout(text: str) -> str:\n    'Shout.'\n    return text.upper()\n")
+    elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    done = subprocess.run(
+        [sys.executable, *command, "plugins", "check", "my_tools.shout", "--kind", "tools"],
+        cwd=tmp_path,
+        env={**elsewhere, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "my_tools.shout: 7 of 7 hold" in done.stdout, done.stdout + done.stderr
+
+
+def test_log_lines_are_not_broken_off_a_terminal() -> None:
+    code = (
+        "import logging; from agentrl.cli.output import set_up_logging; set_up_logging(False); set_up_logging(False); "
+        "logging.getLogger('agentrl.trainer').warning('one [bold]word[/] ' * 30)"
+    )
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING  " + re.escape("one [bold]word[/] " * 30), line)

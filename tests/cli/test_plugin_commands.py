@@ -107,7 +107,7 @@ def test_everything_is_listed_with_its_origin_and_what_is_broken_with_the_reason
     code, output = plugins("--import", "mine.py")
     assert code == 0
     assert re.search(r"agent_loops .* tool_agent .* agentrl 0\.1\.0 .*\.tool_agent:ToolAgent", output)
-    assert re.search(r"tools .* leaky .* @register .* agentrl_plugin_mine_\w+:Leaky", output)
+    assert re.search(r"tools .* leaky .* @register .* mine\.py:Leaky", output)
     assert "mine.py" in output
     assert re.search(r"broken_loop .* broken 0\.3 .* cannot be loaded: 'broken_loop': there is no module", output)
     assert "cannot be loaded: broken_loop" in output.splitlines()[-1]

@@ -96,7 +96,11 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         (["trainer.logger=[console,swanlab]"], "trainer.logger: 'swanlab' is not a tracker"),
         (["algorithm.adv_estimator=grop"], "algorithm.adv_estimator: got 'grop'. Did you mean 'grpo'?"),
         (["actor_rollout_ref.actor.policy_loss=vanila"], "policy_loss: got 'vanila'. Did you mean 'vanilla'?"),
-        (["trainer.test_freq=5"], "trainer.test_freq: needs validation rows, but data.val_files is not given"),
+        (
+            ["trainer.test_freq=5"],
+            "trainer.test_freq: needs validation rows, but data.val_files is not given: give it, or set "
+            "trainer.test_freq=-1",
+        ),
         (["trainer.val_only=true"], "trainer.val_only: needs validation rows"),
         (["data.val_max_samples=5"], "data.val_max_samples: needs validation rows"),
         (["data.dataset_weights=[1,2]"], "data.dataset_weights: got 2 weights for 1 files"),

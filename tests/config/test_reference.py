@@ -15,6 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "config_reference.md"
 
 def test_every_key_is_on_the_page_and_has_a_meaning() -> None:
     page = config_reference()
+    assert "``\n" not in page.replace("```\n", "")  # no heading is empty
     for model in (RunConfig, SFTConfig):
         for key, field in walk(model):
             assert field.description, key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,33 @@ def test_prompts_as_text_and_as_text_parts(parquet: Parquet, prompt: Any, messag
     assert read(parquet(row(prompt=prompt)))[0].prompt == expected
 
 
+SPOKEN = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2 in \u00bd?"}]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "messages"),
+    [
+        (json.dumps(SPOKEN), SPOKEN),
+        ("\n " + json.dumps(SPOKEN, indent=2, ensure_ascii=False), SPOKEN),
+        (json.dumps(SPOKEN[1]), SPOKEN[1:]),
+        (json.dumps([{**SPOKEN[1], "name": None}]), SPOKEN[1:]),
+        ("[1, 2, 3]", None),
+        ("[]", None),
+        ("{x}", None),
+        ('{"city": "Rome"}', None),
+        ('[{"role": "user"', None),
+        ('"hello"', None),
+    ],
+)
+def test_a_prompt_that_is_json_text_of_messages_holds_them(parquet: Parquet, prompt: str, messages: Any) -> None:
+    assert read(parquet(row(prompt=prompt)))[0].prompt == (messages or [{"role": "user", "content": prompt}])
+
+
+def test_messages_in_json_text_are_checked_like_any(parquet: Parquet) -> None:
+    with pytest.raises(DataError, match=r"column 'prompt\[0\].role': got 'robot'"):
+        read(parquet(row(prompt='[{"role": "robot", "content": "x"}]')))[0]
+
+
 def test_samples_hold_plain_python_values(parquet: Parquet) -> None:
     sample = read(parquet(row(reward_model={"style": "rule", "ground_truth": {"target": ["a", "b"], "n": 2.5}})))[0]
     assert sample.ground_truth == {"target": ["a", "b"], "n": 2.5}
@@ -168,8 +196,22 @@ def test_prompt_key_names_the_column(parquet: Parquet) -> None:
 
 
 def test_unread_columns_are_said(parquet: Parquet, caplog: pytest.LogCaptureFixture) -> None:
-    read(parquet(row(images=["x"])))
-    assert "agentrl does not read the columns images" in caplog.text
+    read(parquet(row(level="hard")))
+    assert "agentrl does not read the columns level" in caplog.text
+
+
+@pytest.mark.parametrize("cell", [["x"], [{"bytes": b"PNG", "path": None}], "photo.png", {"path": "a.mp4"}])
+@pytest.mark.parametrize("column", ["images", "image", "videos", "audio"])
+def test_what_the_model_would_have_to_see_is_refused(parquet: Parquet, column: str, cell: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        read(parquet(row(0, **{column: None}), row(1, **{column: cell})))
+    assert (caught.value.row, caught.value.column) == (1, column)
+    assert "the model reads text only" in caught.value.wanted
+
+
+@pytest.mark.parametrize("cell", [None, [], "", [{"bytes": None, "path": None}]])
+def test_an_empty_column_of_images_says_nothing(parquet: Parquet, cell: Any) -> None:
+    assert len(read(parquet(row(images=cell), row(images=cell)))) == 2
 
 
 def test_lists_and_globs(parquet: Parquet, tmp_path: Path) -> None:

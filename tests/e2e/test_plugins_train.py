@@ -281,3 +281,33 @@ def test_a_run_with_the_example_package_trains_by_agent_name(
         assert said[2] == "value: 42"
         assert said[4] == "In km, please."
         assert row["stop_reason"] == "interaction_done"
+
+
+def test_plug_ins_in_the_folder_of_the_run_are_found_by_rays_workers_too(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By dotted name in the working folder, and by file with a neighbour of its own elsewhere."""
+    (tmp_path / "own_score.py").write_text(
+        "from own_words import WORTH\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    return {'score': WORTH, 'pred': {1: 'x'}}\n"
+    )
+    (tmp_path / "own_words.py").write_text("WORTH = 0.25\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "tool.py").write_text(
+        "from own_units import FACTOR\n\ndef scale(value: float) -> float:\n    'Scale.'\n    return value * FACTOR\n"
+    )
+    (tmp_path / "elsewhere" / "own_units.py").write_text("FACTOR = 2.0\n")
+    (tmp_path / "elsewhere" / "tools.yaml").write_text("tools: [{class_name: tool.py:scale}]\n")
+    run = workspace.run(
+        "own_folder",
+        trainer__backend="ray",
+        trainer__total_training_steps=1,
+        custom_reward_function__path="own_score",
+        actor_rollout_ref__rollout__multi_turn__tool_config_path="elsewhere/tools.yaml",
+    )
+    monkeypatch.chdir(tmp_path)
+    code, output = finished("train", str(run.recipe))
+    assert code == 0, output
+    (metrics,) = run.metrics
+    assert metrics["critic/score/mean"] == 0.25
+    assert run.rollouts(1)[0]["reward_extra_info"] == {"pred": {"1": "x"}}

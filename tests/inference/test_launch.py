@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -85,19 +86,74 @@ def test_two_servers_start_serve_restart_and_leave_nothing(
     for address in servers.addresses:
         assert len(generate(address)["output_ids"]) <= 4  # type: ignore[arg-type]
     servers.check()
-    assert servers.restart_dead() == []
+    assert servers.tend() == servers.addresses
+    assert servers.restarts == 0
     victim = next(c for c in psutil.Process().children(recursive=True) if "agentrl.inference.embedded" in c.cmdline())
     port = victim.cmdline()[victim.cmdline().index("--port") + 1]
     victim.kill()
     until(lambda: any(s.process is not None and s.process.poll() is not None for s in servers._servers))
     with pytest.raises(EngineUnavailable, match=rf":{port} ended with exit code"):
         servers.check()
-    assert servers.restart_dead() == [f"http://127.0.0.1:{port}"]
+    (other,) = set(servers.addresses) - {f"http://127.0.0.1:{port}"}
+    assert servers.tend() == [other], "a restarted server is not waited for while another is well"
     servers.check()
+    assert servers.restarts == 1
+    until(lambda: servers.tend() == servers.addresses)
+    assert servers.restarts == 1
     generate(f"http://127.0.0.1:{port}")
     servers.stop()
     servers.stop()
     assert family() == before
+
+
+def engine_processes() -> list[psutil.Process]:
+    """The servers, without their guards."""
+    children = psutil.Process().children(recursive=True)
+    return [c for c in children if c.cmdline()[1:3] == ["-m", "agentrl.inference.embedded"]]
+
+
+@pytest.mark.parametrize("guard_too", [False, True])
+def test_servers_that_are_stopped_are_killed_and_started_again(
+    config: RunConfig, start: Callable[[RunConfig], EngineServers], guard_too: bool
+) -> None:
+    """SIGTERM does nothing to a stopped process, and its port still takes connections."""
+    config.actor_rollout_ref.rollout.server.request_timeout_s = 2.0
+    before = family()
+    servers = start(config)
+    stopped = engine_processes()
+    for process in [*stopped, *(p.parent() for p in stopped if guard_too)]:
+        process.suspend()  # type: ignore[union-attr]
+    assert servers.tend() == servers.addresses
+    assert servers.restarts == 1
+    assert not any(process.is_running() for process in stopped)
+    generate(servers.addresses[0])
+    engine_processes()[0].suspend()
+    servers.stop()
+    assert family() == before
+
+
+def test_a_server_that_never_starts_again_is_given_up(
+    config: RunConfig, start: Callable[[RunConfig], EngineServers], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    config.actor_rollout_ref.rollout.server.launch = 2
+    servers = start(config)
+    good = servers.addresses[0]
+    command = [sys.executable, "-c", "print('cannot start'); raise SystemExit(3)"]
+    monkeypatch.setattr(launch, "launch_command", lambda *_: command)
+    for process in engine_processes():
+        if str(servers._servers[1].port) in process.cmdline():
+            process.kill()
+
+    def given_up() -> bool:
+        assert servers.tend() == [good]
+        return "cannot start\nIt does not start: the run goes on without it" in caplog.text
+
+    until(given_up)
+    assert servers.restarts == launch._MOST_FAILED_STARTS + 1
+    engine_processes()[0].kill()
+    until(lambda: servers._servers[0].exit_code() is not None)
+    with pytest.raises(EngineUnavailable, match="exit code 3"):
+        servers.tend()
 
 
 def test_an_engine_that_ends_early_is_told_with_its_log(config: RunConfig, tmp_path: Path) -> None:

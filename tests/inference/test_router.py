@@ -11,6 +11,7 @@ import pytest
 
 from agentrl.errors import EngineRequestError, EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference import router as router_module
+from agentrl.inference.client import EngineClient
 from agentrl.inference.router import Router
 from agentrl.testing.scripted_engine import ScriptedEngine
 
@@ -157,6 +158,68 @@ async def test_a_hanging_engine_that_fails_its_health_check_is_taken_out(
         await router.generate("t0", [1], PARAMS, timeout_s=0.2)
     await until(lambda: engines[0].address in router.out)
     assert await generate(router, "t0") == 2
+
+
+@pytest.fixture
+async def patient(engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Router]:
+    """Requests may take ten minutes, but an engine that answers none is looked at ten times a second."""
+    monkeypatch.setattr(router_module, "WATCH_INTERVAL_S", 0.1)
+    router = Router([e.address for e in engines], vocab_size=100, request_timeout_s=600, retries=0)
+    yield router
+    await router.close()
+
+
+async def test_requests_to_an_engine_that_hangs_move_long_before_their_deadline(
+    patient: Router, engines: list[ScriptedEngine]
+) -> None:
+    engines[0].faults.extend(["hang"] * 3)
+    engines[0].healthy = False
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*(generate(patient, f"t{i}") for i in range(6))) == [2] * 6
+    assert "gives no answer to its health check" in patient.out[engines[0].address]
+
+
+async def test_a_long_generation_of_an_engine_that_is_well_is_waited_for(
+    patient: Router, engines: list[ScriptedEngine]
+) -> None:
+    engines[0].faults.append("hang")
+    with pytest.raises(EngineTimeout):
+        await patient.generate("t0", [1], PARAMS, timeout_s=0.5)
+    assert not patient.out
+
+
+async def test_all_engines_hang(patient: Router, engines: list[ScriptedEngine]) -> None:
+    for engine in engines:
+        engine.faults.extend(["hang"] * 10)
+        engine.healthy = False
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineUnavailable, match="no engine is left") as caught:
+            await generate(patient, "t0")
+    assert all(engine.address in str(caught.value) for engine in engines)
+
+
+@pytest.mark.parametrize("call", ["pause", "resume", "update_weights_from_disk"])
+async def test_an_engine_that_hangs_at_a_control_call_is_taken_out(
+    router: Router, engines: list[ScriptedEngine], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    good = getattr(EngineClient, call)
+
+    async def hang(client: EngineClient, *arguments: object) -> None:
+        if client.address in hanging:
+            raise EngineTimeout(f"{client.address} gave no answer within 5 s")
+        await good(client, *arguments)
+
+    async def ask() -> None:
+        await (router.update_weights("folder", 1) if call.startswith("update") else getattr(router, call)())
+
+    monkeypatch.setattr(EngineClient, call, hang)
+    monkeypatch.setattr(router_module, "PROBE_INTERVAL_S", 60.0)
+    hanging = [engines[0].address]
+    await ask()
+    assert list(router.out) == hanging
+    hanging.append(engines[1].address)
+    with pytest.raises(EngineUnavailable, match="gave no answer within 5 s"):
+        await ask()
 
 
 async def test_no_engine_left_names_each(router: Router, engines: list[ScriptedEngine]) -> None:

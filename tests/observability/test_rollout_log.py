@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agentrl.data_proto import DataProto
+from agentrl.observability import rollout_log
 from agentrl.observability.audit import audit, find_dumps
 from agentrl.observability.rollout_log import write_rollouts
 from agentrl.rollout.batching import collate
@@ -68,3 +72,33 @@ def test_a_turn_that_is_not_trained_is_still_marked_as_sampled(tmp_path: Path, n
     assert [violation.token for violation in first.violations] == bad
     if name == "loss_mask":
         assert first.segments[0] == ("sampled", 3, "[10][11][2]")
+
+
+def test_whatever_a_score_function_reports_is_written(tmp_path: Path) -> None:
+    data, odd = batch(), {"score": 0.0, "pred": {1: "x"}, "set": {1}, "nan": float("nan"), "half": "\ud83d", "b": b"x"}
+    odd["itself"] = odd
+    for name in ("reward_extra_info", "messages", "ground_truth"):
+        data.non_tensor_batch[name][0] = odd
+    file = write_rollouts(tmp_path, 4, [data], words)
+    assert file is not None
+    first = json.loads(file.read_text().splitlines()[0])
+    wanted = {"score": 0.0, "pred": {"1": "x"}, "set": [1], "nan": "nan", "half": "\ufffd", "b": "x"}
+    assert (
+        first["reward_extra_info"] == first["messages"] == first["gts"] == wanted | {"itself": "<it contains itself>"}
+    )
+    assert next(iter(audit([file]))).violations == []
+
+
+def test_a_full_disk_is_said_once_and_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rollout_log.os, "replace", full)
+    assert [write_rollouts(tmp_path, step, [batch()], words) for step in (1, 2, 3)] == [None] * 3
+    assert list(tmp_path.iterdir()) == []
+    (record,) = caplog.records
+    assert f"cannot write rollouts to {tmp_path}: No space left on device" in record.getMessage()
+    (tmp_path / "file").write_text("")
+    assert write_rollouts(tmp_path / "file" / "below", 1, [batch()], words) is None

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agentrl.errors import PluginError
+from agentrl.errors import PluginError, ToolServiceError
 from agentrl.plugins.adapt import as_interaction, as_tool, schema_of
 from agentrl.types import ToolResponse
 
@@ -171,7 +171,7 @@ async def test_a_verl_tool_with_both_ways_of_create_kwargs() -> None:
 async def test_a_verl_answer_of_another_type_is_no_empty_text(answer: Any) -> None:
     tool = as_tool(KeepsTheGivenId, {}, SCHEMA)
     await tool.create(ground_truth="7")
-    with pytest.raises(TypeError, match="wanted text or a ToolResponse"):
+    with pytest.raises(ToolServiceError, match="wanted text or a ToolResponse"):
         await tool.execute({"answer": answer})
 
 

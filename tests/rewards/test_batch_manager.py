@@ -68,7 +68,8 @@ async def test_one_bad_trajectory_fails_alone() -> None:
     results = await score_all(BatchRewardManager(score), 16)
     bad = {i: str(result) for i, result in enumerate(results) if isinstance(result, RewardError)}
     assert set(bad) == {2, 5}
-    assert bad[5] == "the score function raised ZeroDivisionError: five"
+    place = f"tests/rewards/test_batch_manager.py:{score.__code__.co_firstlineno + 2}"
+    assert bad[5] == f"the score function raised ZeroDivisionError: five ({place})"
     assert [r.score for i, r in enumerate(results) if i not in bad] == [i for i in range(16) if i not in bad]
 
 

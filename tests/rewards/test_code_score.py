@@ -19,7 +19,7 @@ from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards import default_compute_score
 from agentrl.rewards.dispatcher import CODE_SOURCES, find_score
 from agentrl.rewards.loading import load_code_score, load_reward_manager
-from agentrl.rewards.naive import to_result
+from agentrl.rewards.naive import NaiveRewardManager, to_result
 from agentrl.rewards.scores.code import MAX_TIMEOUTS, CodeScore
 
 
@@ -40,6 +40,9 @@ ADD = "def add(n, many: List[int]):\n    return tuple(n + one for one in many)"
 SQUARE = "print(int(input()) ** 2)"
 DOUBLE = "def double(n):\n    return 2 * n"
 HALF = {"fn_name": "half", "inputs": ["3"], "outputs": [0.3]}
+TEXT = {"fn_name": "f", "inputs": [["true"]], "outputs": ["true"]}
+NUMBER = {"fn_name": "f", "inputs": [[3]], "outputs": [6]}
+ROW = {"fn_name": "f", "inputs": ["3"], "outputs": ["[3, 3]"]}
 CASES = [
     (SQUARE, SQUARES, 3, 3),
     ("n = int(input())\nprint(n * n if n < 4 else 0)", SQUARES, 2, 3),
@@ -60,6 +63,15 @@ CASES = [
     ("def other(n, many):\n    return many", CALLS, 0, 2),
     ("def add(n, many):\n    return object()", CALLS, 0, 2),
     ("def half(x):\n    return math.fsum([0.1] * x)", HALF, 1, 1),
+    ("def f(x): return x", TEXT, 1, 1),
+    ("def f(x): return True", TEXT, 0, 1),
+    ("import numpy\ndef f(x): return numpy.float32(x) * numpy.int64(2)", NUMBER, 1, 1),
+    ("import numpy\ndef f(x): return [numpy.int64(2 * x)]", NUMBER, 0, 1),
+    ("import numpy\ndef f(x): return numpy.array([x, x])", ROW, 1, 1),
+    ("def f(x): return (x, x)", ROW, 1, 1),
+    ("class Text:\n    def __repr__(self): return 'true'\ndef f(x): return Text()", TEXT, 0, 1),
+    ("class Same(str):\n    def __eq__(self, other): return True\ndef f(x): return Same()", TEXT, 0, 1),
+    ("import json\njson.dumps = lambda *a, **k: 'true'\ndef f(x): return 1", TEXT, 0, 1),
 ]
 
 
@@ -69,6 +81,38 @@ async def test_tests_that_pass(service: Service, code: str, truth: Any, passed: 
     share = await score(answer(code), truth, continuous=True)
     assert share == {"score": pytest.approx(passed / total), "has_code": True}
     assert await score(answer(code), truth) == {"score": float(passed == total), "has_code": True}
+
+
+TRICKS = [
+    "import sys\nprint(open(sys.argv[0]).read())\nimport os\nos._exit(0)",
+    "import re, os\nfor word in re.findall(r'ended_\\w+', open('main.py').read()): print(word + 'true')\nos._exit(0)",
+    "class Same:\n    def __eq__(self, other): return True\ndef double(n): return Same()",
+    "class Same(int):\n    def __eq__(self, other): return True\ndef double(n): return Same(3)",
+    "import builtins\nbuiltins.AssertionError = None\ndef double(n): return 0",
+]
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+async def test_a_trick_passes_no_assert(service: Service, sandbox: Sandbox, trick: str) -> None:
+    """In agentrl's sandbox; and in another one, which has no judge."""
+    for url in (service.url, sandbox.url):
+        assert (await CodeScore(url)(answer(trick), ASSERTS, continuous=True))["score"] == 0.0
+
+
+async def test_right_programs_pass_their_asserts_without_a_judge(sandbox: Sandbox) -> None:
+    asserts = [
+        "assert f(1) == 2",
+        "x = f(2)\nassert x == 3\nassert (4, [5]) == g(4)",
+        "assert abs(f(1.5) - 2.5) < 1e-6",
+    ]
+    code = "def f(n): return n + 1\ndef g(n): return (n, [f(n)])"
+    assert (await CodeScore(sandbox.url)(answer(code), asserts))["score"] == 1.0
+
+
+@pytest.mark.parametrize(("check", "language", "says"), [("assert (", "python", "not Python"), ("x", "cpp", "for cpp")])
+async def test_an_assert_that_cannot_be_run_is_the_rows_fault(check: str, language: str, says: str) -> None:
+    with pytest.raises(RewardError, match=says):
+        await CodeScore("http://127.0.0.1:9")(answer("x", language), [check], language=language)
 
 
 @pytest.mark.parametrize("leave", ["raise SystemExit(0)", "import os\nos._exit(0)", "import sys\nsys.exit()"])
@@ -134,12 +178,38 @@ async def test_a_service_without_judge_runs_test_by_test(sandbox: Sandbox) -> No
     assert (await score(answer("print(4)"), SQUARES, continuous=True))["score"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("status", [503, 429, 422])
+@pytest.mark.parametrize("status", [503, 500, 422])
 async def test_a_sandbox_that_fails_is_no_score(sandbox: Sandbox, status: int) -> None:
     sandbox.orders += [{"status": "Success", "run_result": {"stdout": "4"}}, *([Response("down", status)] * 2)]
     score = CodeScore(sandbox.url, max_concurrent=1, retries=1, backoff_s=0.01)
     with pytest.raises(ToolServiceError, match=f"HTTP {status}: down"):
         await score(answer(SQUARE), SQUARES, continuous=True)
+
+
+async def test_a_full_sandbox_is_waited_for(sandbox: Sandbox) -> None:
+    """Twenty refusals are no attempt, and their pauses are not the score function's time."""
+    sandbox.orders += [Response("full", 429)] * 20
+    score = CodeScore(sandbox.url, retries=0, backoff_s=0.03)
+    manager = NaiveRewardManager(lambda solution_str, ground_truth, **_: score(solution_str, ground_truth), 0.5)
+    found = await manager.score(RewardInput("taco", answer(DOUBLE), ASSERTS[0]))
+    assert found.score == 1.0
+
+
+def slow(seconds: float) -> str:
+    return answer(f"import time\ntime.sleep({seconds})\nprint(int(input()) ** 2)")
+
+
+async def test_programs_that_sleep_take_no_place_from_right_ones() -> None:
+    """Two places and two more in the queue: whoever comes later is refused, again and again, and waits."""
+    run = config(url="")
+    run.reward_model.timeout_s = 2.0
+    run.custom_reward_function.reward_kwargs = {"timeout": 0.3}
+    with serve("sandbox", "--parallel", "2", "--queue", "2") as service:
+        run.reward_model.sandbox_fusion.url = service.url
+        manager = load_reward_manager(run)
+        texts = [slow(30), slow(30), slow(30), answer(SQUARE), slow(30)] * 5
+        scores = await asyncio.gather(*(manager.score(RewardInput("taco", text, SQUARES)) for text in texts))
+    assert [found.score for found in scores] == [float(text == answer(SQUARE)) for text in texts]
 
 
 async def test_one_test_that_could_not_run_ends_the_others(sandbox: Sandbox) -> None:

@@ -14,10 +14,11 @@ from agentrl.config import RunConfig
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
 from agentrl.rewards.loading import load_reward_manager
+from agentrl.rewards.scores import math
 from agentrl.types import TrajectoryFacts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
-(SCORE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SCORE, QUEUES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
 SETTINGS = [block for block in BLOCKS if "combine" in block["reward_model"]]
 
@@ -29,6 +30,28 @@ async def test_the_score_function(tmp_path: Path) -> None:
     config.custom_reward_function.reward_kwargs = {"penalty": 0.05}
     item = RewardInput("my/own", "It is 7", 7, {"num_tool_calls": 2})
     assert await load_reward_manager(config).score(item) == RewardResult(0.9, {"right": True})
+
+
+async def test_the_score_function_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "my_queue.py").write_text(QUEUES)
+    config = RunConfig()
+    config.custom_reward_function.path = str(tmp_path / "my_queue.py")
+    assert (await load_reward_manager(config).score(RewardInput("my/own", "It is 7", 7, {}))).score == 1.0
+
+
+PAIRS = re.findall(r"`([^`]+)` ([=≠]) `([^`]+)`", PAGE.partition("## Mathematics")[2].partition("## Code")[0])
+
+
+@pytest.mark.parametrize(("answer", "sign", "gold"), PAIRS)
+def test_the_table_of_mathematics(answer: str, sign: str, gold: str) -> None:
+    """Each pair of the table, in both directions, through the processes that a run uses."""
+    wanted = float(sign == "=")
+    assert math.compute_score(f"\\boxed{{{answer}}}", gold) == wanted
+    assert math.compute_score(f"\\boxed{{{gold}}}", answer) == wanted
+
+
+def test_the_table_of_mathematics_is_read_whole() -> None:
+    assert len(PAIRS) == PAGE.count("` = `") + PAGE.count("` ≠ `") > 90
 
 
 async def test_the_code_settings(sandbox: Sandbox) -> None:

@@ -56,7 +56,6 @@ def raises(payload: dict[str, Any]) -> tuple[list[int], str]:
     ("bad", "reason", "says"),
     [
         (raises, "env_error", "500"),
-        (lambda p: ([], "stop"), "empty", "no token"),
         (lambda p: ([5, 6], "abort"), "aborted", "aborted"),
         (lambda p: ([5] * 600, "stop"), "env_error", "sampled 600 tokens, but only 512 were left"),
     ],

@@ -178,3 +178,16 @@ async def test_a_release_that_fails_is_only_logged(caplog: pytest.LogCaptureFixt
 
     await guarded_release(WHO, release, {"why": "no disk"})
     assert "tool 'search': release raised OSError: no disk" in caplog.text
+
+
+async def test_an_error_that_repeats_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def execute(n: int) -> None:
+        raise KeyError(n)
+
+    for n in range(120):
+        with pytest.raises(ToolServiceError, match=f"KeyError: {n}"):
+            await within(1.0, execute, args=(n,))
+    said = "tool 'search': execute raised KeyError"
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [said, f"{said} (10 times so far)", f"{said} (100 times so far)"]
+    assert [record.exc_info is not None for record in caplog.records] == [True, False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from rollout_helpers import MakeEngine, batch_of, sample
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import PluginError
+from agentrl.observability.rollout_log import write_rollouts
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.testing.scripted_engine import Respond
+from agentrl.trainer.validation import score_metrics
 
 MakeManager = Callable[..., AgentLoopManager]
 SERVER = Path(__file__).parents[1] / "tools" / "mcp_server.py"
@@ -127,3 +130,33 @@ def test_mcp_servers_end_with_the_run(
     assert psutil.pid_exists(int(pid))
     manager.shutdown()
     assert not psutil.pid_exists(int(pid))
+
+
+ODD_SCORE = """
+import math, threading
+import numpy as np
+
+def score(data_source, solution_str, ground_truth, extra_info):
+    odd = {"pred": {1: "x"}, "lock": threading.Lock(), "nan": math.nan, (1, 2): {3}}
+    return {"score": np.float32(0.5), "acc": np.bool_(extra_info["index"] == 0), **odd} | (
+        {"steps": np.int64(4)} if extra_info["index"] else {})
+"""
+
+
+def test_whatever_a_score_function_reports_reaches_metrics_and_log(
+    config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager, tmp_path: Path
+) -> None:
+    (tmp_path / "score.py").write_text(ODD_SCORE)
+    config.custom_reward_function.path, config.custom_reward_function.name = str(tmp_path / "score.py"), "score"
+    out = make_manager(make_engine().address).generate_sequences(batch_of([sample(0), sample(1)]))
+    names = ("uid", "data_source", "score", "num_turns", "reward_extra_info")
+    metrics = score_metrics({name: out.non_tensor_batch[name] for name in names}, n=1)
+    source = "openai/gsm8k"
+    assert metrics[f"val-core/{source}/acc/mean@1"] == 0.5
+    assert (metrics[f"val-aux/{source}/steps/mean@1"], metrics[f"val-aux/{source}/steps/rows"]) == (4.0, 1.0)
+    file = write_rollouts(tmp_path / "dumps", 1, [out], str)
+    assert file is not None
+    first = json.loads(file.read_text().splitlines()[0])["reward_extra_info"]
+    assert first.pop("lock").startswith("<unlocked _thread.lock")
+    assert first == {"acc": True, "pred": {"1": "x"}, "nan": "nan", "(1, 2)": [3]}
+    pickle.dumps(out.non_tensor_batch["reward_extra_info"])  # it crosses processes

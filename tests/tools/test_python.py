@@ -13,7 +13,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from sandbox_server import Sandbox
 
-from agentrl.clients import RunResult, WorkerScope
+from agentrl.clients import RunResult, WorkerScope, service_line
 from agentrl.errors import ToolServiceError
 from agentrl.plugins import load_tools
 from agentrl.tools.python import Python, describe
@@ -69,7 +69,7 @@ SANDBOX_ERROR = {"status": "SandboxError", "message": "no place left", "compile_
     ("order", "says"),
     [
         (Response("down", 503), "failed after 3 attempts: HTTP 503: down"),
-        (Response("full", 429, {"Retry-After": "0"}), "failed after 3 attempts: HTTP 429: full"),
+        (Response("full", 504, {"Retry-After": "0"}), "failed after 3 attempts: HTTP 504: full"),
         (SANDBOX_ERROR, "failed after 3 attempts: SandboxError: no place left"),
         (Response("bad", 422), "failed after 1 attempt: HTTP 422: bad"),
         (Response("<html>"), "the answer is not JSON: <html>"),
@@ -91,6 +91,25 @@ async def test_a_passing_trouble_is_got_over(sandbox: Sandbox, order: Any) -> No
     tool = make(sandbox)
     sandbox.orders += [order, order]
     assert (await tool.execute({"code": "print(1)"})).text == "1"
+    await tool.release()
+
+
+async def test_a_full_sandbox_is_no_failure(sandbox: Sandbox) -> None:
+    tool = make(sandbox, retries=0)
+    sandbox.orders += [Response("full", 429, {"Retry-After": "0"})] * 20
+    assert (await tool.execute({"code": "print(1)"})).text == "1"
+    await tool.release()
+
+
+async def test_a_sandbox_that_stays_full_is_one(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Down and busy are told apart, and a wait in which nothing moves at all ends."""
+    monkeypatch.setattr(service_line, "STALLED_S", 0.05)
+    tool = make(sandbox)
+    sandbox.orders += [Response("full", 429)] * 1000
+    calls = [tool.execute({"code": "print(1)"}) for _ in range(5)]
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(outcome, ToolServiceError)
+        assert "busy (HTTP 429), and it has answered nobody for" in str(outcome)
     await tool.release()
 
 

@@ -78,6 +78,11 @@ def test_good_inputs(config: RunConfig):
         ({"prompt": [{"role": "user", "content": "1 +" * 300}]}, "wanted at most 700"),
         ({"reward_model": {"style": "rule"}}, "no `reward_model.ground_truth`"),
         ({"reward_model": {"style": "rule", "ground_truth": ""}}, "no `reward_model.ground_truth`"),
+        (
+            {"reward_model": {"style": "model", "ground_truth": "2"}},
+            "`reward_model.style` is 'model', but the score of",
+        ),
+        ({"reward_model": None}, "row 1: no `reward_model.ground_truth`"),
     ],
 )
 def test_rows_that_cannot_be_used(config: RunConfig, tmp_path: Path, row: dict[str, Any], message: str):
@@ -100,6 +105,23 @@ def test_a_score_function_of_the_users_own_needs_no_ground_truth(config: RunConf
     score.write_text("def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n")
     config.custom_reward_function.path = str(score)
     assert prepare(config).total_steps == 6
+
+
+def test_a_row_without_reward_model_is_found_whoever_scores_it(config: RunConfig, tmp_path: Path):
+    score = tmp_path / "score.py"
+    score.write_text("def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n")
+    config.custom_reward_function.path = str(score)
+    write(tmp_path, {}, {"reward_model": None})
+    assert "row 1: no `reward_model`, so the score function would get the ground truth None" in refused(config)
+    write(tmp_path, *({"reward_model": {"style": "model", "ground_truth": "2"}} for _ in range(4)))
+    assert prepare(config).total_steps == 6
+
+
+@pytest.mark.parametrize("target", [[None], []])
+def test_a_search_row_without_an_answer(config: RunConfig, tmp_path: Path, target: list[Any]):
+    truth = {"style": "rule", "ground_truth": {"target": target}}
+    write(tmp_path, *({"data_source": "searchR1_nq", "reward_model": truth} for _ in range(4)))
+    assert "holds no gold answer" in refused(config)
 
 
 def test_a_loop_of_the_users_own_may_score_itself(config: RunConfig, tmp_path: Path):

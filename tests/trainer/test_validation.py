@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -46,6 +50,32 @@ def test_accuracy_is_the_core_variable_where_it_is_reported():
     assert metrics["val-core/math/acc/mean@1"] == 0.5
     assert metrics["val-aux/math/reward/mean@1"] == 0.5
     assert not any("note" in name for name in metrics)
+
+
+@pytest.mark.parametrize("true", [np.bool_(True), np.int64(1), torch.tensor(1.0), Fraction(1), Decimal(1), 1])
+def test_numbers_of_every_kind_are_metrics(true):
+    metrics = score_metrics(fields(["a", "b"], [0.9, 0.1], [{"acc": true}, {"acc": False}]), n=1)
+    assert metrics["val-core/math/acc/mean@1"] == 0.5
+    assert "val-core/math/acc/rows" not in metrics
+
+
+def test_a_metric_that_some_rows_lack_is_averaged_over_those_that_have_it():
+    extras = [{}, {"acc": True}, {"acc": None}, {"acc": False, "steps": 4}, {"steps": "many"}, {"steps": float("nan")}]
+    metrics = score_metrics(fields(["a", "a", "b", "b", "c", "c"], [0] * 6, extras), n=2)
+    assert (metrics["val-core/math/acc/mean@2"], metrics["val-core/math/acc/rows"]) == (0.5, 2.0)
+    assert (metrics["val-aux/math/steps/mean@2"], metrics["val-aux/math/steps/rows"]) == (4.0, 1.0)
+    assert metrics["val-aux/math/reward/mean@2"] == 0.0
+    assert "val-aux/math/reward/rows" not in metrics
+
+
+def test_what_cannot_be_a_metric_is_said_once(caplog):
+    extras = [{"note": "x", "pred": "5", "nan": math.nan}]
+    with caplog.at_level(logging.INFO, logger="agentrl"):
+        for _ in range(3):
+            metrics = score_metrics(fields(["a"], [1], extras), n=1)
+    assert not any("nan" in name or "note" in name for name in metrics)
+    said = [(record.levelname, record.getMessage().partition(" that")[0]) for record in caplog.records]
+    assert said == [("INFO", "the score function reports `note`"), ("WARNING", "the score function reports `nan`")]
 
 
 def test_majority_vote_counts_predictions_not_scores():

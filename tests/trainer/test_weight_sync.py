@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from agentrl.errors import EngineRequestError, EngineUnavailable, WeightVersionError
+from agentrl.errors import EngineRequestError, EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
 from agentrl.testing.scripted_engine import ScriptedEngine
 from agentrl.trainer.weight_sync import WeightSync
@@ -82,6 +82,27 @@ async def test_nobody_home_is_an_error_and_one_of_two_is_not(engine: ScriptedEng
     assert engine.weight_version == "2"
 
 
+async def test_a_server_that_hangs_is_left_out(engine: ScriptedEngine, tmp_path: Path, monkeypatch):
+    """Whether at the update or when it is asked for its version."""
+    hanging = ScriptedEngine(lambda payload: ([1], "stop"))
+    await hanging.start()
+    sync = make(tmp_path, Exporter())
+    for number, call in enumerate(("update_weights_from_disk", "weight_version"), start=1):
+        good = getattr(EngineClient, call)
+
+        async def hang(client: EngineClient, *arguments: Any, good: Any = good) -> Any:
+            if client.address == hanging.address:
+                raise EngineTimeout(f"{client.address} gave no answer within 5 s")
+            return await good(client, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(EngineClient, call, hang)
+            assert await in_thread(sync, number, hanging.address, engine.address) == [engine.address]
+            with pytest.raises(EngineUnavailable, match=r"no engine took the new weights: .* no answer within 5 s"):
+                await in_thread(sync, number, hanging.address)
+    await hanging.stop()
+
+
 async def test_a_server_that_keeps_another_version_is_told(engine: ScriptedEngine, tmp_path: Path, monkeypatch):
     async def stubborn(self: EngineClient) -> int:
         return 7
@@ -107,6 +128,6 @@ async def test_a_refusal_is_an_error_even_when_others_accept(engine: ScriptedEng
     await refuser.stop()
 
 
-async def in_thread(sync: WeightSync, version: int, *addresses: str) -> None:
+async def in_thread(sync: WeightSync, version: int, *addresses: str) -> list[str]:
     """`sync` runs an event loop of its own, beside the one that serves the scripted engine."""
-    await asyncio.to_thread(sync.sync, version, list(addresses))
+    return await asyncio.to_thread(sync.sync, version, list(addresses))

@@ -12,6 +12,7 @@ import re
 from agentrl.chat.tool_parsers.json_calls import decode, read_arguments, skip_space
 from agentrl.chat.tool_parsers.scan import Block, CallError, ScanningParser, Source, shown
 from agentrl.chat.tool_parsers.typed_text import parameters_of, typed_arguments
+from agentrl.errors import suggest
 from agentrl.types import JsonDict, ToolCall
 
 _SECTIONS = re.compile(r"^[ \t]*+(?:Thought|Action|Action Input|Observation|Final Answer):", re.MULTILINE)
@@ -34,6 +35,8 @@ class ReactToolParser(ScanningParser):
         name = opener["name"].strip()
         given = _INPUT.match(source.text, opener.end())
         if given is None or not name:
+            if name and (unknown := _unknown(source, name)):
+                return Block(opener.end(), [unknown])
             missing = "an 'Action Input:' line" if name else "the name of a tool"
             return Block(opener.end(), [f"its Action is not followed by {missing}"])
         following = source.search(_SECTIONS, given.end())
@@ -41,8 +44,14 @@ class ReactToolParser(ScanningParser):
         try:
             arguments, given_to, end = _arguments(source, given, name, end)
         except CallError as error:
-            return Block(end, [str(error)])
+            return Block(end, [_unknown(source, name) or str(error)])
         return Block(end, [ToolCall(name, arguments, arguments_span=(given.end(), given_to))])
+
+
+def _unknown(source: Source, name: str) -> str | None:
+    """What to tell of an action that no tool has; its input cannot be judged, since any tool may have its own form."""
+    known = [tool["function"]["name"] for tool in source.tools]
+    return f"there is no tool named {shown(name)}.{suggest(name, known)}" if known and name not in known else None
 
 
 def _arguments(source: Source, given: re.Match[str], name: str, end: int) -> tuple[JsonDict, int, int]:

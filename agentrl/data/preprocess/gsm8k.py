@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,8 @@ from agentrl.errors import DataError, UserInputError
 from agentrl.types import JsonDict, Message
 
 DATA_SOURCE = "openai/gsm8k"
+logger = logging.getLogger(__name__)
+
 HUB = "hub"
 Variant = Literal["plain", "tool", "interaction"]
 
@@ -72,6 +75,7 @@ def _read_hub(split: str) -> Iterator[JsonDict]:
             "`--source hub` needs the `datasets` package: `pip install datasets`, or give a local folder with "
             "train.jsonl and test.jsonl: `--source DIR`"
         ) from error
+    logger.info("loading %s from the Hugging Face hub; it is downloaded unless it is in the cache", DATA_SOURCE)
     try:
         rows = load_dataset(DATA_SOURCE, "main", split=split)
     except (OSError, ValueError) as error:

@@ -6,9 +6,11 @@ import inspect
 import uuid
 from typing import Any
 
-from agentrl.errors import PluginError
+from agentrl.errors import PluginError, ToolServiceError, repr_of
 from agentrl.interfaces import BaseInteraction, BaseTool
 from agentrl.plugins.functions import call
+from agentrl.plugins.tool_results import tool_result
+from agentrl.reported import number_of
 from agentrl.types import InteractionResponse, JsonDict, Message, ToolResponse
 
 _OPTIONAL: JsonDict = {"enum": None, "strict": False}
@@ -64,29 +66,17 @@ class VerlTool(BaseTool):
         self._made = True
 
     async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> ToolResponse:
-        """Run one call and merge verl's triple into one response."""
+        """Run one call; verl's triple becomes one response."""
         result = await call(self._tool.execute, self._id, arguments, **execute_kwargs)
-        if not isinstance(result, tuple) or len(result) != 3:
-            raise TypeError(f"tool {self.name}: execute returned {result!r}, wanted (response, reward, metrics)")
-        answer, reward, metrics = result
-        numbers = {key: float(value) for key, value in (metrics or {}).items() if isinstance(value, int | float)}
-        if isinstance(answer, str):
-            return ToolResponse(text=answer, reward=reward, metrics=numbers)
-        if not hasattr(answer, "text"):
-            raise TypeError(f"tool {self.name}: execute returned {answer!r} as response, wanted text or a ToolResponse")
-        return ToolResponse(
-            text=answer.text or "",
-            reward=reward,
-            metrics=numbers,
-            image=list(getattr(answer, "image", None) or []),
-            video=list(getattr(answer, "video", None) or []),
-        )
+        return tool_result(f"tool '{self.name}': execute returned", result)
 
     async def calc_reward(self, **kwargs: Any) -> float:
         """The instance's reward."""
         if not hasattr(self._tool, "calc_reward"):
             return 0.0
-        return float(await call(self._tool.calc_reward, self._id, **kwargs) or 0.0)
+        return _number(
+            f"tool '{self.name}': calc_reward returned", await call(self._tool.calc_reward, self._id, **kwargs)
+        )
 
     async def release(self, **kwargs: Any) -> None:
         """Release the instance, if there is one: `create` may never have succeeded."""
@@ -128,7 +118,7 @@ class VerlInteraction(BaseInteraction):
 
     async def calculate_score(self) -> float:
         """The conversation's score."""
-        return float(await self._ask("calculate_score") or 0.0)
+        return _number("calculate_score returned", await self._ask("calculate_score"))
 
     async def finalize_interaction(self) -> None:
         """Finalize the instance, if there is one."""
@@ -160,6 +150,14 @@ def verl_schema(cls: type, config: JsonDict) -> JsonDict:
     if schema is None:
         raise PluginError(f"{cls.__qualname__} has no schema of its own: give `tool_schema` in the tool YAML")
     return dict(schema.model_dump(exclude_none=True) if hasattr(schema, "model_dump") else schema)
+
+
+def _number(what: str, value: Any) -> float:
+    """A reward or score; None counts as 0."""
+    number = 0.0 if value is None else number_of(value)
+    if number is None:
+        raise ToolServiceError(f"{what} {repr_of(value)}, wanted a number")
+    return number
 
 
 def has_parameter(cls: type, method: str, parameter: str) -> bool:

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.clients.code_tests import CodeTest, last_code_block, read_tests
+from agentrl.clients.code_blocks import last_code_block
+from agentrl.clients.code_tests import CodeTest, read_tests
 from agentrl.clients.http import ServiceClient
 from agentrl.clients.sandbox import SandboxClient
 from agentrl.clients.trials import judge_tests

@@ -1,7 +1,8 @@
 r"""Mathematics: the content of the last `\boxed{}` against the ground truth, as values (`0.5` equals `\frac{1}{2}`).
 
-Equal texts and equal numbers are recognised here. The rest is decided by the math-verify library, which parses LaTeX
-and may take very long, so it runs in its own process (`math_process`).
+The structure of an answer (`math_structure`), its numbers, units and words (`math_text`) are compared here. Expressions
+that are no plain numbers are decided by computer algebra, which may take very long, so it runs in other processes
+(`math_process`). docs/rewards.md has a table of what equals what.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from agentrl.rewards.scores.math_compare import same_answer, undecided
 from agentrl.rewards.scores.math_process import Comparer
-from agentrl.rewards.scores.numbers import to_number
-
-_NOISE = ("\\left", "\\right", "\\!", "\\,", "\\;", "\\ ", "\\$", "$", "\\%", "%", "\\displaystyle")
 
 
 def last_boxed(text: str) -> str | None:
@@ -29,40 +28,22 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
-def normalize(answer: str) -> str:
-    """The text of an answer without spaces, layout commands, `$` and `%`."""
-    for noise in _NOISE:
-        answer = answer.replace(noise, "")
-    answer = answer.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
-    return "".join(answer.split()).rstrip(".")
-
-
 def compute_score(solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0) -> float:
     r"""`score` if the last `\boxed{}` equals the ground truth, `format_score` if it does not, 0 without one.
 
-    A comparison that takes more than a few seconds counts as not equal.
+    An answer that cannot be decided within two seconds of processor time counts as not equal.
 
     Raises:
-        RewardError: the comparison failed for another reason.
+        RewardError: the ground truth itself cannot be read within that time, or no process can be started.
     """
     answer = last_boxed(solution_str)
     if answer is None:
         return 0.0
     gold = str(ground_truth)
     gold = last_boxed(gold) or gold
-    return score if _equal(answer, gold) else format_score
-
-
-def _equal(answer: str, gold: str) -> bool:
-    given, wanted = normalize(answer), normalize(gold)
-    if not wanted:
-        return False
-    if given == wanted:
-        return True
-    numbers = to_number(given), to_number(wanted)
-    if None not in numbers:
-        return numbers[0] == numbers[1]
-    return _comparer().equal(answer, gold)
+    verdict = same_answer(answer, gold, undecided)
+    equal = _comparer().equal(answer, gold) if verdict is None else verdict
+    return score if equal else format_score
 
 
 @functools.cache

@@ -6,9 +6,11 @@ deleted, the words a, an, the dropped, spaces collapsed. A gold answer that norm
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal
 
 from agentrl.errors import RewardError
@@ -53,7 +55,7 @@ def compute_score(
 
     Args:
         solution_str: what the assistant wrote, all its turns.
-        ground_truth: `{"target": [...]}`, a list of gold answers, or one.
+        ground_truth: see `golds_of`.
         method: equality, or containment of a gold answer.
         format_score: the score of a wrong answer.
         score: the score of a right answer.
@@ -62,7 +64,7 @@ def compute_score(
     Raises:
         RewardError: the ground truth holds no gold answer.
     """
-    golds = _golds(ground_truth)
+    golds = golds_of(ground_truth)
     answers = ANSWER.findall(solution_str)
     matches = exact_match if method == "em" else substring_match
     right = bool(answers) and matches(answers[-1], golds)
@@ -76,9 +78,27 @@ def compute_score(
     return 0.2 if well_formed else 0.0
 
 
-def _golds(ground_truth: Any) -> list[str]:
-    target = ground_truth.get("target") if isinstance(ground_truth, dict) else ground_truth
-    golds = [target] if isinstance(target, str) else list(target) if isinstance(target, Iterable) else []
-    if not golds:
+def golds_of(ground_truth: Any) -> list[str]:
+    """The gold answers of a row: those of `{"target": [...]}`, of a list, or one. JSON text is read as what it holds.
+
+    Raises:
+        RewardError: there is none; null and NaN are none.
+    """
+    target = _read(ground_truth)
+    if isinstance(target, dict):
+        target = _read(target.get("target"))
+    golds = target if isinstance(target, list | tuple) else [target] if isinstance(target, str) else []
+    texts = [str(gold) for gold in golds if isinstance(gold, str | int) or (isinstance(gold, float) and gold == gold)]
+    if not texts:
         raise RewardError(f"the ground truth {ground_truth!r} holds no gold answer: give {{'target': [..]}}")
-    return [str(gold) for gold in golds]
+    return texts
+
+
+def _read(value: Any) -> Any:
+    """`'{"target": ["a"]}'` and `'["a", "b"]'` as the mapping or list that they are written for; else the value."""
+    if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
+        with suppress(ValueError):
+            held = json.loads(value)
+            if isinstance(held, list) or (isinstance(held, dict) and "target" in held):
+                return held
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError, suggest
 from agentrl.plugins import ToolSpec
+from agentrl.reported import number_of, whole_number_of
 from agentrl.types import JsonDict
 
 _SCOPES = ("run", "worker")
@@ -103,8 +104,8 @@ def _positive(name: str, config: JsonDict, key: str, *, whole: bool) -> float | 
     value: Any = config.get(key)
     if value is None:
         return None
-    kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+    number = None if isinstance(value, bool) else whole_number_of(value) if whole else number_of(value)
+    if number is None or not number > 0:
         wanted = "a whole number of at least 1" if whole else "a number above 0"
         raise ConfigError(f"tool '{name}': config.{key}: got {value!r}, wanted {wanted}")
-    return float(value)
+    return float(number)

@@ -8,6 +8,8 @@ from typing import Any
 
 from agentrl.errors import ToolServiceError, repr_of
 from agentrl.interfaces import Renderer
+from agentrl.plugins.tool_results import tool_result
+from agentrl.reported import valid_text
 from agentrl.rollout.guarded_call import number
 from agentrl.types import ToolResponse
 
@@ -22,22 +24,20 @@ def tool_response(what: str, result: Any) -> ToolResponse:
     Raises:
         ToolServiceError: the result is something else.
     """
-    if not isinstance(result, ToolResponse) or not isinstance(result.text, str):
-        raise ToolServiceError(f"{what} {repr_of(result)}, wanted a ToolResponse with text")
-    if result.image or result.video:
+    response = tool_result(what, result)
+    if not isinstance(response.text, str):
+        raise ToolServiceError(f"{what} {repr_of(response)}, wanted a ToolResponse with text")
+    if response.image or response.video:
         raise ToolServiceError(f"{what} images or videos, wanted text: the model would not see anything else")
-    reward = None if result.reward is None else number(f"{what} reward", result.reward)
-    if not isinstance(result.metrics, Mapping):
-        raise ToolServiceError(f"{what} metrics {repr_of(result.metrics)}, wanted numbers by name")
-    if result.is_error not in (True, False):
-        raise ToolServiceError(f"{what} is_error {repr_of(result.is_error)}, wanted true or false")
-    metrics = {name: number(f"{what} metrics.{name}", value) for name, value in result.metrics.items()}
-    return replace(result, text=valid_text(result.text), reward=reward, metrics=metrics, is_error=bool(result.is_error))
-
-
-def valid_text(text: str) -> str:
-    """The text with halves of surrogate pairs joined or replaced: tokenizers and files accept no single half."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    reward = None if response.reward is None else number(f"{what} reward", response.reward)
+    if not isinstance(response.metrics, Mapping):
+        raise ToolServiceError(f"{what} metrics {repr_of(response.metrics)}, wanted numbers by name")
+    if response.is_error not in (True, False):
+        raise ToolServiceError(f"{what} is_error {repr_of(response.is_error)}, wanted true or false")
+    metrics = {name: number(f"{what} metrics.{name}", value) for name, value in response.metrics.items()}
+    return replace(
+        response, text=valid_text(response.text), reward=reward, metrics=metrics, is_error=bool(response.is_error)
+    )
 
 
 def truncate(text: str, limit: int, side: str, renderer: Renderer) -> str:

@@ -1,9 +1,8 @@
 """The first program inside a sandbox: waits for one job, gives up its rights, then becomes the job.
 
-Usage: `python -S launcher.py FD [FILTER]`. On the control socket FD it writes `R` (ready), reads one job, and writes
-`S` in the moment before the job's code starts; `E` and a text say that it could not start. So a failure before the
-`S` is one of the sandbox, and whatever comes after it is the job's own doing. FILTER is an open file with a seccomp
-program to load first.
+Usage: `python -S launcher.py FD`. On the control socket FD it writes `R` (ready), reads one job and the seccomp program
+that follows it, and writes `S` in the moment before the job's code starts; `E` and a text say that it could not start.
+So a failure before the `S` is one of the sandbox, and whatever comes after it is the job's own doing.
 Imports stay few: each costs milliseconds per run.
 """
 
@@ -12,10 +11,10 @@ from __future__ import annotations
 import os
 import sys
 
-_HEADER = 8
+_HEADER, _LINE = 8, 3
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from types import ModuleType
     from typing import Any
 
@@ -29,8 +28,14 @@ def receive(control: int) -> dict[str, Any] | None:
     return job
 
 
-def restrict(job: dict[str, Any]) -> None:
-    """Set resource limits, then user and group, for a limit may need the rights; then go to the job's folder."""
+def restrict(job: dict[str, Any], program: bytes, linux_calls: Any) -> None:
+    """Set limits, then user and group, for a limit may need the rights; go to the job's folder; then load the filter.
+
+    Args:
+        job: see `serve_job`.
+        program: the seccomp program; empty: none.
+        linux_calls: the module of that name.
+    """
     import resource
 
     for name, wanted in job["limits"].items():
@@ -46,6 +51,10 @@ def restrict(job: dict[str, Any]) -> None:
     os.umask(0o022)
     os.chdir(job["folder"])
     os.environ["PWD"] = job["folder"]
+    if job["landlock"]:
+        linux_calls.restrict_with_landlock(job["landlock"], job["paths"])
+    if program:
+        linux_calls.load_filter(program)
 
 
 def forget_shadowed(extra: Iterable[str]) -> None:
@@ -74,8 +83,14 @@ def prepare_python(job: dict[str, Any], folder: str) -> ModuleType:
     return main
 
 
-def run_main(job: dict[str, Any], control: int) -> int:
-    """Run `main.py` in this interpreter as `python main.py` would; return the exit code."""
+def run_main(job: dict[str, Any], control: int, tested_program: Any = None) -> int:
+    """Run `main.py` in this interpreter as `python main.py` would; return the exit code.
+
+    Args:
+        job: the job.
+        control: the control socket; closed before the code runs, unless its functions are to be called afterwards.
+        tested_program: the module of that name, which lets them be called.
+    """
     folder = os.getcwd()
     file = folder + "/main.py"
     main = prepare_python(job, folder)
@@ -84,7 +99,9 @@ def run_main(job: dict[str, Any], control: int) -> int:
     with open(file, "rb") as stream:
         source = stream.read()
     os.write(control, b"S")
-    os.close(control)
+    os.set_inheritable(control, False)
+    if tested_program is None:
+        os.close(control)
     try:
         exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)
     except SystemExit:
@@ -93,12 +110,16 @@ def run_main(job: dict[str, Any], control: int) -> int:
         frames = error.__traceback__.tb_next if error.__traceback__ else None  # without this function's own
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         return 1
-    return 0
+    return 0 if tested_program is None else int(tested_program.answer_calls(main, control))
 
 
 def run_command(job: dict[str, Any], control: int) -> None:
-    """Become the job's program."""
-    os.set_inheritable(control, False)
+    """Become the job's program; one whose functions are to be called keeps the control socket, as descriptor 3."""
+    if job.get("serves") and control != _LINE:
+        os.dup2(control, _LINE)
+        os.close(control)
+        control = _LINE
+    os.set_inheritable(control, bool(job.get("serves")))
     os.write(control, b"S")
     try:
         os.execv(job["argv"][0], job["argv"])
@@ -109,35 +130,40 @@ def run_command(job: dict[str, Any], control: int) -> None:
 
 def main() -> int:
     """Wait for a job and do it."""
-    control = int(sys.argv[1])
-    if len(sys.argv) > 2:
-        with open(int(sys.argv[2]), "rb") as stream:
-            __import__("linux_calls").load_filter(stream.read())  # the file beside this one
-    return serve_job(control)
+    return serve_job(int(sys.argv[1]), __import__("linux_calls"))  # the file beside this one
 
 
-def serve_job(control: int, session_repl: Any = None, extra: Iterable[str] = ()) -> int:
+def serve_job(
+    control: int, linux_calls: Any, loaded: Mapping[str, Any] | None = None, extra: Iterable[str] = ()
+) -> int:
     """Wait for a job and do it.
 
     Args:
         control: the control socket.
-        session_repl: the module of that name; None: not loaded yet.
+        linux_calls: the module of that name.
+        loaded: modules beside this one that are loaded already, by name.
         extra: modules that are loaded here and not in a plain interpreter.
     """
     os.write(control, b"R")
     job = receive(control)
     if job is None:
         os._exit(0)
-    if job["kind"] == "session":  # before the rights to read these files are gone
-        session_repl = session_repl or __import__("session_repl")
+    name = {"session": "session_repl", "check": "check_run"}.get(job["kind"], "tested_program")
+    guest = None
+    if job["kind"] in ("session", "check") or (job["kind"] == "main" and job.get("serves")):
+        guest = (loaded or {}).get(name) or __import__(name)  # before the rights to read these files are gone
+    program = _read(control, job["filter_bytes"])
     sys.path[:] = sys.path[1:]
-    restrict(job)
+    restrict(job, program, linux_calls)
     forget_shadowed(extra)
     if job["kind"] == "main":
-        return run_main(job, control)
+        return run_main(job, control, guest)
     if job["kind"] == "command":
         run_command(job, control)
-    return int(session_repl.run(job, control, receive, prepare_python))
+    assert guest is not None
+    if job["kind"] == "check":
+        guest.run_check(job, control, prepare_python)
+    return int(guest.run(job, control, receive, prepare_python))
 
 
 def _read(control: int, size: int) -> bytes:

@@ -1,5 +1,6 @@
-"""Brings up the loopback device of a new network namespace; as a program, `python -S loopback.py`, of its own.
+"""Sets up a new network namespace, brings up its loopback device; as a program, `python -S loopback.py`, of its own.
 
+Buffers of its connections stay small: they are memory that no limit of a process counts.
 The program also gives its machine the name that code sees.
 """
 
@@ -9,6 +10,9 @@ import _socket
 import fcntl
 import sys
 
+_TCP_BUFFER = "4096 65536 262144"
+"""Least, usual and most bytes."""
+
 
 def bring_up() -> None:
     """Needs the right to configure the namespace's network."""
@@ -16,6 +20,12 @@ def bring_up() -> None:
     socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     fcntl.ioctl(socket.fileno(), set_flags, b"lo".ljust(16, b"\0") + up.to_bytes(2, sys.byteorder).ljust(24, b"\0"))
     socket.close()
+    for name in ("tcp_rmem", "tcp_wmem"):
+        try:
+            with open(f"/proc/sys/net/ipv4/{name}", "w") as stream:
+                stream.write(_TCP_BUFFER)
+        except OSError:  # a container may show it read-only
+            return
 
 
 if __name__ == "__main__":

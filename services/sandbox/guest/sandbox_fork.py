@@ -21,20 +21,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from agentrl.services.sandbox.guest import fast_exit, launcher, linux_calls, loopback, session_repl
+    from agentrl.services.sandbox.guest import (
+        check_run,
+        fast_exit,
+        launcher,
+        linux_calls,
+        loopback,
+        session_repl,
+        tested_program,
+    )
 else:
+    import check_run
     import fast_exit
     import launcher
     import linux_calls
     import loopback
     import session_repl
+    import tested_program
 
 _WARM = (
     *("collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "random"),
     *("re", "resource", "string", "typing"),
 )
 """The modules that code imports most; they keep no state except what a fork renews."""
-_OURS = ("fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork", "session_repl")
+_JOBS = {"session_repl": session_repl, "check_run": check_run, "tested_program": tested_program}
+_OURS = (*_JOBS, "call_peer", "call_values", "fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork")
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
 _MESSAGE = 65536
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
@@ -60,7 +71,7 @@ def main(given: int, bare: frozenset[str]) -> int:
     _become_orphan(socket)
     _serve(socket, setup)
     try:
-        code = launcher.serve_job(_CONTROL, session_repl, sys.modules.keys() - bare)
+        code = launcher.serve_job(_CONTROL, linux_calls, _JOBS, sys.modules.keys() - bare)
     except SystemExit as error:
         last.expect(error.code)
         raise
@@ -115,14 +126,12 @@ def _become_sandbox(setup: dict[str, Any], name: str, fds: list[int]) -> None:
     launcher_pid = None
     try:
         os.setsid()
-        _mount(setup, name)
         loopback.bring_up()
+        _mount(setup, name)
         if not setup["own_users"]:
             linux_calls.own_user_namespace(1000)
         linux_calls.drop_bounding_set()
         linux_calls.keep_capabilities(linux_calls.USER_CHANGES if setup["own_users"] else 0)
-        if setup["seccomp"] is not None:
-            linux_calls.load_filter(setup["seccomp"])
         # Before the launcher asks for a job: it gets none from a server that died earlier, and then ends by itself.
         linux_calls.die_with_parent()
         launcher_pid = os.fork()
@@ -161,7 +170,7 @@ def _mount(setup: dict[str, Any], name: str) -> None:
     options = "newinstance,ptmxmode=0666,mode=620"
     linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
     for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
-        linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size}")
+        linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size},nr_inodes={setup['inodes']}")
     for path, fd in covered:  # an interpreter below /tmp was just hidden by the new /tmp: show it again
         _make_place(path, fd)
         linux_calls.bind_read_only(f"/proc/self/fd/{fd}", path)

@@ -1,12 +1,14 @@
 """A Python session inside the sandbox: runs cells one after another in one namespace.
 
-Each cell is a message on the control socket and is answered by a JSON message, `{"code": 0, ...}`. The cell's output
-goes through the ordinary pipes. An interrupt (Ctrl-C) ends a cell, not the session.
+Each cell is a message on the control socket, behind a byte that carries the cell's own stdout and stderr. The answer is
+a JSON message with the cell's number, `{"code": 0, "number": ...}`. An interrupt (Ctrl-C) ends a cell, not the session.
 """
 
 from __future__ import annotations
 
+import _socket
 import ast
+import contextlib
 import io
 import json
 import linecache
@@ -31,18 +33,17 @@ def run(
     prepare: Callable[[dict[str, Any], str], ModuleType],
 ) -> int:
     """Serve until the server hangs up."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     main = prepare(job, os.getcwd())
     sys.argv[:] = [""]
     os.set_inheritable(control, False)
     os.write(control, b"S")
     own_pid = os.getpid()
-    count = 0
+    socket = _socket.socket(fileno=control)
+    count, streams = 0, list[int]()
     while True:
-        try:
-            cell = receive(control)
-        except KeyboardInterrupt:
-            continue  # it came between two cells
+        streams = _next_streams(socket, streams)
+        cell = receive(control)
         if cell is None:
             return 0
         count += 1
@@ -56,9 +57,28 @@ def run(
         if os.getpid() != own_pid:  # the cell has forked, and this is the end of the fork's code
             os._exit(answer["code"])
         # the code's texts may hold halves of surrogate pairs, which no answer can
+        answer["number"] = cell["number"]
         data = json.dumps(answer, ensure_ascii=False).encode(errors="replace")
         os.write(control, b"%08d" % len(data) + data)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _next_streams(socket: _socket.socket, last: list[int]) -> list[int]:
+    """Wait for the next cell and make its stdout and stderr this interpreter's.
+
+    They stay open a second time until the next call: so there is room for them even if the code opens all files it may.
+    """
+    socket.recv(1, _socket.MSG_PEEK)  # only waits
+    for fd in last:
+        with contextlib.suppress(OSError):  # the code may have closed it
+            os.close(fd)
+    mark, ancillary, _, _ = socket.recvmsg(1, _socket.CMSG_SPACE(2 * 4))
+    fds = [int.from_bytes(data[at : at + 4], sys.byteorder) for *_, data in ancillary for at in range(0, len(data), 4)]
+    if mark and len(fds) != 2:
+        os._exit(1)
+    for stream, fd in zip((1, 2), fds, strict=False):  # none when the server has hung up
+        os.dup2(fd, stream)
+        os.set_inheritable(fd, False)
+    return fds
 
 
 def _run_cell(cell: dict[str, Any], namespace: dict[str, Any], name: str) -> dict[str, Any]:
@@ -67,6 +87,7 @@ def _run_cell(cell: dict[str, Any], namespace: dict[str, Any], name: str) -> dic
     linecache.cache[name] = (len(source), None, lines, name)
     value = None
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         tree = ast.parse(source, name)
         last = None
         if cell["show_last"] and tree.body and isinstance(tree.body[-1], ast.Expr):

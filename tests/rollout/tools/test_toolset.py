@@ -173,12 +173,13 @@ async def test_a_tool_that_cannot_be_created_or_released(renderer: ChatRenderer)
 async def test_a_tool_that_returns_something_else(renderer: ChatRenderer) -> None:
     class Wrong(Notebook):
         async def execute(self, arguments: JsonDict, **execute_kwargs: Any) -> Any:
-            return "text"
+            return None if arguments["text"] == "none" else {"line": arguments["text"]}
 
     tools = toolset(renderer, Wrong)
     await tools.start()
-    with pytest.raises(ToolServiceError, match="execute returned 'text', wanted a ToolResponse"):
-        await tools.execute([note("a")])
+    with pytest.raises(ToolServiceError, match=r"tool 'note': execute returned None, wanted text, .*lack a `return`"):
+        await tools.execute([note("none")])
+    assert [response.text for response in await tools.execute([note("a")])] == ['{"line": "a"}']
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-from needs import SYSTEM_PATH, needs, needs_namespaces, python_of_all_users, trouble_with_namespaces
+from needs import SYSTEM_PATH, needs, needs_filter, needs_namespaces, python_of_all_users, trouble_with_namespaces
 from service_process import wait_for_url
 
 COMMAND = (sys.executable, "-c", "from agentrl.cli import main; main()", "serve", "sandbox", "--port", "0")
@@ -29,6 +29,7 @@ PROGRAMS = {"nodejs": "node", "cpp": "g++", "c": "gcc"}
 
 def needs_level(level: str) -> None:
     """Skip the test where the machine does not allow the level."""
+    needs_filter()
     if level == "bubblewrap":
         needs("bwrap")
     if level in APART:
@@ -143,12 +144,13 @@ def descendants(pid: int) -> list[int]:
 
 
 @contextmanager
-def serve(*options: str, environment: dict[str, str] | None = None) -> Iterator[Server]:
-    """Start the service with these options; it must end well when it is told to."""
+def serve(*options: str, environment: dict[str, str] | None = None, within: Sequence[str] = ()) -> Iterator[Server]:
+    """Start the service with these options, by another program or not; it must end well when it is told to."""
+    needs_filter()
     if trouble_with_namespaces():
         options += ("--python", python_of_all_users())
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([*COMMAND, *options], stderr=log, env={**os.environ, **(environment or {})})
+        process = subprocess.Popen([*within, *COMMAND, *options], stderr=log, env={**os.environ, **(environment or {})})
         try:
             server = Server(wait_for_url(process, log), process)
             with server.http:

@@ -34,6 +34,39 @@ async def test_clients_take_turns() -> None:
     assert (admission.running, admission.waiting) == (0, 0)
 
 
+async def test_a_thousand_requests_of_one_client_do_not_hold_up_another() -> None:
+    admission, order = Admission(2, 256, 60), list[str]()
+    until = {name: asyncio.Event() for name in "ab"}
+    greedy = [asyncio.create_task(hold(admission, "a", order, until["a"])) for _ in range(1000)]
+    await settle()
+    other = asyncio.create_task(hold(admission, "b", order, until["b"]))
+    await settle()
+    assert (order, admission.waiting) == (["a", "a"], 256)
+    until["a"].set()
+    await settle()
+    assert order[2] == "b"  # the next free place
+    until["b"].set()
+    assert (await asyncio.gather(*greedy, other, return_exceptions=True))[-1] is None
+    assert (admission.running, admission.waiting) == (0, 0)
+
+
+async def test_a_free_place_goes_to_who_has_the_fewest_runs() -> None:
+    admission, order = Admission(4, 10, 60), list[str]()
+    ends = [asyncio.Event() for _ in "aaaa"]
+    running = [asyncio.create_task(hold(admission, "a", order, end)) for end in ends]
+    await settle()
+    end = asyncio.Event()
+    waiting = [asyncio.create_task(hold(admission, client, order, end)) for client in "aabb"]
+    await settle()
+    for each in ends[:2]:
+        each.set()
+        await settle()
+    assert order[4:] == ["b", "b"]  # in turns alone the second place would be a's, which still has two
+    for each in (*ends, end):
+        each.set()
+    await asyncio.gather(*running, *waiting)
+
+
 async def test_who_has_most_of_a_full_queue_makes_room() -> None:
     admission, order, until = Admission(1, 3, 60), list[str](), asyncio.Event()
     greedy = [asyncio.create_task(hold(admission, "a", order, until)) for _ in range(4)]

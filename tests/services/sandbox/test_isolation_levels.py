@@ -10,28 +10,29 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import IO, Any
 
 import httpx
 import pytest
-from needs import python_of_all_users
+from needs import needs_filter, python_of_all_users
 from prometheus_client import CollectorRegistry
 from sandbox_service import Server, children, descendants, needs_level, process_flags, serve
 
 from agentrl.cli import main
 from agentrl.errors import UserInputError
 from agentrl.services.common.server_folder import server_folder
-from agentrl.services.sandbox import cli, process_tree
+from agentrl.services.sandbox import cli, isolation_choice, process_tree
 from agentrl.services.sandbox.guest import supervisor
 from agentrl.services.sandbox.guest.supervisor import SHARED
 from agentrl.services.sandbox.metrics import SandboxMetrics
 from agentrl.services.sandbox.options import SandboxOptions
 from agentrl.services.sandbox.process_tree import is_dead, threads_of
 from agentrl.services.sandbox.protocol import CommandResult, RunCode
-from agentrl.services.sandbox.seccomp import seccomp_program
-from agentrl.services.sandbox.service import open_service
+from agentrl.services.sandbox.seccomp import SeccompFilters
+from agentrl.services.sandbox.service import check_startup, open_service
 
 BOMB = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
 LOCAL = """
@@ -91,6 +92,7 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the server of root gives every run a user of its own")
 @pytest.mark.parametrize("ends", ["", "import time; time.sleep(60)"])
 async def test_what_a_run_leaves_in_folders_of_all_users(ends: str) -> None:
+    needs_filter()
     name = f"agentrl-left-{os.getpid()}"
     code = f"""
 import os
@@ -226,10 +228,25 @@ def _ask_in_vain(server: Server) -> None:
         server.python("import time; time.sleep(60)", run_timeout=60)
 
 
-def test_the_seccomp_program_of_an_unknown_machine() -> None:
-    assert seccomp_program(True, "riscv64") is None
-    for machine in ("x86_64", "aarch64"):
-        program = seccomp_program(True, machine)
-        assert program is not None
-        assert len(program) % 8 == 0
-        assert len(program) // 8 < 4096
+@pytest.mark.parametrize("language", ["python", "java", "cobol"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_seccomp_program_is_one_that_the_kernel_takes(language: str, alone: bool) -> None:
+    needs_filter()
+    program = SeccompFilters(network_is_apart=alone, alone=alone, scoped=alone).of(language)
+    assert len(program) % 8 == 0
+    assert 200 < len(program) // 8 < 4096
+
+
+async def test_a_machine_without_libseccomp(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_level("namespaces")
+    monkeypatch.setattr(isolation_choice, "libseccomp", lambda: None)
+    options = SandboxOptions(isolation="namespaces", parallel=1)
+    with pytest.raises(UserInputError, match=r"apt-get install libseccomp2.*pip install pyseccomp.*--allow-weak-"):
+        check_startup(options)
+    async with open_service(
+        replace(options, allow_weak_isolation=True), SandboxMetrics(CollectorRegistry())
+    ) as service:
+        assert "seccomp" not in service.isolation.details
+        ran = await service.run_code(RunCode(code="print(6 * 7)", language="python"), "client")
+        assert ran.run_result is not None
+        assert ran.run_result.stdout == "42\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -53,8 +52,9 @@ def test_the_answer_has_the_shape_of_the_protocol(server: Server) -> None:
     assert list(answer) == ["status", "message", "compile_result", "run_result", "executor_pod_name", "files"]
     assert (answer["status"], answer["message"], answer["compile_result"], answer["files"]) == ("Success", "", None, {})
     result = answer["run_result"]
-    assert list(result) == ["status", "execution_time", "return_code", "stdout", "stderr"]
+    assert list(result) == ["status", "execution_time", "cpu_time", "return_code", "stdout", "stderr"]
     assert 0 < result.pop("execution_time") < 10
+    assert 0 < result.pop("cpu_time") < 10
     assert result == {"status": "Finished", "return_code": 0, "stdout": "x\n", "stderr": ""}
 
 
@@ -112,13 +112,12 @@ print(eval("1+1"), input(), open(0).read() if False else "")
 
 
 def test_time_limit(server: Server) -> None:
-    started = time.monotonic()
     answer = server.run("print('before', flush=True)\nwhile True: pass", run_timeout=1)
-    assert 1 <= time.monotonic() - started < 8
     assert answer["status"] == "Failed"
     result = answer["run_result"]
     assert (result["status"], result["return_code"], result["stdout"]) == ("TimeLimitExceeded", None, "before\n")
-    assert 1 <= result["execution_time"] < 5
+    assert 1 <= result["cpu_time"] < 2  # by the clock it takes longer where others compute too
+    assert result["execution_time"] >= 0.9
 
 
 def test_compile_errors_and_time(server: Server) -> None:

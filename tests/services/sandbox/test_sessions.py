@@ -247,29 +247,38 @@ async def test_the_python_tool_in_a_session(server: Server) -> None:
 
 
 def test_notebook_cells(server: Server) -> None:
-    body = {"cells": ["x = 2\nprint('hi')\nx * 3", "x", "1 / 0", "print('never')"], "fetch_files": ["f"]}
+    """As in SandboxFusion a cell that raises says so in its `error`, and the next ones run."""
+    body = {"cells": ["x = 2\nprint('hi')\nx * 3", "x", "1 / 0", "print('goes on')"], "fetch_files": ["f"]}
     body["cells"].insert(1, "open('f', 'w').write('a'); None")
     answer = server.http.post("/run_jupyter", json=body).json()
-    assert answer["status"] == "Failed"
-    assert [cell["stdout"] for cell in answer["cells"]] == ["hi\n", "", "", ""]
-    assert [cell["display"] for cell in answer["cells"]] == [[{"text/plain": "6"}], [], [{"text/plain": "2"}], []]
-    assert answer["cells"][3]["error"][0]["ename"] == "ZeroDivisionError"
-    assert (answer["files"], answer["message"]) == ({"f": "YQ=="}, "cell 4 failed")
+    assert answer["status"] == "Success"
+    assert [cell["stdout"] for cell in answer["cells"]] == ["hi\n", "", "", "", "goes on\n"]
+    assert [cell["display"] for cell in answer["cells"]] == [[{"text/plain": "6"}], [], [{"text/plain": "2"}], [], []]
+    assert [[error["ename"] for error in cell["error"]] for cell in answer["cells"]][3:] == [["ZeroDivisionError"], []]
+    assert (answer["files"], answer["message"]) == ({"f": "YQ=="}, "")
     late = server.http.post("/run_jupyter", json={"cells": ["1", "while True: pass", "2"], "cell_timeout": 0.3}).json()
     assert (late["status"], len(late["cells"])) == ("Failed", 2)
+    ended = server.http.post("/run_jupyter", json={"cells": ["import os; os._exit(0)", "2"]}).json()
+    assert (ended["status"], len(ended["cells"]), ended["message"]) == ("Failed", 1, "cell 1 ended the interpreter")
+
+
+def test_memory_of_notebook_cells(server: Server) -> None:
+    body = {"cells": ["x = bytearray(400 << 20)"], "memory_limit_MB": 200}
+    (cell,) = server.http.post("/run_jupyter", json=body).json()["cells"]
+    assert [error["ename"] for error in cell["error"]] == ["MemoryError"]
 
 
 def test_every_cell_that_fails_says_why(server: Server) -> None:
-    def last(code: str) -> dict[str, Any]:
+    def last(code: str, status: str = "Success") -> dict[str, Any]:
         answer = server.http.post("/run_jupyter", json={"cells": ["import os, sys", "sys.exit()", code]}).json()
-        assert (answer["status"], len(answer["cells"])) == ("Failed", 3)
+        assert (answer["status"], len(answer["cells"])) == (status, 3)
         cell: dict[str, Any] = answer["cells"][2]
         return cell
 
     assert last("sys.exit(3)")["error"] == [{"ename": "SystemExit", "evalue": "3", "traceback": ["SystemExit: 3\n"]}]
     said = last("sys.exit('bye')")
     assert (said["error"][0]["evalue"], said["stderr"]) == ("bye", "bye\n")
-    assert last("os._exit(0)")["stderr"] == "\nThe interpreter has ended.\n"
+    assert last("os._exit(0)", "Failed")["stderr"] == "\nThe interpreter has ended.\n"
 
 
 def runs(server: Server, language: str, status: str) -> float:

@@ -1,0 +1,126 @@
+"""The code in an answer: fenced blocks of Markdown as models write them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+
+_OPENING = re.compile(r"(?P<lead>[ \t]*(?:(?:>|[-*+]|\d{1,3}[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)")
+"""A fence with what stands before it: spaces, marks of list items (`- `, `2. `) and of quotes (`> `)."""
+_WORD = re.compile(r"[\w+#-]+")
+_TAGS = {
+    "python": ("python", "py", "python3", "python2", "pycon", "ipython", "sage"),
+    "cpp": ("cpp", "c++", "cc", "cxx", "c++17", "c++20"),
+    "nodejs": ("nodejs", "javascript", "js", "node", "mjs"),
+    "bash": ("bash", "sh", "shell", "zsh"),
+    "go": ("go", "golang"),
+    "rust": ("rust", "rs"),
+    "perl": ("perl", "pl"),
+    "ruby": ("ruby", "rb"),
+}
+"""How blocks of a language are marked, if not by its name."""
+_NO_CODE = frozenset(
+    (
+        *("text", "txt", "plain", "plaintext", "output", "out", "stdout", "stderr", "console", "terminal", "result"),
+        *("results", "input", "stdin", "log", "logs", "markdown", "md", "latex", "math", "diff", "example", "json"),
+        *("yaml", "csv", "traceback", "error", "none"),
+    )
+)
+"""Marks of blocks that show what a program reads or prints, or that are prose."""
+_MORE_INDENT = 3
+"""Spaces by which the closing fence may be indented more than the opening one: four make it a line of the code."""
+
+
+@dataclass(slots=True)
+class _Block:
+    tag: str
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines).rstrip()
+
+
+def last_code_block(text: str, language: str | None = None) -> str | None:
+    """The last fenced block of a text that is code; None if it has none. A block that was cut off counts.
+
+    Args:
+        text: what the model wrote.
+        language: prefer blocks marked as this language. Without such a block, the last one that is not marked as an
+            output or as prose counts; None: whatever its mark is.
+    """
+    blocks = _blocks(text)
+    if language is None:
+        return blocks[-1].text if blocks else None
+    tags = _TAGS.get(language, (language.lower(),))
+    found = [block for block in blocks if block.tag in tags] or [block for block in blocks if block.tag not in _NO_CODE]
+    if language == "python":  # an unmarked block may show the output of the one before it
+        found = [block for block in found if block.tag or not _only_values(block.text)] or found
+    return found[-1].text if found else None
+
+
+def without_fence(code: str) -> str:
+    """Code that was given as one fenced block, without its fence; other code as it is."""
+    lines = code.strip().splitlines()
+    if len(lines) < 2 or not _OPENING.fullmatch(lines[0]) or lines[-1].strip().strip("`~"):
+        return code
+    blocks = _blocks(code.strip("\r\n"))
+    return blocks[0].text if len(blocks) == 1 else code
+
+
+def _blocks(text: str) -> list[_Block]:
+    found: list[_Block] = []
+    opening: re.Match[str] | None = None
+    for line in re.split(r"\r\n|\r|\n", text):
+        if opening is None:
+            opening = _OPENING.fullmatch(line)
+            if opening is not None:
+                word = _WORD.search(opening["info"])
+                found.append(_Block(word[0].lower() if word else "", []))
+            continue
+        inner = _without_lead(line, opening["lead"])
+        before, closed = _before_closing(inner, opening["fence"])
+        if before is not None:
+            found[-1].lines.append(before)
+        if closed:
+            opening = None
+    return found
+
+
+def _without_lead(line: str, lead: str) -> str:
+    """A line of a block without the indentation, or the quote marks, of its opening fence."""
+    if ">" in lead:  # "> ```" is followed by "> code"
+        return re.sub(r"^[ \t]*> ?", "", line)
+    width = len(lead.expandtabs(4))  # "  - ```" is followed by "    code"
+    spaces = len(line) - len(line.lstrip(" \t"))
+    return line[min(spaces, width) :] if "\t" not in lead else line[min(spaces, len(lead)) :]
+
+
+def _before_closing(line: str, fence: str) -> tuple[str | None, bool]:
+    """What a line of a block adds to it (None: nothing), and whether the block ends there."""
+    bare = line.strip()
+    long = len(bare) >= len(fence) and not bare.strip(fence[0])
+    if long:
+        indent = len(line) - len(line.lstrip())
+        return (None, True) if indent <= _MORE_INDENT else (line, False)
+    # print(1)```: the closing fence behind the code. A line that opens with a fence is one of a text in the code.
+    end = line.rstrip()
+    if end.endswith(fence) and fence not in end[: -len(fence)]:
+        return end[: -len(fence)], True
+    return line, False
+
+
+def _only_values(code: str) -> bool:
+    """Whether a text is not Python, or does nothing as Python: `[1, 2]`, `5`, `yes`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    return not any(
+        not isinstance(node, ast.Expr) or any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))
+        for node in body
+    )

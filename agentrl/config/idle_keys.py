@@ -1,0 +1,368 @@
+"""Which keys cannot act in a run, and why: `IDLE_KEYS`. A note tells those that the user wrote.
+
+A key whose effect depends on another key has a row here::
+
+    critic.optim.lr     idle while    algorithm.adv_estimator is grpo, which has no critic
+
+`tests/config/test_every_key.py` walks all keys: one that has neither an effect nor a row fails it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentrl.config.actor import ActorConfig, ActorRolloutRefConfig, LogProbSection, OptimConfig
+from agentrl.config.base import RowsDecide
+from agentrl.config.idle import Idle, value_at
+from agentrl.config.machine import engine_name, uses_cuda
+from agentrl.config.rollout import RolloutConfig
+from agentrl.config.root import CriticConfig, RunConfig
+from agentrl.config.sft import SFTConfig
+
+USES_GAMMA = frozenset({"gae", "reinforce_plus_plus"})
+USES_LAMBDA = frozenset({"gae"})
+DIVIDES_BY_STD = frozenset({"grpo", "grpo_passk"})
+"""Advantage estimators that read `algorithm.gamma`, `lam` and `norm_adv_by_std_in_grpo`."""
+NO_CLIP = frozenset({"gpg", "sapo", "kl_cov"})
+"""Policy losses without a clip range."""
+DUAL_CLIP = frozenset({"vanilla"})
+"""Policy losses that read `clip_ratio_c`."""
+SHOWS_CONVERSATIONS = frozenset({"console", "tensorboard", "wandb", "mlflow"})
+"""Trackers that show validation conversations."""
+
+_AR = "actor_rollout_ref."
+_ACTOR, _ROLLOUT, _MODEL = f"{_AR}actor.", f"{_AR}rollout.", f"{_AR}model."
+
+
+def _rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[RunConfig], ...]:
+    """Rows of a micro-batch while tokens are counted, and the other way round."""
+    dynamic = f"{section}.{kind.dynamic_key}"
+    return (
+        Idle((f"{section}.{kind.rows_key}",), lambda run: value_at(run, dynamic), f"{dynamic} is true"),
+        Idle(
+            (f"{section}.{tokens}",),
+            lambda run: not value_at(run, dynamic),
+            f"{dynamic} is false, so {kind.rows_key} counts",
+        ),
+    )
+
+
+def _schedule(section: str) -> tuple[Idle[Any], ...]:
+    """Parts of a learning-rate schedule that the others switch off."""
+
+    def optim(run: Any) -> OptimConfig:
+        found: OptimConfig = value_at(run, section)
+        return found
+
+    def has_no_length(run: Any) -> bool:
+        own = optim(run)
+        return own.warmup_style == "constant" and (own.lr_warmup_steps >= 0 or own.lr_warmup_steps_ratio == 0)
+
+    return (
+        Idle(
+            (f"{section}.lr_warmup_steps_ratio",),
+            lambda run: optim(run).lr_warmup_steps >= 0,
+            f"{section}.lr_warmup_steps is {{{section}.lr_warmup_steps}}",
+        ),
+        Idle(
+            (f"{section}.min_lr_ratio",),
+            lambda run: optim(run).warmup_style == "constant",
+            f"{section}.warmup_style is constant, so the learning rate does not fall",
+        ),
+        Idle(
+            (f"{section}.total_training_steps",),
+            has_no_length,
+            f"{section}.warmup_style is constant and there is no lr_warmup_steps_ratio, so the schedule has no length",
+        ),
+    )
+
+
+def _policy(run: RunConfig) -> ActorRolloutRefConfig:
+    return run.actor_rollout_ref
+
+
+def _validates(run: RunConfig) -> bool:
+    trainer = run.trainer
+    return trainer.val_only or trainer.val_before_train or trainer.test_freq > 0
+
+
+def _one_rank(run: RunConfig) -> bool:
+    return run.trainer.nnodes * run.trainer.n_gpus_per_node == 1
+
+
+def _only_alarms_off(run: RunConfig) -> bool:
+    alarms = (name for name in type(run.trainer.health).model_fields if name not in ("window", "action"))
+    return all(getattr(run.trainer.health, name) is None for name in alarms)
+
+
+_OF_TRAINING: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        ("critic.*",),
+        lambda run: not run.needs_critic,
+        "algorithm.adv_estimator is {algorithm.adv_estimator}, which has no critic (gae has one)",
+        but=("critic.enable",),
+    ),
+    Idle(
+        (
+            *("algorithm.*", f"{_ACTOR}*", "critic.*", f"{_ROLLOUT}n", "data.train_batch_size", "data.dataset_weights"),
+            *("data.shuffle", "data.seed", "trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
+            *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
+            *("trainer.rollout_data_dir", "trainer.health.*"),
+        ),
+        lambda run: run.trainer.val_only,
+        "trainer.val_only is true, so nothing is trained",
+        but=("algorithm.adv_estimator", "*.use_kl_in_reward", "*.use_kl_loss", "*.fsdp_config.*", "critic.model.*"),
+    ),
+    Idle(
+        (f"{_AR}ref.*",),
+        lambda run: not run.needs_reference,
+        "no KL to the reference policy is used (algorithm.use_kl_in_reward and actor.use_kl_loss are false)",
+    ),
+    Idle(
+        ("algorithm.kl_penalty", "algorithm.kl_ctrl.*"),
+        lambda run: not run.algorithm.use_kl_in_reward,
+        "algorithm.use_kl_in_reward is false",
+    ),
+    Idle(
+        ("algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon"),
+        lambda run: run.algorithm.kl_ctrl.type == "fixed",
+        "algorithm.kl_ctrl.type is fixed",
+    ),
+    Idle(
+        (f"{_ACTOR}kl_loss_coef", f"{_ACTOR}kl_loss_type"),
+        lambda run: not _policy(run).actor.use_kl_loss,
+        "actor.use_kl_loss is false",
+    ),
+    *(
+        Idle(
+            (f"algorithm.{key}",),
+            lambda run, used=used: run.algorithm.adv_estimator not in used,  # type: ignore[misc]
+            f"algorithm.adv_estimator is {{algorithm.adv_estimator}}, not {' or '.join(sorted(used))}",
+        )
+        for key, used in (
+            ("gamma", USES_GAMMA),
+            ("lam", USES_LAMBDA),
+            ("norm_adv_by_std_in_grpo", DIVIDES_BY_STD),
+        )
+    ),
+    Idle(
+        ("algorithm.max_gen_batches",),
+        lambda run: not run.algorithm.filter_zero_variance_groups,
+        "algorithm.filter_zero_variance_groups is false",
+    ),
+    Idle(
+        ("algorithm.rollout_correction.is_threshold",),
+        lambda run: run.algorithm.rollout_correction.is_level is None,
+        "algorithm.rollout_correction.is_level is null",
+    ),
+    Idle(
+        (f"{_ACTOR}clip_ratio*",),
+        lambda run: _policy(run).actor.policy_loss in NO_CLIP,
+        "actor.policy_loss is {actor_rollout_ref.actor.policy_loss}, which has no clip range",
+    ),
+    Idle(
+        (f"{_ACTOR}clip_ratio_c",),
+        lambda run: _policy(run).actor.policy_loss not in DUAL_CLIP,
+        "actor.policy_loss is {actor_rollout_ref.actor.policy_loss}, which has no dual clip (vanilla has it)",
+    ),
+    Idle(
+        (f"{_ACTOR}clip_ratio",),
+        lambda run: None not in (_policy(run).actor.clip_ratio_low, _policy(run).actor.clip_ratio_high),
+        "actor.clip_ratio_low and clip_ratio_high are given",
+    ),
+    Idle(
+        (f"{_ROLLOUT}log_prob_*",),
+        lambda run: run.algorithm.rollout_correction.bypass_old_log_prob,
+        "algorithm.rollout_correction.bypass_old_log_prob is true, so old log-probs are not computed",
+    ),
+)
+_OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
+    *_rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
+    *_rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
+    *_rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
+    *_rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
+)
+_OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        ("*.fsdp_config.param_offload", "*.fsdp_config.optimizer_offload", "*.model.use_remove_padding"),
+        lambda run: not uses_cuda(run),
+        "training runs on the CPU",
+    ),
+    Idle(
+        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout"),
+        _one_rank,
+        "one rank holds the whole model and waits for no other",
+    ),
+    Idle(
+        (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus"),
+        lambda run: run.trainer.backend == "local",
+        "trainer.backend is local: everything runs in this process",
+    ),
+)
+_OF_ENGINES: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        (
+            *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}tensor_model_parallel_size", f"{_ROLLOUT}gpu_memory_utilization"),
+            *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len"),
+            *(f"{_ROLLOUT}server.host", f"{_ROLLOUT}server.start_timeout_s"),
+        ),
+        lambda run: bool(_policy(run).rollout.server.addresses),
+        "rollout.server.addresses names running servers, so this run starts none",
+    ),
+    Idle(
+        (f"{_ROLLOUT}embedded.*",),
+        lambda run: engine_name(run) == "sglang",
+        "the engine is SGLang: use rollout.max_num_seqs, max_model_len, max_num_batched_tokens or server.args",
+    ),
+    Idle(
+        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
+        lambda run: engine_name(run) == "embedded",
+        "the embedded engine takes what it needs of one device: it is a setting of SGLang",
+    ),
+    Idle(
+        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
+        lambda run: not uses_cuda(run),
+        "the engines run on the CPU",
+    ),
+    *(
+        Idle(
+            (f"{_ROLLOUT}embedded.{own}",),
+            lambda run, key=key: getattr(_policy(run).rollout, key) is not None,  # type: ignore[misc]
+            f"rollout.{key} is given",
+        )
+        for own, key in (
+            ("max_running_requests", "max_num_seqs"),
+            ("max_context_length", "max_model_len"),
+            ("prefill_chunk", "max_num_batched_tokens"),
+        )
+    ),
+)
+_OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
+    Idle((f"{_ROLLOUT}max_refills",), lambda run: not _policy(run).rollout.refill, "rollout.refill is false"),
+    Idle(
+        (f"{_ROLLOUT}outage.backoff_s", f"{_ROLLOUT}outage.wait_s"),
+        lambda run: _policy(run).rollout.outage.failures == 0,
+        "rollout.outage.failures is 0, so no service ever counts as down",
+    ),
+    Idle(
+        (f"{_ROLLOUT}multi_turn.tool_cache.path",),
+        lambda run: _policy(run).rollout.multi_turn.tool_cache.mode == "off",
+        "rollout.multi_turn.tool_cache.mode is off",
+    ),
+    Idle(
+        (f"{_ROLLOUT}multi_turn.tool_cache.*",),
+        lambda run: not (_policy(run).rollout.multi_turn.tool_config_path or _policy(run).rollout.multi_turn.tool_envs),
+        "the run has no tools (rollout.multi_turn.tool_config_path)",
+    ),
+    Idle(
+        (f"{_ROLLOUT}multi_turn.tool_response_truncate_side",),
+        lambda run: _policy(run).rollout.multi_turn.max_tool_response_length is None,
+        "rollout.multi_turn.max_tool_response_length is null, so nothing is cut",
+    ),
+    *(
+        Idle(
+            (f"data.max_{part}_length",),
+            lambda run, key=key: getattr(_policy(run).rollout, key) is not None,  # type: ignore[misc]
+            f"rollout.{key} is {{{_ROLLOUT}{key}}}",
+        )
+        for part, key in (("prompt", "prompt_length"), ("response", "response_length"))
+    ),
+    Idle(
+        (
+            *("custom_reward_function.*", "reward_model.sandbox_fusion.*"),
+            *("reward_model.reward_manager", "reward_model.timeout_s"),
+        ),
+        lambda run: run.reward_model.combine.outcome == 0,
+        "reward_model.combine.outcome is 0, so no score function is called",
+    ),
+    Idle(
+        ("reward_model.sandbox_fusion.*",),
+        lambda run: run.custom_reward_function.path is not None,
+        "custom_reward_function.path names your own score function, which runs no tests in this sandbox",
+    ),
+    Idle(
+        ("reward_model.sandbox_fusion.*",),
+        lambda run: run.reward_model.sandbox_fusion.url is None,
+        "reward_model.sandbox_fusion.url is not given",
+    ),
+    Idle(
+        ("custom_reward_function.name",),
+        lambda run: run.custom_reward_function.path is None,
+        "custom_reward_function.path is not given",
+    ),
+)
+_OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        (f"{_ROLLOUT}val_kwargs.*", "trainer.val_before_train"),
+        lambda run: not run.data.val_files,
+        "data.val_files is not given, so nothing is validated",
+    ),
+    Idle(
+        (*(f"{_ROLLOUT}val_kwargs.*", "data.val_*", "trainer.validation_data_dir", "trainer.log_val_generations"),),
+        lambda run: not _validates(run),
+        "the run never validates (trainer.test_freq is {trainer.test_freq}, val_before_train is false)",
+    ),
+    Idle(
+        (f"{_ROLLOUT}val_kwargs.temperature", f"{_ROLLOUT}val_kwargs.top_*"),
+        lambda run: not _policy(run).rollout.val_kwargs.do_sample,
+        "rollout.val_kwargs.do_sample is false, so validation is greedy",
+    ),
+    Idle(
+        (f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.top_*"),
+        lambda run: _policy(run).rollout.val_kwargs.temperature == 0,
+        "rollout.val_kwargs.temperature is 0, so validation is greedy",
+    ),
+    Idle(
+        ("trainer.log_val_generations",),
+        lambda run: not SHOWS_CONVERSATIONS & set(run.trainer.logger),
+        f"none of trainer.logger shows conversations ({', '.join(sorted(SHOWS_CONVERSATIONS))} do)",
+    ),
+    Idle(
+        ("trainer.total_epochs",),
+        lambda run: run.trainer.total_training_steps is not None,
+        "trainer.total_training_steps is {trainer.total_training_steps}",
+    ),
+    Idle(
+        ("trainer.max_ckpt_to_keep",),
+        lambda run: run.trainer.save_freq <= 0,
+        "trainer.save_freq is {trainer.save_freq}, so no checkpoint is saved",
+    ),
+    Idle(
+        ("trainer.health.window", "trainer.health.action"),
+        _only_alarms_off,
+        "every alarm of trainer.health is null",
+    ),
+    Idle(
+        ("data.shuffle",),
+        lambda run: run.data.dataset_weights is not None,
+        "data.dataset_weights is given, so rows are drawn",
+    ),
+    Idle(
+        ("data.seed",),
+        lambda run: not run.data.shuffle and run.data.dataset_weights is None,
+        "data.shuffle is false",
+    ),
+    *_schedule(f"{_AR}actor.optim"),
+    *_schedule("critic.optim"),
+)
+IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
+    *_OF_TRAINING,
+    *_OF_MICRO_BATCHES,
+    *_OF_THE_MACHINE,
+    *_OF_ENGINES,
+    *_OF_ROLLOUTS,
+    *_OF_THE_TRAINER,
+)
+"""The first row that fits a key tells why it is idle."""
+
+IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
+    Idle(("optim.muon_*",), lambda run: run.optim.name == "adamw", "optim.name is adamw"),
+    Idle(("trainer.test_freq",), lambda run: not run.data.val_files, "data.val_files is not given"),
+    Idle(
+        ("trainer.total_epochs",),
+        lambda run: run.trainer.total_training_steps is not None,
+        "trainer.total_training_steps is {trainer.total_training_steps}",
+    ),
+    Idle(("trainer.seed",), lambda run: not run.data.shuffle, "data.shuffle is false"),
+    *_schedule("optim"),
+)

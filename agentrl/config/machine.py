@@ -1,0 +1,41 @@
+"""What this machine decides where a configuration says `auto`: the device and the engine."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Literal
+
+from agentrl.config.root import RunConfig
+
+EngineName = Literal["sglang", "embedded"]
+
+
+def sglang_installed() -> bool:
+    """Whether the sglang package is installed."""
+    return importlib.util.find_spec("sglang") is not None
+
+
+def cuda_available() -> bool:
+    """Whether torch sees a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def uses_cuda(config: RunConfig) -> bool:
+    """Whether the run's ranks and engines are on GPUs."""
+    return config.trainer.device == "cuda" or (config.trainer.device == "auto" and cuda_available())
+
+
+def engine_name(config: RunConfig, *, installed: bool | None = None) -> EngineName:
+    """The engine of `rollout.name`; auto: sglang if CUDA and sglang are present, else embedded.
+
+    Args:
+        config: the run.
+        installed: whether sglang is; None: look.
+    """
+    name = config.actor_rollout_ref.rollout.name
+    if name != "auto":
+        return name
+    present = sglang_installed() if installed is None else installed
+    return "sglang" if present and uses_cuda(config) else "embedded"

@@ -1,0 +1,136 @@
+"""Combinations of values that cannot work on these machines, devices and engines; part of `checks.CHECKS`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from agentrl.config.machine import engine_name
+from agentrl.config.root import RunConfig
+
+Problems = Iterator[str]
+
+
+def check_backend(config: RunConfig) -> Problems:
+    """The in-process backend has one rank and one agent-loop worker; Ray's settings need Ray."""
+    trainer = config.trainer
+    if trainer.backend != "local":
+        return
+    ranks = trainer.nnodes * trainer.n_gpus_per_node
+    if ranks > 1:
+        yield f"trainer.backend: got 'local' with {ranks} ranks (nnodes x n_gpus_per_node); local runs one: use ray"
+    if config.ray_init.address is not None:
+        yield "ray_init.address: given, but trainer.backend is local"
+
+
+def check_ray(config: RunConfig) -> Problems:
+    """The CPU count is only for a private cluster, which is this machine alone."""
+    nodes = config.trainer.nnodes
+    if nodes > 1 and config.trainer.backend == "ray" and config.ray_init.address is None and not _ray_is_connected():
+        yield (
+            f"trainer.nnodes: got {nodes}, but without ray_init.address the run starts a private Ray on this machine "
+            "alone: run `ray start --head` on the first machine and `ray start --address=HOST:6379` on the others, and "
+            "set ray_init.address=auto"
+        )
+    if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
+        yield "ray_init.num_cpus: is only for a private cluster, but ray_init.address names a running one"
+
+
+def _ray_is_connected() -> bool:
+    """Whether this process is connected to a cluster already, which the run then uses."""
+    ray = sys.modules.get("ray")
+    return bool(ray is not None and ray.is_initialized())
+
+
+def check_device(config: RunConfig) -> Problems:
+    """Offloading is used only on GPUs."""
+    if config.trainer.device != "cpu":
+        return
+    policy = config.actor_rollout_ref
+    sections = {
+        "actor_rollout_ref.actor": policy.actor.fsdp_config,
+        "actor_rollout_ref.ref": policy.ref.fsdp_config,
+        "critic": config.critic.fsdp_config,
+    }
+    for key, fsdp in sections.items():
+        for name in ("param_offload", "optimizer_offload"):
+            if getattr(fsdp, name):
+                yield f"{key}.fsdp_config.{name}: got true, but trainer.device is cpu: nothing to offload from"
+
+
+def check_servers(config: RunConfig) -> Problems:
+    """Settings of started servers are not mixed with running servers, nor one engine's settings with the other's."""
+    rollout = config.actor_rollout_ref.rollout
+    key = "actor_rollout_ref.rollout"
+    server = rollout.server
+    for address in server.addresses or []:
+        if not address.startswith(("http://", "https://")):
+            yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
+    if server.addresses is not None and not server.addresses:
+        yield f"{key}.server.addresses: got an empty list, wanted addresses, or null to start servers"
+    if server.addresses and (server.launch > 1 or server.port is not None or server.args):
+        yield f"{key}.server.launch, port, args: are only for servers that the run starts, but addresses are given"
+    # `auto` may become either engine. Without servers of its own, the run does not know which one it talks to.
+    starts = not server.addresses
+    engine = engine_name(config) if starts and _depends_on_engine(config) else rollout.name
+    chosen = f"{key}.name is {rollout.name}" + (f", here {engine}" if engine != rollout.name else "")
+    if starts and engine == "embedded" and server.args:
+        yield f"{key}.server.args: are only for SGLang, but {chosen}"
+    if rollout.name == "embedded" and rollout.tensor_model_parallel_size > 1:
+        yield f"{key}.tensor_model_parallel_size: is only for SGLang, but {chosen}"
+    if engine == "sglang" and rollout.weight_sync == "tensor":
+        yield f"{key}.weight_sync: got tensor, which only the embedded engine understands, but {chosen}: use disk"
+    if engine == "sglang" and config.trainer.deterministic:
+        only = "only the embedded engine is deterministic"
+        yield f"trainer.deterministic: got true, but {only}, and {chosen}: set it to embedded"
+
+
+def _depends_on_engine(config: RunConfig) -> bool:
+    """Whether the engine matters to a check: to find out what `auto` is may import torch."""
+    rollout = config.actor_rollout_ref.rollout
+    return bool(rollout.server.args or rollout.weight_sync == "tensor" or config.trainer.deterministic)
+
+
+def check_context(config: RunConfig) -> Problems:
+    """Prompt and response together fit into the engine's and the model's context."""
+    rollout = config.actor_rollout_ref.rollout
+    prompt = rollout.prompt_length or config.data.max_prompt_length
+    response = rollout.response_length or config.data.max_response_length
+    need = prompt + response
+    slots = {
+        "max_model_len": rollout.max_model_len,
+        "embedded.max_context_length": rollout.embedded.max_context_length if rollout.max_model_len is None else None,
+    }
+    for key, most in slots.items():
+        if most is not None and most < need:
+            yield (
+                f"actor_rollout_ref.rollout.{key}: got {most}, but prompts of {prompt} and "
+                f"responses of {response} tokens need {need}"
+            )
+    positions = _positions(Path(config.actor_rollout_ref.model.path))
+    if positions is not None and positions < need:
+        yield (
+            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the "
+            f"model in {config.actor_rollout_ref.model.path} has {positions} positions"
+        )
+
+
+def _positions(model: Path) -> int | None:
+    """`max_position_embeddings` of a model folder; None if it is unknown (the model's loader then reports problems)."""
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    positions = config.get("max_position_embeddings") if isinstance(config, dict) else None
+    return positions if isinstance(positions, int) else None
+
+
+MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
+    check_backend,
+    check_ray,
+    check_device,
+    check_servers,
+    check_context,
+)

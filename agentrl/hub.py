@@ -1,0 +1,97 @@
+"""Finds the model that a user names: a folder, else a model of the Hugging Face hub, from its cache if possible."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import urllib.request
+from pathlib import Path
+from urllib.error import HTTPError
+
+from agentrl.errors import ConfigError, suggest
+
+logger = logging.getLogger(__name__)
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
+_TEXT_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.py"]
+_ASK_TIMEOUT_S = 5.0
+
+
+def model_folder(name: str, *, weights: bool = False) -> Path:
+    """The folder of a model.
+
+    A name that is no folder is looked up in the hub's cache, without any network. Only if that has no such model, and
+    the name looks like one of the hub, the hub is asked, once; a download is announced before it begins.
+
+    Args:
+        name: a folder, or a model of the hub (`owner/name`).
+        weights: False: without the weights, as for a tokenizer.
+
+    Raises:
+        ConfigError: it is neither; names the nearest folder.
+    """
+    given = Path(name).expanduser()
+    if given.is_dir():
+        return given
+    problem = f"no model folder '{name}'"
+    # `models/qwen` beside a folder `models` is a path with a typo; a name of the hub has no folder of its owner here.
+    is_path = _HUB_NAME.fullmatch(name) is None or given.exists() or (len(given.parts) > 1 and given.parent.is_dir())
+    if is_path:
+        raise ConfigError(f"{problem}{_nearest(given)}")
+    from huggingface_hub import constants, snapshot_download
+
+    patterns = None if weights else _TEXT_FILES
+    try:
+        cached = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+    except OSError:  # not in the cache
+        cached = None
+    if cached is not None and (cached / "config.json").is_file() and (not weights or _has_weights(cached)):
+        return cached
+    problem += f"{_nearest(given)} The hub's cache has no such model either"
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError(f"{problem}, and HF_HUB_OFFLINE is set")
+    refusal = _ask_hub(name, constants.ENDPOINT)
+    if refusal:
+        raise ConfigError(f"{problem}, and {refusal}")
+    logger.info("'%s' is no folder here: downloading it from %s", name, constants.ENDPOINT)
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{problem}, and its download failed: {error}") from error
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether a folder of the cache holds all weights: a download may have been cut off between two files."""
+    for index in folder.glob("*.index.json"):
+        files = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        return all((folder / file).is_file() for file in files)
+    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+
+
+def _ask_hub(name: str, endpoint: str) -> str | None:
+    """Why a model cannot be downloaded; None: it can. One request, without the retries of a download."""
+    from huggingface_hub import get_token
+
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"{endpoint}/api/models/{name}", headers=headers)
+    try:
+        urllib.request.urlopen(request, timeout=_ASK_TIMEOUT_S).close()
+    except HTTPError as error:
+        missing = "has none of that name (or it is private: `hf auth login`)"
+        return f"{endpoint} {missing if error.code in (401, 403, 404) else f'answers HTTP {error.code}'}"
+    except OSError as error:
+        return f"{endpoint} cannot be reached ({getattr(error, 'reason', error)})"
+    return None
+
+
+def _nearest(given: Path) -> str:
+    """A sentence with the nearest folder beside the one that is missing."""
+    try:
+        names = [entry for entry in os.listdir(given.parent) if (given.parent / entry).is_dir()]
+    except OSError:
+        return "."
+    hint = suggest(str(given), [str(given.parent / name) for name in names])
+    return f".{hint}" if "Did you mean" in hint else "."

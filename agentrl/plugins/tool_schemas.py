@@ -1,0 +1,177 @@
+"""Refuses tool schemas that cannot work: no call would ever fit them, or checking one would fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from agentrl.errors import ConfigError, repr_of, suggest
+from agentrl.types import JsonDict
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_PYTHON: dict[str, str] = {
+    **dict.fromkeys(("str", "text"), "string"),
+    **dict.fromkeys(("float", "double"), "number"),
+    **dict.fromkeys(("dict", "map"), "object"),
+    **dict.fromkeys(("list", "tuple"), "array"),
+    "int": "integer",
+    "bool": "boolean",
+    "none": "null",
+}
+"""Types as Python has them."""
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
+"""Keywords whose schemas describe the same value as the schema around them."""
+_BOUNDS = (
+    ("minimum", "maximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("minProperties", "maxProperties"),
+)
+
+Node = tuple[str, JsonDict, frozenset[str]]
+"""Place of a schema within `parameters`, the schema, and the properties that schemas around it give the same value."""
+
+
+def checked_schema(schema: Any, where: str) -> JsonDict:
+    """A tool's schema, if calls can fit it.
+
+    Args:
+        schema: `{type: function, function: {name, description, parameters}}`.
+        where: the file and entry.
+
+    Raises:
+        ConfigError: names the tool, the place and what to write instead.
+    """
+    function = schema.get("function") if isinstance(schema, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
+        wanted = "wanted {type: function, function: {name, description, parameters}}"
+        raise ConfigError(f"{where}.tool_schema: {wanted}")
+    parameters = function.get("parameters", {})
+    problem = _problem(parameters)
+    if problem is not None:
+        place, text = problem
+        raise ConfigError(f"{where}: tool '{function['name']}': tool_schema.function.parameters{place}: {text}")
+    return dict(schema)
+
+
+def _problem(parameters: Any) -> tuple[str, str] | None:
+    """The first problem: its place and what is wrong."""
+    if not isinstance(parameters, Mapping):
+        return "", f"got {repr_of(parameters)}, wanted {{type: object, properties: {{...}}}}"
+    try:
+        Draft202012Validator.check_schema(parameters)
+    except SchemaError as error:
+        return _of_schema_error(error)
+    kinds = parameters.get("type", "object")
+    if kinds != "object" and "object" not in kinds:
+        return "", f"`type` is {kinds!r}, wanted object: a call's arguments are an object of named values"
+    nodes = [*_walk("", dict(parameters), frozenset())]
+    for place, node, around in nodes:
+        text = _bad_reference(node, dict(parameters)) or _bad_required(node, around) or _impossible(node)
+        if text is not None:
+            return place, text
+    try:
+        Draft202012Validator(parameters).is_valid({})
+    except RecursionError:
+        return "", "the schema refers to itself without end"
+    return None
+
+
+def _of_schema_error(error: SchemaError) -> tuple[str, str]:
+    path = list(error.absolute_path)
+    key = str(path[-1]) if path else ""
+    if key == "type" and error.validator == "anyOf":  # of the value of `type`; a property may have that name too
+        value = error.instance
+        wrong = next((kind for kind in value if kind not in _TYPES), value) if isinstance(value, list) else value
+        known = _PYTHON.get(str(wrong).lower())
+        hint = f" Did you mean '{known}'?" if known else suggest(str(wrong), _TYPES)
+        return _place(path[:-1]), f"{wrong!r} is not valid as `type`.{hint}"
+    message = error.message
+    if key == "required" and isinstance(error.instance, bool):
+        message += ": list the names of required properties beside `properties`"
+    elif len(path) > 1 and path[-2] == "properties" and isinstance(error.instance, str):
+        message += f": wanted a schema such as {{type: {_PYTHON.get(error.instance, error.instance)}}}"
+    return _place(path), message
+
+
+def _walk(place: str, node: JsonDict, around: frozenset[str]) -> Iterator[Node]:
+    """Every schema in a schema, itself first."""
+    yield place, node, around
+    own = around | frozenset(node.get("properties") or {})
+    for key, value in node.items():
+        if key in _NAMED:
+            inner = [(f"{place}.{key}.{name}", item) for name, item in value.items()]
+        elif key in _LISTED:
+            inner = [(f"{place}.{key}[{number}]", item) for number, item in enumerate(value)]
+        elif key in _SINGLE:
+            inner = [(f"{place}.{key}", value)]
+        else:
+            continue
+        for at, item in inner:
+            if isinstance(item, Mapping):
+                yield from _walk(at, dict(item), own if key in _SAME_VALUE else frozenset())
+
+
+def _bad_reference(node: JsonDict, parameters: JsonDict) -> str | None:
+    """Why the schema's `$ref` leads nowhere; None if it does lead somewhere."""
+    reference, seen = node.get("$ref"), set[str]()
+    resource = DRAFT202012.create_resource(parameters)
+    registry: Registry[Any] = Registry().with_resource(resource.id() or "", resource)
+    resolver = registry.resolver(resource.id() or "")
+    while isinstance(reference, str):
+        if reference in seen:
+            return f"`$ref: {reference}` leads back to itself"
+        seen.add(reference)
+        try:
+            found = resolver.lookup(reference).contents
+        except Unresolvable:
+            names = [f"#/{key}/{name}" for key in ("$defs", "definitions") for name in parameters.get(key) or {}]
+            hint = suggest(reference, names) if names else " There is no `$defs` beside `properties`."
+            if not reference.startswith("#"):
+                hint = " Other files are not read: copy that schema into `$defs` beside `properties`."
+            return f"`$ref: {reference}` leads nowhere.{hint}"
+        reference = found.get("$ref") if isinstance(found, Mapping) else None
+    return None
+
+
+def _bad_required(node: JsonDict, around: frozenset[str]) -> str | None:
+    """A required name that no property has: the model is never told of it."""
+    own = [*(node.get("properties") or {}), *around]
+    patterns = node.get("patternProperties") or {}
+    open_to_others = isinstance(node.get("additionalProperties"), Mapping) and not own
+    if open_to_others or any(key in node for key in ("allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas")):
+        return None
+    for name in node.get("required") or ():
+        if name not in own and not any(re.search(pattern, name) for pattern in patterns):
+            return f"`required` names '{name}', which is not in `properties`.{suggest(name, own)}"
+    return None
+
+
+def _impossible(node: JsonDict) -> str | None:
+    """Why no value at all fits."""
+    listed = node.get("enum")
+    if listed == []:
+        return "`enum` is empty: no value would fit"
+    values = [node["const"]] if "const" in node else listed
+    if values and "type" in node:
+        kind = Draft202012Validator({"type": node["type"]})
+        if not any(kind.is_valid(value) for value in values):
+            return f"no value of {repr_of(values)} is of `type` {node['type']}"
+    for low, high in _BOUNDS:
+        if low in node and high in node and node[low] > node[high]:
+            return f"`{low}` {node[low]} is above `{high}` {node[high]}"
+    return None
+
+
+def _place(path: list[Any]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

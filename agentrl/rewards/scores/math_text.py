@@ -1,0 +1,368 @@
+r"""Reads the text of a mathematical answer: layout removed, then numbers, units, words and choices.
+
+Everything here is text only: no computer algebra, so it costs microseconds and runs in the caller's process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+_UNICODE = str.maketrans(
+    {
+        "−": "-",
+        "–": "-",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "÷": "/",
+        "π": r"\pi ",
+        "∞": r"\infty ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "∪": r"\cup ",
+        "±": r"\pm ",
+        "°": r"\degree ",
+        "\u00a0": " ",
+        "\u2009": " ",
+        "\u202f": " ",
+        "\n": " ",
+        "\t": " ",
+        "€": "$",
+        "£": "$",
+    }
+)
+_BRACKETS = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]"}
+_LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (re.compile(r"\\displaystyle|\\textstyle|\\limits|\\phantom\{[^{}]*\}|\\(?:left|right)(?![a-zA-Z])\.?"), ""),
+    (re.compile(r"\\[bB]igg?[lrm]?(?![a-zA-Z])"), ""),
+    (re.compile(r"\\!|\\\(|\\\)|\\\$|\$"), ""),
+    (re.compile(r"\\(?:[,;: ]|quad|qquad|thinspace|enspace|hspace\{[^{}]*\})|~"), " "),
+    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (
+        re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*\{"),
+        r"\\text{",
+    ),
+    (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\text\{\s*degrees?\s*\}|(?<=\d)\s*degrees?\b"), r"\\degree "),
+    (re.compile(r"\\degree\s*\\degree"), r"\\degree "),
+    (re.compile(r"\\leq?q?(?:slant)?(?![a-zA-Z])|<="), r"\\le "),
+    (re.compile(r"\\geq?q?(?:slant)?(?![a-zA-Z])|>="), r"\\ge "),
+    (re.compile(r"\\lt(?![a-zA-Z])"), "<"),
+    (re.compile(r"\\gt(?![a-zA-Z])"), ">"),
+    (re.compile(r"\\(?:lbrace|rbrace|lbrack|rbrack)(?![a-zA-Z])"), lambda found: _BRACKETS[found[0]]),
+    (re.compile(r"\\langle(?![a-zA-Z])"), "("),
+    (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
+    (re.compile(r"\\(?:emptyset|varnothing)(?![a-zA-Z])|∅|\\\{\s*\\\}"), r"\\emptyset "),
+    (re.compile(r"\\text\{\s*([eip])\s*\}"), r"{\1}"),
+    (re.compile(r"\\text\{\s*\}"), ""),
+    (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf)(?![a-zA-Z])|\\text\{\s*[iI]nfinity\s*\}"), r"\\infty "),
+    (re.compile(r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])"), r"\\\1"),
+    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
+    (re.compile(r"\\frac\s*(\{[^{}]*\})\s*(\d)"), r"\\frac\1{\2}"),
+    (re.compile(r"\\sqrt\s*(\w)"), r"\\sqrt{\1}"),
+    (re.compile(r"\\sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"\\%|\s*\\text\{\s*(?:percent|%)\s*\}|(?<=\d)\s*percent\b"), "%"),
+)
+# `1{,}234` is a thousands mark, `1{,}5` a decimal comma.
+_BRACED_GROUPS = re.compile(r"(?<![\d.,}])\d{1,3}(?:\{,\}\d{3})+(?![\d{])")
+_BRACED_DECIMAL = re.compile(r"(\d)\{,\}(\d)")
+_SPACED_GROUPS = re.compile(r"(?<![\d.,/])(?<!\d )\d{1,3}(?: \d{3})+(?![\d/])(?! \d)(?! ?/)")
+_FRENCH = re.compile(r"([\[\]])([^\[\]()]*,[^\[\]()]*)([\[\]])")
+_POINT_GROUPS = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?(?![\d.,])")
+_COMMA_GROUPS = re.compile(
+    r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])|(?<![\d.,])[1-9]\d{0,2}(?:\.\d{3})+,\d+(?![\d.,])"
+)
+
+
+def clean(text: str) -> str:
+    r"""The text without what is only layout: `$\dfrac12.$` -> `\frac{1}{2}`, `1\,234` -> `1234`."""
+    text = text.translate(_UNICODE)
+    for pattern, instead in _LAYOUT:
+        text = pattern.sub(instead, text)
+    text = _BRACED_GROUPS.sub(lambda found: found[0].replace("{,}", ""), text)
+    text = _BRACED_DECIMAL.sub(r"\1.\2", text)
+    text = re.sub(" +", " ", text).strip()
+    text = _SPACED_GROUPS.sub(lambda found: found[0].replace(" ", ""), text)
+    text = _FRENCH.sub(lambda found: "(["[found[1] == "["] + found[2] + ")]"[found[3] == "]"], text)
+    text = _POINT_GROUPS.sub(lambda found: _without_marks(found[0]), text)
+    return unwrap(text.rstrip(" .,;\\").strip())
+
+
+_MOST_BRACES = 20
+
+
+def unwrap(text: str) -> str:
+    """The text without braces around the whole of it: `{1}` -> `1`, but `{1}{2}` stays."""
+    for _ in range(_MOST_BRACES):
+        if not (text.startswith("{") and text.endswith("}") and closing(text, 0) == len(text) - 1):
+            break
+        text = text[1:-1].strip()
+    return text
+
+
+def closing(text: str, start: int) -> int:
+    """Place of the brace that closes the one at `start`; -1 if none does."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    return -1
+
+
+def number_readings(text: str) -> list[str]:
+    """The text with thousands marks removed, and as it is if that differs.
+
+    `1,234` may be a number or the list of 1 and 234; inside brackets, `(1,234)`, the comma always separates.
+    """
+    depth = [0]
+    for sign in text:
+        depth.append(depth[-1] + (sign in "([") - (sign in ")]"))
+    braces = text.find("\\{")
+    end = len(text) if braces < 0 else braces
+
+    def number(found: re.Match[str]) -> str:
+        return found[0] if depth[found.start()] or found.start() > end else _without_marks(found[0])
+
+    read = _COMMA_GROUPS.sub(number, text)
+    return [read] if read == text else [read, text]
+
+
+def _without_marks(number: str) -> str:
+    """`1,234.5` and `1.234,5` -> `1234.5`; `1.234.567` -> `1234567`."""
+    if number.rfind(",") > number.rfind(".") > 0:  # the comma is the decimal one
+        return number.replace(".", "").replace(",", ".")
+    return number.replace(",", "") if "," in number else number.replace(".", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    r"""A number that is written out: `3`, `0.5`, `\frac{1}{2}`, `1 1/2`, `1.2 \times 10^{3}`."""
+
+    value: Fraction
+    decimals: int = 0
+    """Digits after the point, of a plain decimal; else 0."""
+    digits: int = 0
+    """Its significant digits."""
+
+    def rounds(self, value: Fraction) -> bool:
+        """Whether it is a plain decimal of at least six places and digits, and `value` rounded to as many."""
+        exact_enough = min(self.decimals, self.digits) >= 6
+        return exact_enough and abs(value - self.value) * 2 * 10**self.decimals <= 1
+
+
+_DECIMAL = r"(?:\d+\.?\d*|\.\d+)"
+_PLAIN = re.compile(rf"[+-]?\s*{_DECIMAL}")
+_POWER_OF_TEN = re.compile(
+    rf"([+-]?\s*{_DECIMAL})(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*\{{?\s*([+-]?\d+)\s*\}}?|[eE]([+-]?\d+))"
+)
+_RATIO = re.compile(
+    rf"([+-]?)\s*(?:(\d+)\s*)?\\frac\s*\{{\s*([+-]?\s*{_DECIMAL})\s*\}}\s*\{{\s*([+-]?\s*{_DECIMAL})\s*\}}"
+)
+_REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
+_SLASH = re.compile(rf"([+-]?)\s*(?:(\d+)(?:\s+|\s*\+\s*))?([+-]?{_DECIMAL})\s*/\s*([+-]?{_DECIMAL})")
+_MOST_DIGITS = 4000
+
+
+def to_exact(text: str) -> Number | None:
+    """The number that `text` writes out; None if it is anything else, or would take over 4,000 digits."""
+    if len(text) > _MOST_DIGITS:
+        return None
+    text = text.strip()
+    for opening, end in (("(", ")"), ("{", "}")):
+        if text.startswith(opening) and text.endswith(end):
+            text = text[1:-1].strip()
+    if _PLAIN.fullmatch(text):
+        written = text.replace(" ", "")
+        decimals = len(written.partition(".")[2])
+        return Number(Fraction(_decimal(written)), decimals, len(written.lstrip("+-").replace(".", "").lstrip("0")))
+    if found := _POWER_OF_TEN.fullmatch(text):
+        power = found[2] or found[3]
+        if len(power) > 5 or abs(int(power)) > _MOST_DIGITS:
+            return None
+        return Number(Fraction(_decimal(found[1].replace(" ", ""))) * Fraction(10) ** int(power))
+    if found := _REPEATING.fullmatch(text):
+        return _repeating(*found.groups())
+    found = _RATIO.fullmatch(text) or _SLASH.fullmatch(text)
+    return _fraction(found) if found else None
+
+
+def _repeating(sign: str, whole: str, start: str, period: str) -> Number:
+    r"""`0.1\overline{6}` is (16 - 1) / 90."""
+    top = int(whole + start + period) - int((whole + start) or 0)
+    value = Fraction(top, (10 ** len(period) - 1) * 10 ** len(start))
+    return Number(-value if sign == "-" else value)
+
+
+def _fraction(found: re.Match[str]) -> Number | None:
+    """`1 1/2` is one and a half: a whole number before a fraction is added to it."""
+    sign, whole, top, bottom = found.groups()
+    divisor = Fraction(_decimal(bottom.replace(" ", "")))
+    if divisor == 0:
+        return None
+    part = Fraction(_decimal(top.replace(" ", ""))) / divisor
+    if whole is not None:
+        if top.strip()[0] in "+-" or bottom.strip()[0] in "+-":
+            return None
+        part += int(whole)
+    return Number(-part if sign == "-" else part)
+
+
+def _decimal(written: str) -> Decimal:
+    try:
+        return Decimal(written)
+    except InvalidOperation as error:  # pragma: no cover - the patterns admit decimals only
+        raise ValueError(written) from error
+
+
+# Unit -> its one spelling. Words that are none of these (`apples`) are ignored after a number.
+_SPELLINGS = {
+    "mm": "millimeter millimeters millimetre millimetres",
+    "cm": "centimeter centimeters centimetre centimetres",
+    "dm": "decimeter decimeters",
+    "m": "meter meters metre metres",
+    "km": "kilometer kilometers kilometre kilometres",
+    "in": "inch inches",
+    "ft": "foot feet",
+    "yd": "yard yards",
+    "mi": "mile miles",
+    "mg": "milligram milligrams",
+    "g": "gram grams",
+    "kg": "kilogram kilograms",
+    "lb": "lbs pound pounds",
+    "oz": "ounce ounces",
+    "ms": "millisecond milliseconds",
+    "s": "sec secs second seconds",
+    "min": "mins minute minutes",
+    "h": "hr hrs hour hours",
+    "day": "days",
+    "week": "weeks",
+    "month": "months",
+    "year": "years yr yrs",
+    "ml": "mL milliliter milliliters",
+    "l": "L liter liters litre litres",
+    "gal": "gallon gallons",
+    "mph": "",
+    "rad": "radian radians",
+    "degree": "degrees deg",
+    "dollar": "dollars usd",
+    "cent": "cents",
+    "hz": "Hz hertz",
+    "n": "N newton newtons",
+    "j": "J joule joules",
+    "w": "W watt watts",
+    "v": "V volt volts",
+    "a": "A ampere amperes",
+    "k": "K kelvin",
+    "pa": "Pa pascal pascals",
+    "mol": "mole moles",
+    "c": "C celsius",
+    "f": "F fahrenheit",
+    "am": "a.m.",
+    "pm": "p.m.",
+}
+_UNITS = {name: unit for unit, others in _SPELLINGS.items() for name in (unit, *others.split())}
+_UNIT_TEXT = re.compile(
+    r"^(?P<body>.*?[\d}\])a-zA-Z%])\s*(?P<unit>(?:\\degree\s*)?\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?"
+    r"(?:\s*(?:/|\\cdot)?\s*\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?)*|\\degree\s*[CF]?)$"
+)
+_UNIT_BARE = re.compile(
+    r"^(?P<body>.*[\d}])\s*(?P<unit>(?:[a-zA-Z]+\s*(?:\^\s*\{?-?\d\}?)?)"
+    r"(?:\s*/\s*[a-zA-Z]+\s*(?:\^\s*\{?-?\d\}?)?|\s+[a-zA-Z]+)*)$"
+)
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+
+
+def split_unit(text: str) -> tuple[str, str | None]:
+    r"""Body and unit: `5 \text{ cm}^2` -> (`5`, `cm^2`), `5 \text{ apples}` -> (`5`, ``), `5` -> (`5`, None).
+
+    A single bare letter is a variable (`5m` is no length); longer unit names count without `\text` too (`5 cm`).
+    """
+    if text.endswith("%"):
+        return text[:-1].strip(), "%"
+    if (found := _UNIT_TEXT.match(text)) and not (_TRIGONOMETRY.search(text) and "\\degree" in text):
+        return found["body"].strip(), _unit(found["unit"].replace("\\degree", "\\text{degree }").replace("\\text", ""))
+    if (found := _UNIT_BARE.match(text)) and (to_exact(found["body"]) is not None or ":" in found["body"]):
+        unit = _unit(found["unit"])
+        if unit and len(found["unit"].strip()) > 1 and (len(unit) > 1 or found["unit"].strip() in _UNITS):
+            return found["body"].strip(), unit
+    return text, None
+
+
+def _unit(written: str) -> str:
+    """The one spelling of a unit; empty if it is not known: `centimeters ^ 2` -> `cm^2`, `km per hour` -> `h^-1 km`."""
+    text = re.sub(r"[{}\s.()]+", " ", written.replace("\\cdot", " ").replace("*", " ")).strip()
+    text = re.sub(r"\s*([\^/])\s*", r"\1", text).replace(" per ", "/")
+    for word, power in (("square", "2"), ("sq", "2"), ("cubic", "3"), ("cu", "3")):
+        text = re.sub(rf"\b{word}\s+(\w+)", rf"\1^{power}", text)
+    powers: dict[str, int] = {}
+    for mark, part in re.findall(r"(/?)([^/ ]+)", text):
+        name, _, power = part.partition("^")
+        known = _UNITS.get(name) or _UNITS.get(name.lower())
+        if known is None or not re.fullmatch(r"-?\d?", power):
+            return ""
+        powers[known] = powers.get(known, 0) + (-1 if mark else 1) * int(power or 1)
+    return _SAME_UNITS.get(spelled := " ".join(_power(*item) for item in sorted(powers.items())), spelled)
+
+
+def _power(name: str, power: int) -> str:
+    return name if power == 1 else f"{name}^{power}"
+
+
+_SAME_UNITS = {"cm^3": "ml", "dm^3": "l", "c degree": "c", "degree f": "f"}
+
+
+_LETTER_UNIT = re.compile(r"(.*\d)\s*([a-zA-Z])")
+
+
+def split_letter_unit(text: str, unit: str | None) -> str | None:
+    r"""The body of `5m` if `unit` is `m`: a bare letter is a unit beside an answer that says so, `5 \text{ m}`."""
+    found = _LETTER_UNIT.fullmatch(text)
+    return found[1] if found and unit and _UNITS.get(found[2]) == unit else None
+
+
+def units_differ(a: str | None, b: str | None) -> bool:
+    """Whether two units cannot mean the same: `cm` and `m`, `km/h` and `m/s`; but `N` may be `kg m/s^2`."""
+    return bool(a and b) and a != b and len(str(a).split()) == len(str(b).split())
+
+
+_TEXT_PIECE = re.compile(r"\\text\s*\{([^{}]*)\}")
+
+
+def words_of(text: str) -> str | None:
+    r"""The words of an answer that is text only, in small letters: `\text{ Friday}` -> `friday`; else None."""
+    if "\\text" not in text:
+        return None
+    plain = " ".join(_TEXT_PIECE.sub(r" \1 ", text).replace("(", " ").replace(")", " ").split())
+    return plain.lower().rstrip(".!") if "\\" not in plain and re.search(r"[^\W\d]", plain) else None
+
+
+def plain_words(text: str) -> str:
+    r"""The same for words that stand outside of `\text`: `June 5` -> `june 5`."""
+    return " ".join(text.lower().split()).rstrip(".!")
+
+
+_BASED = re.compile(r"([0-9A-Z]+)_\{?(\d{1,2})\}?")
+
+
+def split_base(text: str) -> tuple[str, int | None]:
+    """Digits and base: `1010_2` -> (`1010`, 2), `1010` -> (`1010`, None)."""
+    found = _BASED.fullmatch(text)
+    return (found[1], int(found[2])) if found else (text, None)
+
+
+_CHOICE = re.compile(r"(?:\\text\s*\{\s*)?\(?\s*([A-J])\s*(?:\)|[.:](?=\s|\}))\s*\}?[.:]?\s*(.*)", re.DOTALL)
+
+
+def split_choice(text: str) -> tuple[str | None, str]:
+    r"""Letter and content of a choice: `\text{(B)} 12` -> (`B`, `12`), `(B)` -> (`B`, ``), `12` -> (None, `12`)."""
+    found = _CHOICE.fullmatch(text)
+    return (found[1], found[2].strip()) if found else (None, text)
+
+
+def squeeze(text: str) -> str:
+    """The text without spaces that mean nothing: `x + 1` -> `x+1`; `1 1/2` keeps its space, and is not `11/2`."""
+    return re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text)

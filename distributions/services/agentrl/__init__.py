@@ -1,0 +1,1 @@
+../../../agentrl/__init__.py

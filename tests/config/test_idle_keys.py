@@ -1,0 +1,225 @@
+"""A key that was written and cannot act is told once, with its reason; one that asks for a feature is an error."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from recipes import overrides, write
+
+from agentrl.algorithms import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
+from agentrl.config import RunConfig, check_run_config, dump_config, idle_keys, load_config, machine
+from agentrl.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+AR = "actor_rollout_ref."
+
+
+def notes(caplog: pytest.LogCaptureFixture, *more: str) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        load_config(None, overrides(*more))
+    return caplog.messages
+
+
+def only_note(caplog: pytest.LogCaptureFixture, *more: str) -> str:
+    (note,) = notes(caplog, *more)
+    return note
+
+
+def refusal(*more: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, overrides(*more))
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.fixture
+def gpu_with_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "sglang_installed", lambda: True)
+    monkeypatch.setattr(machine, "cuda_available", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["critic.model.path=/no/such/folder"], "adv_estimator is grpo, which has no critic (gae has one)"),
+        (["critic.optim.lr=1e-5"], "which has no critic"),  # the default, but written
+        (["algorithm.kl_ctrl.kl_coef=0.01"], "algorithm.use_kl_in_reward is false"),
+        (["algorithm.kl_penalty=abs"], "algorithm.use_kl_in_reward is false"),
+        (["algorithm.lam=0.95"], "algorithm.adv_estimator is grpo, not gae"),
+        (["algorithm.gamma=0.9"], "algorithm.adv_estimator is grpo, not gae or reinforce_plus_plus"),
+        ([f"{AR}actor.kl_loss_coef=0.1"], "actor.use_kl_loss is false"),
+        ([f"{AR}ref.log_prob_micro_batch_size_per_gpu=4"], "no KL to the reference policy is used"),
+        ([f"{AR}rollout.gpu_memory_utilization=0.4"], "the embedded engine takes what it needs"),
+        ([f"{AR}actor.fsdp_config.param_offload=true"], "training runs on the CPU"),
+        ([f"{AR}nccl_timeout=60"], "one rank holds the whole model"),
+        ([f"{AR}actor.ppo_max_token_len_per_gpu=9", f"{AR}actor.ppo_micro_batch_size_per_gpu=4"], "use_dynamic_bsz is"),
+        ([f"{AR}actor.use_dynamic_bsz=true", f"{AR}actor.ppo_micro_batch_size_per_gpu=4"], "use_dynamic_bsz is true"),
+        (["trainer.total_training_steps=3", "trainer.total_epochs=3"], "trainer.total_training_steps is 3"),
+        ([f"{AR}rollout.val_kwargs.top_p=0.5"], "data.val_files is not given, so nothing is validated"),
+        ([f"{AR}actor.optim.min_lr_ratio=0.5"], "warmup_style is constant"),
+    ],
+)
+def test_a_key_that_cannot_act_is_told_with_its_reason(
+    given: list[str], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    note = only_note(caplog, *given)
+    assert " has no effect here: " in note
+    assert any(note.startswith(line.partition("=")[0]) for line in given)
+    assert reason in note
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (["critic.enable=true"], "critic.enable: got true, but algorithm.adv_estimator grpo has no critic: set"),
+        (["critic.enable=false", "algorithm.adv_estimator=gae"], "got false, but algorithm.adv_estimator gae has a"),
+        (["global_profiler.steps=[1,2]"], "global_profiler.steps: got [1, 2], but agentrl has no profiler"),
+        ([f"{AR}actor.profiler.enable=true"], "actor.profiler.enable: got True, but agentrl has no profiler"),
+        ([f"{AR}actor.checkpoint.save_contents=[model]"], "a checkpoint always holds model, optimizer and extra"),
+        (["reward_model.model.path=/rm"], "reward models are not supported: score with custom_reward_function.path"),
+        ([f"{AR}actor.optim.optimizer_impl=bitsandbytes.optim"], "the optimizer is torch's AdamW"),
+        (
+            ["algorithm.rollout_correction.bypass_old_log_prob=true", "algorithm.rollout_correction.rs=[0.5,2]"],
+            "so algorithm.rollout_correction.rs has nothing to correct",
+        ),
+        (["trainer.nnodes=2"], "trainer.nnodes: got 2, but without ray_init.address the run starts a private Ray"),
+        ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
+        ([f"{AR}rollout.server.args=[--x]"], "are only for SGLang, but actor_rollout_ref.rollout.name is auto, here"),
+    ],
+)  # fmt: skip
+def test_a_key_that_asks_for_a_feature_is_an_error(given: list[str], problem: str) -> None:
+    assert problem in refusal(*given)
+
+
+@pytest.mark.usefixtures("gpu_with_sglang")
+def test_auto_that_becomes_sglang(caplog: pytest.LogCaptureFixture) -> None:
+    assert "actor_rollout_ref.rollout.name is auto, here sglang" in refusal("trainer.deterministic=true")
+    assert "here sglang: use disk" in refusal(f"{AR}rollout.weight_sync=tensor")
+    note = only_note(caplog, f"{AR}rollout.embedded.max_running_requests=8")
+    assert note.endswith("use rollout.max_num_seqs, max_model_len, max_num_batched_tokens or server.args")
+    fine = [f"{AR}rollout.max_num_seqs=8", f"{AR}rollout.gpu_memory_utilization=0.4"]
+    assert notes(caplog, *fine, f"{AR}actor.fsdp_config.param_offload=true") == []
+
+
+def test_rows_of_a_micro_batch_count_where_they_are_written() -> None:
+    rows = "micro_batch_size_per_gpu=4"
+    config = load_config(None, overrides(f"{AR}actor.ppo_{rows}", f"{AR}rollout.log_prob_{rows}"))
+    assert not config.actor_rollout_ref.actor.use_dynamic_bsz
+    assert not config.actor_rollout_ref.rollout.log_prob_use_dynamic_bsz
+    assert config.actor_rollout_ref.ref.log_prob_use_dynamic_bsz
+    assert config.critic.use_dynamic_bsz
+    both = load_config(None, overrides(f"{AR}actor.ppo_{rows}", f"{AR}actor.use_dynamic_bsz=true"))
+    assert both.actor_rollout_ref.actor.use_dynamic_bsz
+    null = load_config(None, overrides(f"{AR}actor.ppo_micro_batch_size_per_gpu=null"))
+    assert null.actor_rollout_ref.actor.use_dynamic_bsz
+    built = RunConfig.model_validate({"critic": {"ppo_micro_batch_size_per_gpu": 2}})
+    assert not built.critic.use_dynamic_bsz
+
+
+def test_many_keys_are_one_note_for_each_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    section = {"optim": {"lr": 1e-5, "eps": 1e-6}, "grad_clip": 2.0, "ppo_epochs": 2, "enable": None}
+    recipe = write(tmp_path, "run.yaml", yaml.safe_dump({"critic": section, "algorithm": {"lam": 0.9, "gamma": 0.9}}))
+    with caplog.at_level(logging.WARNING):
+        load_config(recipe, overrides())
+    critic, lam, gamma = sorted(caplog.messages, key=lambda line: "critic." not in line)
+    assert critic.startswith("critic.optim.lr, critic.optim.eps, critic.ppo_epochs and critic.grad_clip have no effect")
+    assert {lam.split(" ")[0], gamma.split(" ")[0]} == {"algorithm.lam", "algorithm.gamma"}
+    del section["enable"]
+    caplog.clear()
+    load_config(write(tmp_path, "run.yaml", yaml.safe_dump({"critic": section})), overrides())
+    assert caplog.messages == [
+        "critic.* (4 keys) have no effect here: algorithm.adv_estimator is grpo, which has no critic (gae has one)"
+    ]
+
+
+def test_what_is_off_asks_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    off = ["trainer.critic_warmup=0", f"{AR}actor.fsdp_config.param_offload=False", "critic.ppo_epochs=null"]
+    assert notes(caplog, *off, "algorithm.use_kl_in_reward=False") == []
+
+
+def test_another_name_of_a_key_counts_where_the_key_is_not_given(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config(None, overrides(f"{AR}actor.optim.clip_grad=0.5"))
+    assert config.actor_rollout_ref.actor.grad_clip == 0.5
+    assert f"{AR}actor.optim.clip_grad is called '{AR}actor.grad_clip' here" in caplog.text
+    config = load_config(None, overrides(f"{AR}actor.optim.clip_grad=0.5", f"{AR}actor.grad_clip=2.0"))
+    assert config.actor_rollout_ref.actor.grad_clip == 2.0
+    assert f"{AR}actor.optim.clip_grad has no effect here: {AR}actor.grad_clip is given" in caplog.text
+
+
+def test_verl_s_keys_are_judged_by_what_was_given_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recipe = write(tmp_path, "run.yaml", "actor_rollout_ref: {model: {lora_rank: 8}}\nreward_model: {enable: false}\n")
+    load_config(recipe, overrides(f"{AR}model.lora_rank=0", "reward_model.model.path=/rm"))
+    assert "reward_model.model.path has no effect here: reward_model.enable is false" in caplog.text
+    with pytest.raises(ConfigError, match=r"run\.yaml: actor_rollout_ref\.model\.lora_rank: got 8, but LoRA"):
+        load_config(recipe, overrides())
+
+
+@pytest.mark.parametrize("contents", ["[model,optimizer,extra]", "[hf_model,extra,optimizer,model]"])
+def test_a_whole_checkpoint_may_be_asked_for(contents: str) -> None:
+    load_config(None, overrides(f"{AR}actor.checkpoint.save_contents={contents}"))
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "demo", "gsm8k_tool_smollm2"])
+def test_recipes_need_no_notes(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "copy.yaml").write_text((CONFIGS / f"{name}.yaml").read_text())  # as a user's own: all keys count
+    given = [f"{AR}model.path=/m", "data.train_files=/t.parquet", "data.val_files=/v.parquet"]
+    load_config(tmp_path / "copy.yaml", given if name != "demo" else [])
+    assert caplog.messages == []
+
+
+def test_what_a_shipped_recipe_writes_is_not_the_users(caplog: pytest.LogCaptureFixture) -> None:
+    given = [f"{AR}model.path=/m", "data.train_files=/t.parquet", "trainer.test_freq=-1", "trainer.save_freq=-1"]
+    load_config("grpo", [*given, f"{AR}actor.use_kl_loss=false"])
+    assert caplog.messages == []
+
+
+def test_a_dump_writes_nothing_that_was_not_written_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config(None, overrides("algorithm.lam=0.5"))
+    caplog.clear()
+    again = load_config(write(tmp_path, "config.yaml", dump_config(config)))
+    assert again == config
+    assert [line.split(" ")[0] for line in caplog.messages] == ["algorithm.lam"]
+
+
+def test_a_configuration_built_in_python_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+    loaded = load_config(None, overrides("algorithm.lam=0.5"))
+    built = RunConfig.model_validate(loaded.model_dump(exclude_unset=True))
+    built.algorithm.gamma = 0.5
+    caplog.clear()
+    for config in (loaded, built, built):
+        check_run_config(config)
+    assert [line.split(" ")[0] for line in caplog.messages] == ["algorithm.gamma", "algorithm.lam"]
+
+
+def test_the_options_of_advantage_estimators() -> None:
+    rewards = torch.tensor([[0.0, 0.2, 1.0], [0.5, 0.0, 0.0], [0.0, 0.0, 2.0], [0.0, 0.1, 0.0]])
+    mask, values = torch.ones(4, 3), torch.arange(12.0).view(4, 3) / 7
+    options = {"gamma": idle_keys.USES_GAMMA, "lam": idle_keys.USES_LAMBDA, "norm_adv_by_std": idle_keys.DIVIDES_BY_STD}
+    for option, users in options.items():
+        acts = set()
+        for name, estimate in ADVANTAGE_ESTIMATORS.items():
+            given = {"values": values, "group_ids": [0, 0, 1, 1], "baselines": torch.ones(4)}
+            advantages, _ = estimate(rewards, mask, **given)
+            others, _ = estimate(rewards, mask, **given, **{option: False if option.startswith("norm") else 0.5})
+            if not torch.equal(advantages, others):
+                acts.add(name)
+        assert acts - {"remax"} == users, option  # the trainer has no remax
+
+
+def test_the_clip_ranges_of_policy_losses() -> None:
+    old = torch.tensor([[-1.0, -2.0, -0.5, -1.5], [-0.7, -3.3, -2.2, -1.0]])
+    new = torch.tensor([[-0.8, -2.5, -0.5, -0.5], [-0.9, -0.3, -1.2, -1.0]])
+    advantages, mask = torch.tensor([[1.0], [-0.5]]).expand(2, 4), torch.ones(2, 4)
+
+    def acts(name: str, **clip: float) -> bool:
+        default, changed = (POLICY_LOSSES[name](new, old, advantages, mask, **given) for given in ({}, clip))
+        return bool(default[0] != changed[0])
+
+    clipped = {name for name in POLICY_LOSSES if acts(name, clip_ratio_low=0.05, clip_ratio_high=0.05)}
+    assert set(POLICY_LOSSES) - clipped == idle_keys.NO_CLIP
+    assert {name for name in POLICY_LOSSES if acts(name, clip_ratio_c=1.5)} == idle_keys.DUAL_CLIP
