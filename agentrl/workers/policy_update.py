@@ -5,6 +5,8 @@ The formulas are in `agentrl/algorithms/policy_losses.py`, with the parameter na
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from agentrl.algorithms import POLICY_LOSSES, aggregate_loss, kl_penalty, loss_options
@@ -59,6 +61,7 @@ def update_policy(
         taken = taken_tokens(config.policy_loss, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
             log_probs, mask = micro.spread(log_probs_K), micro.mask
+            chosen: dict[str, Any] = {} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}
             loss, metrics = policy_loss(
                 log_probs,
                 micro.column(batch, "old_log_probs"),
@@ -67,7 +70,7 @@ def update_policy(
                 loss_agg_mode=mode,
                 rollout_is_weights=micro.optional_column(batch, "rollout_is_weights"),
                 **options,
-                **({} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}),
+                **chosen,
                 **share,
             )
             report.add({"pg_loss": loss, **metrics})
