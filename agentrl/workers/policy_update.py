@@ -47,13 +47,11 @@ def update_policy(
         seed: of this update's random numbers, which only `clip_cov` draws.
 
     Returns:
-        The metrics of `UpdateReport.metrics`, the same on every rank.
+        The metrics of `UpdateReport.metrics`.
     """
     batch = batch.to(model.device)
     policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode
-    known = loss_options(config.policy_loss)
-    options = {name: value for name, value in config.policy_loss_options.given().items() if name in known}
-    options |= config.clip_ratios
+    options = _options(config)
     # The entropy carries a gradient only where it is part of the loss.
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE
     report = UpdateReport()
@@ -80,8 +78,13 @@ def update_policy(
                 loss = loss + config.kl_loss_coef * kl_loss
                 report.add({"kl_loss": kl_loss})
             entropy = aggregate_loss(micro.spread(entropies_K), mask, mode, **share)
-            loss = loss - config.entropy_coeff * entropy
             report.add({"entropy": entropy})
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss - config.entropy_coeff * entropy)
         report.add_step(model.step(lr))
     return report.metrics()
+
+
+def _options(config: ActorConfig) -> dict[str, float]:
+    """The clip ratios, and the options that are given and that this loss takes."""
+    known = loss_options(config.policy_loss)
+    return {**config.clip_ratios, **{k: value for k, value in config.policy_loss_options.given().items() if k in known}}
