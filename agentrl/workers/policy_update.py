@@ -52,8 +52,7 @@ def update_policy(
     batch = batch.to(model.device)
     policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode
     options = _options(config)
-    # The entropy carries a gradient only where it is part of the loss.
-    entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE
+    entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
     report = UpdateReport()
     for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
         taken = taken_tokens(config.policy_loss, model, batch, micros, plan.row_numbers, [*seed, step], **options)
