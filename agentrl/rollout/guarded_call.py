@@ -65,8 +65,7 @@ async def guarded_call(
         method: its method.
         args: of the call.
         kwargs: of the call.
-        timeout_s: deadline, in time of its own: waiting for its turn at something scarce does not count. None: the
-            caller has one and cancels.
+        timeout_s: deadline, not counting waits for something scarce; None: the caller has one and cancels.
         expect: gets a name for the result ("tool 'search': execute returned") and the result; returns it checked, or
             raises `ToolServiceError`.
         gate: is told about failures that may pass: a hang, an infrastructure error, an `OSError`. A `KeyError` is a
