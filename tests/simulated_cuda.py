@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -225,8 +226,8 @@ def varlen_by_loop(
     assert window_size[1] == 0, f"causal attention sees nothing to the right, got a window of {window_size}"
     outputs, ends = [], cu_seq_q.tolist()
     assert ends[-1] == len(query)
-    assert max_q == max_k >= max(stop - start for start, stop in zip(ends[:-1], ends[1:], strict=True))
-    for start, stop in zip(ends[:-1], ends[1:], strict=True):
+    assert max_q == max_k >= max(stop - start for start, stop in pairwise(ends))
+    for start, stop in pairwise(ends):
         ages = torch.arange(stop - start, device=query.device)
         behind = ages[:, None] - ages
         seen = (behind >= 0) & ((behind <= window_size[0]) if window_size[0] >= 0 else True)

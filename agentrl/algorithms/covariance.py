@@ -1,7 +1,7 @@
 """Which tokens of a mini-batch `clip_cov` and `kl_cov` treat apart (arXiv 2505.22617).
 
-Covariance of a token: `(A - mean A) (log pi - mean log pi)`, with the means of the whole mini-batch. A score says in which
-order tokens are taken: those with the highest covariance (`kl_cov`), or a random few of those between two bounds
+Covariance of a token: `(A - mean A) (log pi - mean log pi)`, with the means of the whole mini-batch. A score says in
+which order tokens are taken: those with the highest covariance (`kl_cov`), or a random few of those between two bounds
 (`clip_cov`). Four tokens on policy, A 1.5 -1.5 1.5 -1.5 and log pi 0 -1 -2 -3, so means 0 and -1.5::
 
     covariance            2.25  -0.75  -0.75   2.25

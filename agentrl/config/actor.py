@@ -68,8 +68,8 @@ class FSDPConfig(Section):
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
     model_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Data type of frozen weights (the reference). Weights that learn, their gradients' sums and the optimizer state are
-    always float32, 16 bytes a weight: bfloat16 would lose small steps. It sets `compute_dtype` where that is auto."""
+    """Data type of frozen weights (the reference), and of the computation where `compute_dtype` is auto. Weights that
+    learn, their gradients and the optimizer state are always float32, 16 bytes a weight: bfloat16 loses small steps."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
 
@@ -95,13 +95,13 @@ class PolicyLossOptions(Section):
     tau_neg: float | None = Field(default=None, gt=0)
     """`sapo`: temperature of the gate elsewhere."""
     clip_cov_ratio: float | None = Field(default=None, ge=0, le=1)
-    """`clip_cov`: share of the tokens that get no gradient."""
+    """`clip_cov`: share of a mini-batch's tokens that get no gradient; they are found by one more forward pass."""
     clip_cov_lb: float | None = None
     """`clip_cov`: only tokens with a covariance above it."""
     clip_cov_ub: float | None = None
     """`clip_cov`: only tokens with a covariance below it."""
     kl_cov_ratio: float | None = Field(default=None, ge=0, le=1)
-    """`kl_cov`: share of the tokens that get the penalty."""
+    """`kl_cov`: share of a mini-batch's tokens that get the penalty; they are found by one more forward pass."""
     ppo_kl_coef: float | None = Field(default=None, ge=0)
     """`kl_cov`: weight of the penalty."""
 

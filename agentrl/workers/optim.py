@@ -98,7 +98,7 @@ class AdamW:
         """Move the moments (not the step counts) to host memory: optimizer offload."""
         self._move(lambda parameter: torch.device("cpu"))
 
-    def _move(self, device_of: Callable[[nn.Parameter], torch.device]) -> None:
+    def _move(self, device_of: Callable[[torch.Tensor], torch.device]) -> None:
         for parameter, state in self.optimizer.state.items():
             for key in ("exp_avg", "exp_avg_sq"):
                 # Not `non_blocking`: a checkpoint may read on the host what is still on its way there.

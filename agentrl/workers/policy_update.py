@@ -5,6 +5,8 @@ The formulas are in `agentrl/algorithms/policy_losses.py`, with the parameter na
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from agentrl.algorithms import POLICY_LOSSES, aggregate_loss, kl_penalty, loss_options
@@ -45,20 +47,18 @@ def update_policy(
         seed: of this update's random numbers, which only `clip_cov` draws.
 
     Returns:
-        The metrics of `UpdateReport.metrics`, the same on every rank.
+        The metrics of `UpdateReport.metrics`.
     """
     batch = batch.to(model.device)
     policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode
-    known = loss_options(config.policy_loss)
-    options = {name: value for name, value in config.policy_loss_options.given().items() if name in known}
-    options |= config.clip_ratios
-    # The entropy carries a gradient only where it is part of the loss.
-    entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE
+    options = _options(config)
+    entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
     report = UpdateReport()
     for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
         taken = taken_tokens(config.policy_loss, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
             log_probs, mask = micro.spread(log_probs_K), micro.mask
+            chosen: dict[str, Any] = {} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}
             loss, metrics = policy_loss(
                 log_probs,
                 micro.column(batch, "old_log_probs"),
@@ -67,7 +67,7 @@ def update_policy(
                 loss_agg_mode=mode,
                 rollout_is_weights=micro.optional_column(batch, "rollout_is_weights"),
                 **options,
-                **({} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}),
+                **chosen,
                 **share,
             )
             report.add({"pg_loss": loss, **metrics})
@@ -77,8 +77,13 @@ def update_policy(
                 loss = loss + config.kl_loss_coef * kl_loss
                 report.add({"kl_loss": kl_loss})
             entropy = aggregate_loss(micro.spread(entropies_K), mask, mode, **share)
-            loss = loss - config.entropy_coeff * entropy
             report.add({"entropy": entropy})
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss - config.entropy_coeff * entropy)
         report.add_step(model.step(lr))
     return report.metrics()
+
+
+def _options(config: ActorConfig) -> dict[str, float]:
+    """The clip ratios, and the options that are given and that this loss takes."""
+    known = loss_options(config.policy_loss)
+    return {**config.clip_ratios, **{k: value for k, value in config.policy_loss_options.given().items() if k in known}}

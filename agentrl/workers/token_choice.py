@@ -76,7 +76,9 @@ def _best_of_all_ranks(scores: TokenScores, numbers: np.ndarray) -> torch.Tensor
     eligible = np.isfinite(values)
     own = _best(values[eligible], numbers[eligible], scores.wanted)
     ranks = gather_objects(own)
-    _, best = _best(np.concatenate([rank[0] for rank in ranks]), np.concatenate([rank[1] for rank in ranks]), scores.wanted)
+    _, best = _best(
+        np.concatenate([rank[0] for rank in ranks]), np.concatenate([rank[1] for rank in ranks]), scores.wanted
+    )
     return torch.from_numpy(eligible & np.isin(numbers, best)).to(scores.values.device)
 
 

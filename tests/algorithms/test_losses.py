@@ -262,3 +262,25 @@ def test_value_loss_of_a_masked_batch_is_zero() -> None:
     loss, fraction = value_loss(vpreds, torch.randn(2, 3), torch.randn(2, 3), torch.zeros(2, 3), cliprange=0.5)
     assert (loss.item(), fraction) == (0.0, 0.0)
     assert not gradient_of(loss, vpreds).any()
+
+
+@given(seed=seeds)
+@settings(max_examples=10, deadline=None)
+def test_geo_mean_takes_the_geometric_mean_of_importance_weights(seed: int) -> None:
+    """GMPO in plain torch, one row at a time; verl weights it alike."""
+    new, old, advantages, mask = random_batch(seed)
+    weights = torch.rand(6, 7, dtype=torch.double, generator=torch.Generator().manual_seed(seed)) * 2 + 0.1
+    rows = []
+    for row in range(6):
+        kept = mask[row]
+        if not kept.any():
+            continue
+        advantage = advantages[row, 0]
+        ratio = (new[row][kept] - old[row][kept]).exp()
+        clipped = ratio.clamp(math.exp(-0.2), math.exp(0.2))
+        ratio = torch.minimum(ratio, clipped) if advantage > 0 else torch.maximum(ratio, clipped)
+        count = int(kept.sum())
+        rows.append(-advantage * ratio.prod() ** (1 / count) * weights[row][kept].prod() ** (1 / count))
+    loss, _ = POLICY_LOSSES["geo_mean"](new, old, advantages, mask, rollout_is_weights=weights)
+    expected = torch.stack(rows).mean() if rows else torch.zeros((), dtype=torch.double)
+    torch.testing.assert_close(loss, expected)

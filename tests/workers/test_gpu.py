@@ -100,7 +100,8 @@ def on_cpu() -> dict[str, tuple[torch.Tensor, list[float]]]:
 
 @pytest.mark.parametrize("gpu", [True, False], indirect=True, ids=["varlen", "sdpa"])
 @pytest.mark.parametrize(
-    ("family", "offload"), [*((family, (True, True)) for family in FAMILIES), *(("qwen2", pair) for pair in OFFLOADS[:3])]
+    ("family", "offload"),
+    [*((family, (True, True)) for family in FAMILIES), *(("qwen2", pair) for pair in OFFLOADS[:3])],
 )
 def test_two_updates_equal_those_on_a_cpu(
     family: str, offload: tuple[bool, bool], gpu: None, parent: Path, make: Make, on_cpu: Any, request: Any
@@ -134,9 +135,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("offload", OFFLOADS[2:])
-def test_checkpoints_and_weights_for_engines(
-    offload: tuple[bool, bool], gpu: None, tmp_path: Path, make: Make
-) -> None:
+def test_checkpoints_and_weights_for_engines(offload: tuple[bool, bool], gpu: None, tmp_path: Path, make: Make) -> None:
     first, second = make(offload=offload), make(offload=OFFLOADS[0])
     first.update_actor(BATCH)
     first.save_checkpoint(str(tmp_path / "shards"))

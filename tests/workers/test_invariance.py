@@ -34,7 +34,7 @@ def in_one_pass(alone: None, tiny_model_dir: Path) -> All:
 
 @pytest.fixture(scope="module")
 def in_small_passes(alone: None, tiny_model_dir: Path) -> All:
-    return gradients_of_all_losses(str(tiny_model_dir), list(range(7)), 16)
+    return gradients_of_all_losses(str(tiny_model_dir), list(range(7)), 30)
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def main() -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(meeting, 2)
     dist.init_process_group("gloo", store=store, rank=int(rank), world_size=2, timeout=timedelta(seconds=120))
-    found = gradients_of_all_losses(folder, [[5, 0, 2], [6, 1, 3, 4]][int(rank)], 12)
+    found = gradients_of_all_losses(folder, [[5, 0, 2], [6, 1, 3, 4]][int(rank)], 25)
     if rank == "0":
         torch.save(found, output)
     dist.destroy_process_group()
