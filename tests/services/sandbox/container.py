@@ -1,7 +1,7 @@
 """Runs a command as in a container: as another user, with fewer capabilities, with calls that fail.
 
-Usage: `python container.py [--user N] [--no-capabilities] [--drop NUMBER] [--refuse NAME...] -- COMMAND`. What it sees is what
-runtimes of containers do: a user namespace that maps one user, dropped capabilities, a seccomp filter.
+Usage: `python container.py [--user N] [--no-capabilities] [--drop NUMBER] [--refuse NAME...] -- COMMAND`. What it sees
+is what runtimes of containers do: a user namespace that maps one user, dropped capabilities, a seccomp filter.
 """
 
 from __future__ import annotations
