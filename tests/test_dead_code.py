@@ -15,7 +15,7 @@ NAMED_BY_TEXT = ("configs/**/*.yaml", "pyproject.toml", "benchmarks/*.py", "exam
 """Plug-ins are found by name: these files count as users. So do pages for what only a user of the package calls."""
 PROMISED = {
     # Hooks that a library calls by name.
-    "bind_tools", "_llm_type", "model_config", "yaml_implicit_resolvers", "_fields_", "emit",
+    "bind_tools", "_llm_type", "model_config", "yaml_implicit_resolvers", "_fields_", "_pack_", "_layout_", "emit",
     # Fields of SandboxFusion's answers.
     "driver", "executor_pod_name",
     # A value that is read, never named: `Habit("tool")`, the path of a file that the demo writes.

@@ -28,7 +28,7 @@ class TokenScores:
 
     Attributes:
         values: `(B, T)`; the highest are taken first, those at minus infinity never.
-        wanted: how many are taken of the whole mini-batch, if there are so many.
+        wanted: how many are taken of the whole mini-batch; all, if fewer may be.
     """
 
     values: Tensor

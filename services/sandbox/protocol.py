@@ -78,10 +78,10 @@ class CommandResult(BaseModel):
 
     status: CommandStatus
     execution_time: float | None = None
-    cpu_time: float | None = None
     return_code: int | None = None
     stdout: str | None = None
     stderr: str | None = None
+    cpu_time: float | None = None
 
 
 class RunCodeAnswer(BaseModel):

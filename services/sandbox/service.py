@@ -197,7 +197,7 @@ class SandboxService:
                 self.metrics.count(language.name, "SandboxError", None)
                 faults.append(str(error))
                 raise
-            ok = done and result.status == "Finished" and result.return_code == 0
+            ok = result.status == "Finished" and result.return_code == 0
             self.metrics.count(language.name, "Success" if ok else "Failed", result)
             return result, done
 

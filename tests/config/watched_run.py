@@ -34,6 +34,7 @@ from agentrl.inference.launch import EngineServers
 from agentrl.observability.health import Alarm, HealthMonitor
 from agentrl.observability.tracker import RunInfo
 from agentrl.observability.trackers import Trackers
+from agentrl.own_time import OwnTimeLimit
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.rollout import setup
 from agentrl.rollout.manager import AgentLoopManager
@@ -290,6 +291,7 @@ class Stage:
                 for name in ("activation_checkpointing_enable",)
                 if hasattr(PreTrainedModel, name)
             ),
+            (OwnTimeLimit, "__init__"),
             (Trackers, "on_start"),
             (Trackers, "on_validation"),
             (AgentLoopManager, "generate_sequences"),

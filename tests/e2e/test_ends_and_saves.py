@@ -217,7 +217,7 @@ def test_steps_without_a_finite_gradient_stop_the_run(
 
 
 def test_steps_without_variance_stop_the_run(make: Callable[..., Run], workspace: Workspace) -> None:
-    score = workspace.folder / "flat.py"
+    score = workspace.folder / "always_the_same.py"
     score.write_text("def compute_score(**kwargs):\n    return 1.0\n")
     run = make(custom_reward_function__path=str(score), algorithm__filter_zero_variance_groups=True)
     with pytest.raises(HealthError, match=r"the last 3 steps changed no weight.*filter_zero_variance_groups"):

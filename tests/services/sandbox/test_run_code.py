@@ -52,7 +52,7 @@ def test_the_answer_has_the_shape_of_the_protocol(server: Server) -> None:
     assert list(answer) == ["status", "message", "compile_result", "run_result", "executor_pod_name", "files"]
     assert (answer["status"], answer["message"], answer["compile_result"], answer["files"]) == ("Success", "", None, {})
     result = answer["run_result"]
-    assert list(result) == ["status", "execution_time", "cpu_time", "return_code", "stdout", "stderr"]
+    assert list(result) == ["status", "execution_time", "return_code", "stdout", "stderr", "cpu_time"]
     assert 0 < result.pop("execution_time") < 10
     assert 0 < result.pop("cpu_time") < 10
     assert result == {"status": "Finished", "return_code": 0, "stdout": "x\n", "stderr": ""}
