@@ -79,12 +79,29 @@ RIGHT = [
         "class Node:\n def __init__(s,v,n=None): s.v=v;s.n=n\ndef f(x): return x.val+x.nxt.val",
         "class L:\n def __init__(s,v,n=None): s.val=v;s.nxt=n\nassert f(L(1,L(2)))==3",
     ),
+    (
+        "python",
+        (
+            "import pickle\nclass P: pass\ndef f(n): return 2 * n\ndef g(): return pickle.loads(pickle.dumps(P()))\n"
+            "if __name__ == '__main__': print(f(int(input())))"
+        ),
+        "assert f(1) == 2\nif __name__ == '__main__': assert isinstance(g(), P)",
+    ),
     ("bash", "f() { echo 1; }", '[ "$(f)" = 1 ]'),
     ("bash", "f() { echo 1; }", "f | grep -q 1"),
     ("bash", "f() { x=$((x+$1)); }; x=3; a=(1 'b c')", 'f 4; [ "$x" = 7 ] && [ "${a[1]}" = "b c" ]'),
     ("bash", "f() { tr a b; return 3; }", 'r=$(echo "a a" | f); [ $? = 3 ] && [ "$r" = "b b" ]'),
     ("bash", 'f() { echo "$#:$1:$2"; }', '[ "$(f "a b" "")" = "2:a b:" ]'),
+    (
+        "bash",
+        "f() { status=$1; words=(a b); }; name=n; words=(w); item=i; place=p; text=t; kind=k; status=0; input=x; line=l",
+        (
+            'f 5; [ "$name$item$place$text$kind$input$line" = niptkxl ] && [ "$status" = 5 ] && '
+            '[ "${words[*]}" = "a b" ]'
+        ),
+    ),
     ("nodejs", "const f = () => 1", "require('assert')(f() === 1)"),
+    ("nodejs", "const f = () => 1", "console.assert(f() === 1, 'f')"),
     (
         "nodejs",
         "const assert = require('assert'); const f = (l) => { l.push(1); return l }",
@@ -166,6 +183,8 @@ WRONG = [
     ("bash", "f() { echo 1; }\ncat <<X", '[ "$(f)" = 1 ]'),
     ("bash", "trap 'exit 0' EXIT; f() { kill -9 $$; }", '[ "$(f)" = "" ]'),
     ("nodejs", "const f = () => 1", "require('assert')(f() === 2)"),
+    ("nodejs", "const f = () => 1", "console.assert(f() === 2)"),
+    ("nodejs", "console.assert = () => {}; const f = () => 1", "console.assert(f() === 2, 'f(%d)', 1)"),
     ("nodejs", "process.exit(0)", "require('assert')(true)"),
     ("nodejs", "const assert = {equal() {}, deepStrictEqual() {}}; const f = () => 1", "assert.equal(f(), 2)"),
     (
