@@ -82,10 +82,18 @@ RIGHT = [
     (
         "python",
         (
-            "import pickle\nclass P: pass\ndef f(n): return 2 * n\ndef g(): return pickle.loads(pickle.dumps(P()))\n"
-            "if __name__ == '__main__': print(f(int(input())))"
+            "import pickle\nclass P: pass\ndef f(n): return n + n\ndef g(): return pickle.loads(pickle.dumps(P()))"
+            "\nif __name__ == '__main__': print(f(int(input())))"
         ),
         "assert f(1) == 2\nif __name__ == '__main__': assert isinstance(g(), P)",
+    ),
+    ("python", "import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)"),
+    ("python", "def queue(x): return x\ndef f(x): return x", "assert queue(1) == f(1) == 1"),
+    ("python", "class calendar:\n days = 7\ndef f(x): return x", "assert calendar.days == f(7)"),
+    (
+        "python",
+        "class Counter:\n def __init__(s, x): s.x = x\ndef f(c): return c.x + 1",
+        "assert f(Counter(3)) == 4",
     ),
     ("bash", "f() { echo 1; }", '[ "$(f)" = 1 ]'),
     ("bash", "f() { echo 1; }", "f | grep -q 1"),
@@ -94,7 +102,7 @@ RIGHT = [
     ("bash", 'f() { echo "$#:$1:$2"; }', '[ "$(f "a b" "")" = "2:a b:" ]'),
     (
         "bash",
-        "f() { status=$1; words=(a b); }; name=n; words=(w); item=i; place=p; text=t; kind=k; status=0; input=x; line=l",
+        "f() { status=$1; words=(a b); }; name=n; words=(); item=i; place=p; text=t; kind=k; status=0; input=x; line=l",
         (
             'f 5; [ "$name$item$place$text$kind$input$line" = niptkxl ] && [ "$status" = 5 ] && '
             '[ "${words[*]}" = "a b" ]'
@@ -160,7 +168,14 @@ RIGHT = [
         "my $h = f(sub { $_[0] . 'é' }, 'a'); die unless $h->{a} eq 'aé';",
     ),
 ]
+TRUE = "staticmethod(lambda *a, **k: True)"
 WRONG = [
+    ("python", f"class math: isclose = {TRUE}\ndef f(x): return 1", "assert math.isclose(f(1), 2, rel_tol=0.001)"),
+    ("python", f"class np: allclose = {TRUE}\ndef f(x): return 1", "assert np.allclose(f(1), 2)"),
+    ("python", f"class operator: eq = {TRUE}\ndef f(x): return 1", "assert operator.eq(f(1), 2)"),
+    ("python", "def isclose(*a, **k): return True\ndef f(x): return 1", "assert isclose(f(1), 2)"),
+    ("python", "def deepcopy(x): return 2\ndef f(x): return x", "x = 1\nassert deepcopy(f(x)) == 2"),
+    ("python", "def Counter(x): return 1\ndef f(x): return [x]", "assert Counter(f(1)) == Counter([2])"),
     ("python", "def f(): return 1", "assert f() == 2"),
     ("python", "import os; os._exit(0)", "assert f() == 2"),
     ("python", "raise SystemExit(0)", "assert True"),
