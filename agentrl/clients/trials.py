@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentrl.clients.code_tests import CodeTest, same_output, same_value
+from agentrl.clients.empty_checks import must_test
 from agentrl.clients.sandbox import RunResult, SandboxClient
 from agentrl.clients.split_asserts import parse_check, split_asserts
 
@@ -77,7 +78,8 @@ async def run_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: the language is not one of which functions can be called, or an assert is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python
+            or tests nothing.
     """
     slots, trial = asyncio.Semaphore(at_once), _Trial(code, sandbox.language)
 
@@ -108,7 +110,8 @@ async def judge_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: the language is not one of which functions can be called, or an assert is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python
+            or tests nothing.
     """
     trial = _Trial(code, sandbox.language)
     asked = [trial.question(test) for test in tests]
@@ -208,6 +211,7 @@ class _Trial:
             )
         if self._language == "python":
             parse_check(check)
+        must_test(check, self._language)
 
     def _told(self, stdout: str) -> Any:
         """What the code after the program printed last, decoded; `_NOTHING` if it printed nothing."""

@@ -121,7 +121,10 @@ async def test_the_main_part_of_a_called_program_does_not_run(
         assert (await CodeScore(url)(answer(code), truth))["score"] == 1.0
 
 
-@pytest.mark.parametrize(("check", "language", "says"), [("assert (", "python", "not Python"), ("x", "cpp", "for cpp")])
+@pytest.mark.parametrize(
+    ("check", "language", "says"),
+    [("assert (", "python", "not Python"), ("x", "cpp", "for cpp"), ("f(1) == 2", "python", "nothing can fail")],
+)
 async def test_an_assert_that_cannot_be_run_is_the_rows_fault(check: str, language: str, says: str) -> None:
     with pytest.raises(RewardError, match=says):
         await CodeScore("http://127.0.0.1:9")(answer("x", language), [check], language=language)
