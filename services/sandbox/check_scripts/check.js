@@ -83,7 +83,14 @@
   const known = (name) => (Module.builtinModules.includes(name) ? require(name) : Object.keys(assert).includes(name) ? assert[name] : undefined);
   const theirs = names.filter((name) => Object.hasOwn(found, name));
   const others = theirs.some((name) => known(name) === undefined);
-  for (const name of theirs) globalThis[name] = (others && known(name)) || found[name];
+  const give = (name, value) => Object.defineProperty(globalThis, name, { value, configurable: true, enumerable: true, writable: true });
+  for (const name of theirs) {
+    const own = others && known(name);
+    const later = { get: () => line.ask('names', [name])[name], set: (value) => give(name, value), configurable: true, enumerable: true };
+    // A call may change a number or a text of the program: `inc(); assert(count === 1)`.
+    if (own || Object(found[name]) === found[name]) give(name, own || found[name]);
+    else Object.defineProperty(globalThis, name, later);
+  }
   // Node's own writes a line and goes on.
   console.assert = (value, ...said) => {
     if (!value) throw new assert.AssertionError({ message: require('util').format(...(said.length ? said : ['console.assert'])) });

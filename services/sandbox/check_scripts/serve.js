@@ -48,4 +48,4 @@
   }
   line.send(['ready']);
   serve();
-})((name) => eval(name));
+})((__name) => eval(__name));

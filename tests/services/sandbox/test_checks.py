@@ -112,6 +112,11 @@ RIGHT = [
     ("nodejs", "const f = () => 1", "console.assert(f() === 1, 'f')"),
     (
         "nodejs",
+        "let count = 0, name = null; function inc() { count++; name = 'a' }",
+        "const assert = require('assert'); inc(); assert(count === 1 && name === 'a'); count = 7; assert(count === 7)",
+    ),
+    (
+        "nodejs",
         "const assert = require('assert'); const f = (l) => { l.push(1); return l }",
         "const l=[3]; assert.deepStrictEqual(f(l), [3,1]); assert.deepStrictEqual(l,[3,1]); assert.equal(f(l), l)",
     ),
@@ -199,6 +204,7 @@ WRONG = [
     ("bash", "trap 'exit 0' EXIT; f() { kill -9 $$; }", '[ "$(f)" = "" ]'),
     ("nodejs", "const f = () => 1", "require('assert')(f() === 2)"),
     ("nodejs", "const f = () => 1", "console.assert(f() === 2)"),
+    ("nodejs", "let count = 0; function inc() { process.exit(0) }", "inc(); require('assert')(count === undefined)"),
     ("nodejs", "console.assert = () => {}; const f = () => 1", "console.assert(f() === 2, 'f(%d)', 1)"),
     ("nodejs", "process.exit(0)", "require('assert')(true)"),
     ("nodejs", "const assert = {equal() {}, deepStrictEqual() {}}; const f = () => 1", "assert.equal(f(), 2)"),
