@@ -66,6 +66,8 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
     (re.compile(r"\\sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"\\%|\s*\\text\{\s*(?:percent|%)\s*\}|(?<=\d)\s*percent\b"), "%"),
 )
+# Spaces around a break mean nothing, nor does the gap it may ask for: `1 \\[4pt] 2` is `1\\2`.
+_ROW_BREAK = re.compile(r"\\\\\*?(?:\s*\[\s*-?[\d.]+\s*[a-z]{2}\s*\])?")
 # `1{,}234` is a thousands mark, `1{,}5` a decimal comma.
 _BRACED_GROUPS = re.compile(r"(?<![\d.,}])\d{1,3}(?:\{,\}\d{3})+(?![\d{])")
 _BRACED_DECIMAL = re.compile(r"(\d)\{,\}(\d)")
@@ -80,8 +82,9 @@ _COMMA_GROUPS = re.compile(
 def clean(text: str) -> str:
     r"""The text without what is only layout: `$\dfrac12.$` -> `\frac{1}{2}`, `1\,234` -> `1234`."""
     text = text.translate(_UNICODE)
-    for pattern, instead in _LAYOUT:
-        text = pattern.sub(instead, text)
+    # Row by row, since the second half of a break begins no command: `1 \\ 2` holds no `\ `.
+    rows = _ROW_BREAK.split(text) if "\\begin" in text else [text]
+    text = r"\\".join(map(_without_layout, rows))
     text = _BRACED_GROUPS.sub(lambda found: found[0].replace("{,}", ""), text)
     text = _BRACED_DECIMAL.sub(r"\1.\2", text)
     text = re.sub(" +", " ", text).strip()
@@ -89,6 +92,12 @@ def clean(text: str) -> str:
     text = _FRENCH.sub(lambda found: "(["[found[1] == "["] + found[2] + ")]"[found[3] == "]"], text)
     text = _POINT_GROUPS.sub(lambda found: _without_marks(found[0]), text)
     return unwrap(text.rstrip(" .,;\\").strip())
+
+
+def _without_layout(text: str) -> str:
+    for pattern, instead in _LAYOUT:
+        text = pattern.sub(instead, text)
+    return text
 
 
 _MOST_BRACES = 20
