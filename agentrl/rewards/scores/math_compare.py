@@ -16,13 +16,11 @@ from agentrl.rewards.scores.math_text import (
     plain_words,
     split_base,
     split_choice,
-    split_letter_unit,
-    split_unit,
     squeeze,
     to_exact,
-    units_differ,
     words_of,
 )
+from agentrl.rewards.scores.math_units import split_letter_unit, split_unit, units_differ
 
 Ask = Callable[[str, str], bool | None]
 """Whether two expressions are equal; None: not decided."""
@@ -53,8 +51,9 @@ def same_answer(answer: str, gold: str, ask: Ask) -> bool | None:
     if letter and right_letter:
         return letter == right_letter
     if letter or right_letter:
-        # `(B) 12` is B, and 12; `(B)` is B only
-        if (wanted if letter else given).upper() == (letter or right_letter):
+        # `(B) 12` is B, and 12; `(B)` is B only, which may stand in `\text{}`
+        other = wanted if letter else given
+        if (words_of(other) or other).upper() == (letter or right_letter):
             return True
         if not given or not wanted:
             return False

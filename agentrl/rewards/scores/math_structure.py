@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl.rewards.scores.math_text import clean, number_readings, split_unit, unwrap
+from agentrl.rewards.scores.math_text import clean, number_readings, unwrap
+from agentrl.rewards.scores.math_units import split_unit
 
 Kind = Literal["list", "set", "()", "(]", "[)", "[]", "vector", "union", "matrix"]
 _MOST_DEPTH = 12

@@ -227,117 +227,6 @@ def _decimal(written: str) -> Decimal:
         raise ValueError(written) from error
 
 
-# Unit -> its one spelling. Words that are none of these (`apples`) are ignored after a number.
-_SPELLINGS = {
-    "mm": "millimeter millimeters millimetre millimetres",
-    "cm": "centimeter centimeters centimetre centimetres",
-    "dm": "decimeter decimeters",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard yards",
-    "mi": "mile miles",
-    "mg": "milligram milligrams",
-    "g": "gram grams",
-    "kg": "kilogram kilograms",
-    "lb": "lbs pound pounds",
-    "oz": "ounce ounces",
-    "ms": "millisecond milliseconds",
-    "s": "sec secs second seconds",
-    "min": "mins minute minutes",
-    "h": "hr hrs hour hours",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years yr yrs",
-    "ml": "mL milliliter milliliters",
-    "l": "L liter liters litre litres",
-    "gal": "gallon gallons",
-    "mph": "",
-    "rad": "radian radians",
-    "degree": "degrees deg",
-    "dollar": "dollars usd",
-    "cent": "cents",
-    "hz": "Hz hertz",
-    "n": "N newton newtons",
-    "j": "J joule joules",
-    "w": "W watt watts",
-    "v": "V volt volts",
-    "a": "A ampere amperes",
-    "k": "K kelvin",
-    "pa": "Pa pascal pascals",
-    "mol": "mole moles",
-    "c": "C celsius",
-    "f": "F fahrenheit",
-    "am": "a.m.",
-    "pm": "p.m.",
-}
-_UNITS = {name: unit for unit, others in _SPELLINGS.items() for name in (unit, *others.split())}
-_UNIT_TEXT = re.compile(
-    r"^(?P<body>.*?[\d}\])a-zA-Z%])\s*(?P<unit>(?:\\degree\s*)?\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?"
-    r"(?:\s*(?:/|\\cdot)?\s*\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?)*|\\degree\s*[CF]?)$"
-)
-_UNIT_BARE = re.compile(
-    r"^(?P<body>.*[\d}])\s*(?P<unit>(?:[a-zA-Z]+\s*(?:\^\s*\{?-?\d\}?)?)"
-    r"(?:\s*/\s*[a-zA-Z]+\s*(?:\^\s*\{?-?\d\}?)?|\s+[a-zA-Z]+)*)$"
-)
-_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
-
-
-def split_unit(text: str) -> tuple[str, str | None]:
-    r"""Body and unit: `5 \text{ cm}^2` -> (`5`, `cm^2`), `5 \text{ apples}` -> (`5`, ``), `5` -> (`5`, None).
-
-    A single bare letter is a variable (`5m` is no length); longer unit names count without `\text` too (`5 cm`).
-    """
-    if text.endswith("%"):
-        return text[:-1].strip(), "%"
-    if (found := _UNIT_TEXT.match(text)) and not (_TRIGONOMETRY.search(text) and "\\degree" in text):
-        return found["body"].strip(), _unit(found["unit"].replace("\\degree", "\\text{degree }").replace("\\text", ""))
-    if (found := _UNIT_BARE.match(text)) and (to_exact(found["body"]) is not None or ":" in found["body"]):
-        unit = _unit(found["unit"])
-        if unit and len(found["unit"].strip()) > 1 and (len(unit) > 1 or found["unit"].strip() in _UNITS):
-            return found["body"].strip(), unit
-    return text, None
-
-
-def _unit(written: str) -> str:
-    """The one spelling of a unit; empty if it is not known: `centimeters ^ 2` -> `cm^2`, `km per hour` -> `h^-1 km`."""
-    text = re.sub(r"[{}\s.()]+", " ", written.replace("\\cdot", " ").replace("*", " ")).strip()
-    text = re.sub(r"\s*([\^/])\s*", r"\1", text).replace(" per ", "/")
-    for word, power in (("square", "2"), ("sq", "2"), ("cubic", "3"), ("cu", "3")):
-        text = re.sub(rf"\b{word}\s+(\w+)", rf"\1^{power}", text)
-    powers: dict[str, int] = {}
-    for mark, part in re.findall(r"(/?)([^/ ]+)", text):
-        name, _, power = part.partition("^")
-        known = _UNITS.get(name) or _UNITS.get(name.lower())
-        if known is None or not re.fullmatch(r"-?\d?", power):
-            return ""
-        powers[known] = powers.get(known, 0) + (-1 if mark else 1) * int(power or 1)
-    return _SAME_UNITS.get(spelled := " ".join(_power(*item) for item in sorted(powers.items())), spelled)
-
-
-def _power(name: str, power: int) -> str:
-    return name if power == 1 else f"{name}^{power}"
-
-
-_SAME_UNITS = {"cm^3": "ml", "dm^3": "l", "c degree": "c", "degree f": "f"}
-
-
-_LETTER_UNIT = re.compile(r"(.*\d)\s*([a-zA-Z])")
-
-
-def split_letter_unit(text: str, unit: str | None) -> str | None:
-    r"""The body of `5m` if `unit` is `m`: a bare letter is a unit beside an answer that says so, `5 \text{ m}`."""
-    found = _LETTER_UNIT.fullmatch(text)
-    return found[1] if found and unit and _UNITS.get(found[2]) == unit else None
-
-
-def units_differ(a: str | None, b: str | None) -> bool:
-    """Whether two units cannot mean the same: `cm` and `m`, `km/h` and `m/s`; but `N` may be `kg m/s^2`."""
-    return bool(a and b) and a != b and len(str(a).split()) == len(str(b).split())
-
-
 _TEXT_PIECE = re.compile(r"\\text\s*\{([^{}]*)\}")
 
 
@@ -364,12 +253,16 @@ def split_base(text: str) -> tuple[str, int | None]:
 
 
 _CHOICE = re.compile(r"(?:\\text\s*\{\s*)?\(?\s*([A-J])\s*(?:\)|[.:](?=\s|\}))\s*\}?[.:]?\s*(.*)", re.DOTALL)
+# `(A) and (C)` is a list
+_MORE_CHOICES = re.compile(r"(?:\\text\s*\{\s*)?(?:[,;&]|\\&|(?:and|or)(?![A-Za-z]))|\\text\s*\{\s*\(|\([A-J]\)")
 
 
 def split_choice(text: str) -> tuple[str | None, str]:
     r"""Letter and content of a choice: `\text{(B)} 12` -> (`B`, `12`), `(B)` -> (`B`, ``), `12` -> (None, `12`)."""
     found = _CHOICE.fullmatch(text)
-    return (found[1], found[2].strip()) if found else (None, text)
+    if found is None or _MORE_CHOICES.match(found[2]):
+        return None, text
+    return found[1], found[2].strip()
 
 
 def squeeze(text: str) -> str:
