@@ -192,16 +192,11 @@ def _same_text(a: str, b: str, ask: Ask) -> bool | None:
     (digits, base), (other_digits, other_base) = split_base(a), split_base(b)
     if base or other_base:
         if base and other_base:
-            return _in_base(digits, base) == _in_base(other_digits, other_base) is not None
+            return int(digits, base) == int(other_digits, other_base)
         return digits == other_digits
-    return True if plain_words(a) == plain_words(b) else ask(a, b)
-
-
-def _in_base(digits: str, base: int) -> int | None:
-    try:
-        return int(digits, base)
-    except ValueError:  # `19_8`
-        return None
+    if plain_words(a) == plain_words(b):
+        return True
+    return ask(a, b) if a.count("'") == b.count("'") else False  # the library reads `x'` as x
 
 
 def _any(verdicts: Iterable[bool | None]) -> bool | None:

@@ -35,6 +35,7 @@ _UNICODE = str.maketrans(
     }
 )
 _BRACKETS = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]"}
+_ORDINAL = r"\\text\{\s*(?:st|nd|rd|th)\s*\}"
 _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\displaystyle|\\textstyle|\\limits|\\phantom\{[^{}]*\}|\\(?:left|right)(?![a-zA-Z])\.?"), ""),
     (re.compile(r"\\[bB]igg?[lrm]?(?![a-zA-Z])"), ""),
@@ -45,6 +46,14 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
         re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*\{"),
         r"\\text{",
     ),
+    (re.compile(rf"(?<=\d)\s*(?:\^\s*)?(?:{_ORDINAL}|\{{\s*{_ORDINAL}\s*\}})|(?<=[04-9])\^\s*\{{\s*th\s*\}}"), ""),
+    (re.compile(r"\\[lc]?dots[cbmio]?(?![a-zA-Z])"), r"\\dots "),
+    (re.compile(r"\\(mathbb|mathcal)\s+([A-Z])(?![a-zA-Z])"), r"\\\1{\2}"),
+    (
+        re.compile(r"\^\s*(?:\\prime(?![a-zA-Z])|\{\s*\\prime(?:\s*\\prime)*\s*\})"),
+        lambda found: "'" * found[0].count("prime"),
+    ),
+    (re.compile(r"(?<=\d)\s*\^\s*(?:o(?![a-zA-Z])|\{\s*o\s*\})"), r"\\degree "),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\text\{\s*degrees?\s*\}|(?<=\d)\s*degrees?\b"), r"\\degree "),
     (re.compile(r"\\degree\s*\\degree"), r"\\degree "),
     (re.compile(r"\\leq?q?(?:slant)?(?![a-zA-Z])|<="), r"\\le "),
@@ -247,9 +256,11 @@ _BASED = re.compile(r"([0-9A-Z]+)_\{?(\d{1,2})\}?")
 
 
 def split_base(text: str) -> tuple[str, int | None]:
-    """Digits and base: `1010_2` -> (`1010`, 2), `1010` -> (`1010`, None)."""
+    """Digits and base: `1010_2` -> (`1010`, 2), `1010` -> (`1010`, None), `A_1` -> (`A_1`, None)."""
     found = _BASED.fullmatch(text)
-    return (found[1], int(found[2])) if found else (text, None)
+    if found is None or not 2 <= int(found[2]) <= 36 or any(int(digit, 36) >= int(found[2]) for digit in found[1]):
+        return text, None
+    return found[1], int(found[2])
 
 
 _CHOICE = re.compile(r"(?:\\text\s*\{\s*)?\(?\s*([A-J])\s*(?:\)|[.:](?=\s|\}))\s*\}?[.:]?\s*(.*)", re.DOTALL)
@@ -265,6 +276,12 @@ def split_choice(text: str) -> tuple[str | None, str]:
     return found[1], found[2].strip()
 
 
+_BRACED_SIGN = re.compile(r"([_^])\{(\w)\}(?!\w)")
+
+
 def squeeze(text: str) -> str:
-    """The text without spaces that mean nothing: `x + 1` -> `x+1`; `1 1/2` keeps its space, and is not `11/2`."""
-    return re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text)
+    """The text without spaces and braces that mean nothing: `x_{1} + 1` -> `x_1+1`.
+
+    `1 1/2` keeps its space, and is not `11/2`.
+    """
+    return _BRACED_SIGN.sub(r"\1\2", re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text))
