@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cpu_time import cpu_seconds
 from hypothesis import given
@@ -159,6 +160,11 @@ def test_search_gold_that_normalises_to_nothing_never_matches() -> None:
 def test_search_reads_gold_answers_that_are_json_text(truth: Any) -> None:
     assert search_em.compute_score("<answer>the Beatles</answer>", truth) == 1.0
     assert search_em.compute_score("<answer>target</answer>", truth, method="substring") == 0.0
+
+
+@pytest.mark.parametrize("number", [5, np.int64(5), [np.int64(5)]])
+def test_numbers_are_gold_answers(number: Any) -> None:
+    assert search_em.compute_score("<answer>5</answer>", {"target": number}) == 1.0
 
 
 def test_what_is_missing_is_no_gold_answer() -> None:

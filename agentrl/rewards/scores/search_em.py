@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from agentrl.errors import RewardError
+from agentrl.reported import finite_number_of
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -87,8 +88,9 @@ def golds_of(ground_truth: Any) -> list[str]:
     target = _read(ground_truth)
     if isinstance(target, dict):
         target = _read(target.get("target"))
+        target = target if isinstance(target, list | tuple) else [target]
     golds = target if isinstance(target, list | tuple) else [target] if isinstance(target, str) else []
-    texts = [str(gold) for gold in golds if isinstance(gold, str | int) or (isinstance(gold, float) and gold == gold)]
+    texts = [str(gold) for gold in golds if isinstance(gold, str) or finite_number_of(gold) is not None]
     if not texts:
         raise RewardError(f"the ground truth {ground_truth!r} holds no gold answer: give {{'target': [..]}}")
     return texts
