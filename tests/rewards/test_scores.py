@@ -173,8 +173,12 @@ def test_what_is_missing_is_no_gold_answer() -> None:
     assert scores == [0.0, 0.0, 1.0, 1.0]
 
 
+NO_GOLD = [None, {}, [], [None], [float("nan")]]
+
+
 @pytest.mark.parametrize(
-    "truth", [None, {}, {"target": []}, 3, {"target": [None]}, {"target": [float("nan")]}, '{"target": []}', "[]"]
+    "truth",
+    [*({"target": gold} for gold in NO_GOLD), None, {}, 3, '{"target": []}', "[]", '{"answers": ["x"]}'],
 )
 def test_search_needs_a_gold_answer(truth: object) -> None:
     with pytest.raises(RewardError, match="gold"):

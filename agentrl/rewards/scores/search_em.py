@@ -97,10 +97,11 @@ def golds_of(ground_truth: Any) -> list[str]:
 
 
 def _read(value: Any) -> Any:
-    """`'{"target": ["a"]}'` and `'["a", "b"]'` as the mapping or list that they are written for; else the value."""
+    """`'{"target": ["a"]}'` and `'["a", "b"]'` as the mapping or list that they are written for; else the value.
+
+    Of a mapping with other keys nobody could say which holds the answer: it has none.
+    """
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
-            held = json.loads(value)
-            if isinstance(held, list) or (isinstance(held, dict) and "target" in held):
-                return held
+            return json.loads(value)
     return value.tolist() if hasattr(value, "tolist") else value
