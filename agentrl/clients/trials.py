@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import secrets
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentrl.clients.code_tests import CodeTest, same_output, same_value
+from agentrl.clients.empty_checks import must_test
 from agentrl.clients.sandbox import RunResult, SandboxClient
 from agentrl.clients.split_asserts import parse_check, split_asserts
 
@@ -32,6 +34,13 @@ _SAY = {
     "perl": 'print STDOUT "\\n{mark}true\\n";',
 }
 """How a program says that it came to the end of its assert, where both run in one process."""
+_BEFORE = {
+    "python": '__name__ = "__main__"',
+    "nodejs": 'console.assert = (holds) => { if (!holds) throw new Error("AssertionError"); };',  # Node's own goes on
+}
+"""What stands before an assert, in the process of the program."""
+_AS_MODULE = '__import__("sys").modules["main"] = __import__("sys").modules["__main__"]; __name__ = "main"'
+"""Before a program that is called: its `if __name__ == "__main__":` would read input that nobody gives."""
 _CALL = """
 def _{mark}():
     import json, sys
@@ -82,7 +91,8 @@ async def run_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: the language is not one of which functions can be called, or an assert is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python
+            or tests nothing.
     """
     slots, trial = asyncio.Semaphore(at_once), _Trial(code, sandbox.language)
 
@@ -113,7 +123,8 @@ async def judge_tests(
 
     Raises:
         ToolServiceError: the sandbox could not run one of them.
-        ValueError: the language is not one of which functions can be called, or an assert is not Python.
+        ValueError: the language is not one of which functions can be called, or an assert is not Python
+            or tests nothing.
     """
     trial = _Trial(code, sandbox.language)
     asked = [trial.question(test) for test in tests]
@@ -121,6 +132,20 @@ async def judge_tests(
     if results is None:
         return await run_tests(sandbox, code, tests, at_once)
     return [trial.judged(test, result) for test, result in zip(tests, results, strict=True)]
+
+
+def _as_module(code: str) -> str:
+    """A Python program under the name of a module, which it gets after its `from __future__ import`, if it has one."""
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code  # fails in the sandbox, which says why
+    future = [node for node in body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    if not future:
+        return f"{_AS_MODULE}\n{code}"
+    lines = code.encode().splitlines(keepends=True)
+    place = int(future[-1].end_lineno or 1)
+    return b"".join([*lines[:place], b"\n", _AS_MODULE.encode(), b"\n", *lines[place:]]).decode()
 
 
 class _Trial:
@@ -138,12 +163,16 @@ class _Trial:
     def start(self, tests: Sequence[CodeTest]) -> str:
         """The program, without the code after it."""
         called = any(test.call is not None for test in tests)
-        return _PRELUDE + self._code if called and "from __future__" not in self._code else self._code
+        code = _PRELUDE + self._code if called and "from __future__" not in self._code else self._code
+        return _as_module(code) if all(test.call is not None for test in tests) else code
 
     def program(self, test: CodeTest) -> str:
         """The program and the code after it."""
         after = self._after(test)
-        return self._code if after is None else f"{self.start([test])}\n\n{after}\n"
+        if after is None:
+            return self._code
+        asserted = test.check is not None and self._language == "python"
+        return f"{_as_module(self._code) if asserted else self.start([test])}\n\n{after}\n"
 
     def question(self, test: CodeTest) -> dict[str, Any]:
         """The test in the form that `/judge` takes."""
@@ -183,7 +212,9 @@ class _Trial:
         if test.check is not None:
             self._must_fit(test.check)
             split = split_asserts(test.check, self._mark) if self._language == "python" else None
-            return split.code if split else f"{test.check}\n{_SAY[self._language].format(mark=self._mark)}"
+            before = _BEFORE.get(self._language, "")
+            after = split.code if split else f"{test.check}\n{_SAY[self._language].format(mark=self._mark)}"
+            return f"{before}\n{after}"
         return None
 
     def _must_fit(self, check: str) -> None:
@@ -193,6 +224,7 @@ class _Trial:
             )
         if self._language == "python":
             parse_check(check)
+        must_test(check, self._language)
 
     def _told(self, stdout: str) -> Any:
         """What the code after the program printed last, decoded; `_NOTHING` if it printed nothing."""

@@ -112,7 +112,22 @@ async def test_right_programs_pass_their_asserts_without_a_judge(sandbox: Sandbo
     assert (await CodeScore(sandbox.url)(answer(code), asserts))["score"] == 1.0
 
 
-@pytest.mark.parametrize(("check", "language", "says"), [("assert (", "python", "not Python"), ("x", "cpp", "for cpp")])
+@pytest.mark.parametrize("first", ["", '"""A program."""\nfrom __future__ import annotations\n'])
+@pytest.mark.parametrize(
+    "truth", [["assert f(2) == 4"], ["assert f(2) < 5"], {"fn_name": "f", "inputs": ["2"], "outputs": ["4"]}]
+)
+async def test_the_main_part_of_a_called_program_does_not_run(
+    service: Service, sandbox: Sandbox, truth: Any, first: str
+) -> None:
+    code = f"{first}def f(n): return 2 * n\nif __name__ == '__main__':\n    print(f(int(input())))"
+    for url in (service.url, sandbox.url):
+        assert (await CodeScore(url)(answer(code), truth))["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("check", "language", "says"),
+    [("assert (", "python", "not Python"), ("x", "cpp", "for cpp"), ("f(1) == 2", "python", "nothing can fail")],
+)
 async def test_an_assert_that_cannot_be_run_is_the_rows_fault(check: str, language: str, says: str) -> None:
     with pytest.raises(RewardError, match=says):
         await CodeScore("http://127.0.0.1:9")(answer("x", language), [check], language=language)

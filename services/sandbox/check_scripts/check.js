@@ -84,6 +84,10 @@
   const theirs = names.filter((name) => Object.hasOwn(found, name));
   const others = theirs.some((name) => known(name) === undefined);
   for (const name of theirs) globalThis[name] = (others && known(name)) || found[name];
+  // Node's own writes a line and goes on.
+  console.assert = (value, ...said) => {
+    if (!value) throw new assert.AssertionError({ message: require('util').format(...(said.length ? said : ['console.assert'])) });
+  };
   const load = Module._load;
   Module._load = (name, ...rest) =>
     /^\.\/(main|solution|index)(\.js)?$/.test(name) ? line.ask('exports') : load(name, ...rest);

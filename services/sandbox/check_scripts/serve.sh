@@ -3,30 +3,30 @@
 __out=$(mktemp)
 __text() { printf '=%s' "$(printf %s "$1" | base64 -w0)"; }
 __tell() {
-    local name kind item
-    for name; do
-        kind=$(declare -p "$name" 2>/dev/null)
-        if declare -F "$name" >/dev/null; then
-            printf 'function %s\n' "$name"
-        elif [[ $kind == "declare -a"* ]]; then
-            local -n __values=$name
-            printf 'array %s' "$name"
-            for item in "${__values[@]}"; do printf ' %s' "$(__text "$item")"; done
+    local __name __kind __item
+    for __name; do
+        __kind=$(declare -p "$__name" 2>/dev/null)
+        if declare -F "$__name" >/dev/null; then
+            printf 'function %s\n' "$__name"
+        elif [[ $__kind == "declare -a"* ]]; then
+            local -n __values=$__name
+            printf 'array %s' "$__name"
+            for __item in "${__values[@]}"; do printf ' %s' "$(__text "$__item")"; done
             printf '\n'
-        elif [[ $kind == declare* && $kind != "declare -A"* ]]; then
-            printf 'text %s %s\n' "$name" "$(__text "${!name}")"
+        elif [[ $__kind == declare* && $__kind != "declare -A"* ]]; then
+            printf 'text %s %s\n' "$__name" "$(__text "${!__name}")"
         fi
     done
     printf 'end\n'
 }
 __answer() {
-    local words=() word status=0
-    for word; do
-        word=$(printf %s "${word#=}" | base64 -d && printf x)
-        words+=("${word%x}")
+    local __words=() __word __status=0
+    for __word; do
+        __word=$(printf %s "${__word#=}" | base64 -d && printf x)
+        __words+=("${__word%x}")
     done
-    "${words[@]}" 3>&- >"$__out" || status=$?
-    printf '%s =%s\n' "$status" "$(base64 -w0 <"$__out")"
+    "${__words[@]}" 3>&- >"$__out" || __status=$?
+    printf '%s =%s\n' "$__status" "$(base64 -w0 <"$__out")"
 }
 printf 'ready\n' >&3
 while IFS=' ' read -r -u 3 -a __asked; do

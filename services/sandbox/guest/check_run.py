@@ -18,10 +18,11 @@ import re
 import sys
 import traceback
 import types
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
     from typing import Any, NoReturn
 
@@ -37,6 +38,8 @@ _MODULES = frozenset(
     )
 )
 """What a program imports from here, the check gets from here too, unchanged."""
+_HELPERS = {"isclose": "math", "deepcopy": "copy", "Counter": "collections"}
+"""What checks use of the standard library without an import of their own."""
 _PROGRAM_NAMES = ("main", "solution", "__main__")
 _UNARY = ("neg", "pos", "invert")
 _BINARY = (
@@ -99,8 +102,8 @@ def _fill(space: dict[str, Any], tree: ast.Module, program: str, peer: _Check) -
     else of the program is about such a name: `assert sum(10, 15) == 6`.
     """
     used = _identifiers(tree)
-    imported = _imported(program, used)
     theirs = peer.ask("names", sorted(used))
+    imported = _helpers(tree, theirs.keys()) | _imported(program, used)
     for name in theirs.keys() & (vars(builtins).keys() | imported.keys()):
         if theirs.keys() - vars(builtins).keys() - imported.keys():
             del theirs[name]
@@ -132,6 +135,28 @@ def _identifiers(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.update(re.findall(r"[^\W\d]\w*", node.value[:10_000]))  # globals()["f"]
     return {name for name in found if not name.startswith("__")}
+
+
+def _helpers(tree: ast.Module, names: Iterable[str]) -> dict[str, Any]:
+    """What the check takes from the standard library, of these names: `math.isclose`, but not `queue(1)`."""
+    nodes = list(ast.walk(tree))
+    sides = [[node.left, *node.comparators] for node in nodes if isinstance(node, ast.Compare)]
+    found = {}
+    for name in names:
+        uses = sum(_is(node, name) for node in nodes)
+        parts = [node.attr for node in nodes if isinstance(node, ast.Attribute) and _is(node.value, name)]
+        compared = [one for both in sides if all(_is(getattr(one, "func", one), name) for one in both) for one in both]
+        if name in _HELPERS and (name != "Counter" or len(compared) == uses > 0):  # Counter(f(1)) == Counter([2])
+            found[name] = getattr(__import__(_HELPERS[name]), name)
+        elif len(parts) == uses > 0 and (name == "np" or name in sys.stdlib_module_names | _MODULES):
+            with suppress(ImportError):
+                module = __import__("numpy" if name == "np" else name)
+                found.update({name: module} if all(hasattr(module, part) for part in parts) else {})
+    return found
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _imported(program: str, used: set[str]) -> dict[str, Any]:

@@ -95,6 +95,9 @@ def run_main(job: dict[str, Any], control: int, tested_program: Any = None) -> i
     file = folder + "/main.py"
     main = prepare_python(job, folder)
     main.__file__ = file
+    if tested_program is not None:  # its `if __name__ == "__main__":` would read input that nobody gives
+        main.__name__ = "main"
+        sys.modules["main"] = main
     sys.argv[:] = ["main.py"]
     with open(file, "rb") as stream:
         source = stream.read()

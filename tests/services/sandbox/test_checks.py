@@ -79,12 +79,37 @@ RIGHT = [
         "class Node:\n def __init__(s,v,n=None): s.v=v;s.n=n\ndef f(x): return x.val+x.nxt.val",
         "class L:\n def __init__(s,v,n=None): s.val=v;s.nxt=n\nassert f(L(1,L(2)))==3",
     ),
+    (
+        "python",
+        (
+            "import pickle\nclass P: pass\ndef f(n): return n + n\ndef g(): return pickle.loads(pickle.dumps(P()))"
+            "\nif __name__ == '__main__': print(f(int(input())))"
+        ),
+        "assert f(1) == 2\nif __name__ == '__main__': assert isinstance(g(), P)",
+    ),
+    ("python", "import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)"),
+    ("python", "def queue(x): return x\ndef f(x): return x", "assert queue(1) == f(1) == 1"),
+    ("python", "class calendar:\n days = 7\ndef f(x): return x", "assert calendar.days == f(7)"),
+    (
+        "python",
+        "class Counter:\n def __init__(s, x): s.x = x\ndef f(c): return c.x + 1",
+        "assert f(Counter(3)) == 4",
+    ),
     ("bash", "f() { echo 1; }", '[ "$(f)" = 1 ]'),
     ("bash", "f() { echo 1; }", "f | grep -q 1"),
     ("bash", "f() { x=$((x+$1)); }; x=3; a=(1 'b c')", 'f 4; [ "$x" = 7 ] && [ "${a[1]}" = "b c" ]'),
     ("bash", "f() { tr a b; return 3; }", 'r=$(echo "a a" | f); [ $? = 3 ] && [ "$r" = "b b" ]'),
     ("bash", 'f() { echo "$#:$1:$2"; }', '[ "$(f "a b" "")" = "2:a b:" ]'),
+    (
+        "bash",
+        "f() { status=$1; words=(a b); }; name=n; words=(); item=i; place=p; text=t; kind=k; status=0; input=x; line=l",
+        (
+            'f 5; [ "$name$item$place$text$kind$input$line" = niptkxl ] && [ "$status" = 5 ] && '
+            '[ "${words[*]}" = "a b" ]'
+        ),
+    ),
     ("nodejs", "const f = () => 1", "require('assert')(f() === 1)"),
+    ("nodejs", "const f = () => 1", "console.assert(f() === 1, 'f')"),
     (
         "nodejs",
         "const assert = require('assert'); const f = (l) => { l.push(1); return l }",
@@ -143,7 +168,14 @@ RIGHT = [
         "my $h = f(sub { $_[0] . 'é' }, 'a'); die unless $h->{a} eq 'aé';",
     ),
 ]
+TRUE = "staticmethod(lambda *a, **k: True)"
 WRONG = [
+    ("python", f"class math: isclose = {TRUE}\ndef f(x): return 1", "assert math.isclose(f(1), 2, rel_tol=0.001)"),
+    ("python", f"class np: allclose = {TRUE}\ndef f(x): return 1", "assert np.allclose(f(1), 2)"),
+    ("python", f"class operator: eq = {TRUE}\ndef f(x): return 1", "assert operator.eq(f(1), 2)"),
+    ("python", "def isclose(*a, **k): return True\ndef f(x): return 1", "assert isclose(f(1), 2)"),
+    ("python", "def deepcopy(x): return 2\ndef f(x): return x", "x = 1\nassert deepcopy(f(x)) == 2"),
+    ("python", "def Counter(x): return 1\ndef f(x): return [x]", "assert Counter(f(1)) == Counter([2])"),
     ("python", "def f(): return 1", "assert f() == 2"),
     ("python", "import os; os._exit(0)", "assert f() == 2"),
     ("python", "raise SystemExit(0)", "assert True"),
@@ -166,6 +198,8 @@ WRONG = [
     ("bash", "f() { echo 1; }\ncat <<X", '[ "$(f)" = 1 ]'),
     ("bash", "trap 'exit 0' EXIT; f() { kill -9 $$; }", '[ "$(f)" = "" ]'),
     ("nodejs", "const f = () => 1", "require('assert')(f() === 2)"),
+    ("nodejs", "const f = () => 1", "console.assert(f() === 2)"),
+    ("nodejs", "console.assert = () => {}; const f = () => 1", "console.assert(f() === 2, 'f(%d)', 1)"),
     ("nodejs", "process.exit(0)", "require('assert')(true)"),
     ("nodejs", "const assert = {equal() {}, deepStrictEqual() {}}; const f = () => 1", "assert.equal(f(), 2)"),
     (
