@@ -35,7 +35,7 @@ def number_of(value: Any) -> float | None:
     try:
         item = _item(value)
         return float(item) if isinstance(item, Real | Decimal) else None
-    except (OverflowError, ValueError, RuntimeError):  # 10**400, Decimal("sNaN"), a tensor without data
+    except Exception:  # 10**400, Decimal("sNaN"), a tensor without data, a plug-in's own `__float__`
         return None
 
 
@@ -58,7 +58,7 @@ def plain_values(values: Mapping[Any, Any]) -> dict[str, Any]:
     for name, value in values.items():
         number = number_of(value)
         item = _item(value) if number is not None else None
-        plain[str(name)] = json_of(value) if number is None else item if type(item) in (bool, int, float) else number
+        plain[_text(name)] = json_of(value) if number is None else item if type(item) in (bool, int, float) else number
     return plain
 
 
@@ -88,8 +88,14 @@ def _is_array(value: Any) -> bool:
 
 def _json_of(value: Any, holders: tuple[int, ...]) -> Any:
     """`holders` are the ids of the containers around the value, to find circles: `a = []; a.append(a)`."""
-    kind = type(value)
-    if value is None or kind is bool:
+    try:
+        return _known(value, holders)
+    except Exception:  # of a plug-in's own class: its iteration, its `__float__`, a released memoryview
+        return _text(value)
+
+
+def _known(value: Any, holders: tuple[int, ...]) -> Any:
+    if value is None or type(value) is bool:
         return value
     if isinstance(value, Enum):
         return _json_of(value.value, holders)
@@ -131,8 +137,8 @@ def _structure(value: Any, holders: tuple[int, ...]) -> Any:
 def _mapping(pairs: Iterable[tuple[Any, Any]], holders: tuple[int, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, item in pairs:
-        name = valid_text(key) if isinstance(key, str) else _text(key)
-        if name in found:  # {1: "a", "1": "b"} -> {"1": "a", "1 (str)": "b"}
+        name = valid_text(str.__str__(key)) if isinstance(key, str) else _text(key)
+        while name in found:  # {1: "a", "1": "b"} -> {"1": "a", "1 (str)": "b"}
             name = f"{name} ({type(key).__name__})"
         found[name] = _json_of(item, holders)
     return found
@@ -140,6 +146,8 @@ def _mapping(pairs: Iterable[tuple[Any, Any]], holders: tuple[int, ...]) -> dict
 
 def _text(value: Any) -> str:
     """What `str` says of a value, also where it raises; at most 2,000 characters."""
+    if isinstance(value, str):
+        return valid_text(str.__str__(value))
     if isinstance(value, int):
         return valid_text(repr_of(value))
     text = text_of(ValueError(value))

@@ -188,7 +188,11 @@ def test_every_module_says_what_it_is_for() -> None:
         assert "TODO" not in doc, f"{path.relative_to(ROOT)}: {doc}"
 
 
-BROAD_EXCEPT_ALLOWED = {"agentrl/rollout/guarded_call.py", "agentrl/rollout/worker.py"}
+BROAD_EXCEPT_ALLOWED = {
+    "agentrl/rollout/guarded_call.py",
+    "agentrl/rollout/worker.py",
+    "agentrl/reported.py",  # values of plug-ins' own classes, in a log that must never end a run
+}
 
 
 @pytest.mark.parametrize("path", [*core_files(), *plugin_files()], ids=lambda p: str(p.relative_to(ROOT)))

@@ -151,3 +151,34 @@ def test_plain_values_keep_numbers_and_text() -> None:
     assert math.isnan(plain.pop("nan"))
     assert plain == {"acc": True, "n": 2, "f": 0.5, "d": 0.5, "1": {"1": [2]}, "s": "x"}
     assert [type(plain[name]) for name in ("acc", "n", "f", "d")] == [bool, int, float, float]
+
+
+class Odd(dict):
+    """Raises when it is read."""
+
+    def items(self):
+        raise RuntimeError("not now")
+
+
+class OddFloat(float):
+    def __float__(self):
+        raise KeyError("no")
+
+
+def test_keys_and_classes_of_every_kind_become_json() -> None:
+    """numpy's texts as keys, keys that collide twice, classes that raise while they are read."""
+    released = memoryview(b"x")
+    released.release()
+    given = {
+        np.str_("x"): 1,
+        "counts": {np.str_("a"): 2},
+        "same": {"1 (str)": "c", 1: "a", "1": "b"},
+        "odd": Odd(a=1),
+        "float": OddFloat(2.0),
+        "memory": released,
+    }
+    found = orjson.loads(orjson.dumps(json_of(given)))
+    assert (found["x"], found["counts"]) == (1, {"a": 2})
+    assert sorted(found["same"].values()) == ["a", "b", "c"]
+    assert set(found) == {"x", "counts", "same", "odd", "float", "memory"}
+    orjson.dumps(plain_values(given))

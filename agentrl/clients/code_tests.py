@@ -214,7 +214,11 @@ def _close(given: float, wanted: float) -> bool:
     try:
         if math.isnan(given) or math.isnan(wanted):
             return math.isnan(given) and math.isnan(wanted)
-        return math.isfinite(given) and math.isfinite(wanted) and abs(given - wanted) <= 1e-9 * max(1.0, abs(wanted))
+        return (
+            math.isfinite(given)
+            and math.isfinite(wanted)
+            and abs(given - wanted) <= 1e-9 * max(abs(given), abs(wanted))
+        )
     except OverflowError:  # an integer of 400 digits is close to no float
         return False
 

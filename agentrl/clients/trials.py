@@ -19,6 +19,12 @@ _PRELUDE = """\
 import bisect, collections, functools, heapq, itertools, math, random, re, string, sys
 from collections import *
 from typing import *
+from functools import cache, cached_property, cmp_to_key, lru_cache, partial, reduce
+from itertools import accumulate, chain, combinations, count, groupby, pairwise, permutations, product, zip_longest
+from heapq import heapify, heappop, heappush, heappushpop, heapreplace, nlargest, nsmallest
+from bisect import bisect_left, bisect_right, insort
+from math import ceil, comb, factorial, floor, gcd, inf, isqrt, lcm, log, log2, sqrt
+from copy import copy, deepcopy
 """
 """Imports for a program whose function is called: the sites that ask for a function provide them."""
 _SAY = {
@@ -45,11 +51,18 @@ def _{mark}():
             return value.tolist()
         raise TypeError(f"the function returned {{type(value).__name__}}, which is no JSON value")
 
+    def keyed(value):
+        # numpy's numbers as keys, at any depth
+        if isinstance(value, dict):
+            numbers = {{key: key.item() if hasattr(type(key), "item") else key for key in value}}
+            return {{numbers[key]: keyed(item) for key, item in value.items()}}
+        return [keyed(item) for item in value] if type(value) in (list, tuple) else value
+
     found = globals().get({name!r})
     if found is None:
         found = getattr(globals()["Solution"](), {name!r})
     sys.set_int_max_str_digits(0)
-    answer = json.dumps(found(*json.loads({arguments!r})), default=plain)
+    answer = json.dumps(keyed(found(*json.loads({arguments!r}))), default=plain)
     sys.__stdout__.write("\\n{mark}" + answer + "\\n")
 
 _{mark}()

@@ -107,7 +107,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
             *("algorithm.*", f"{_ACTOR}*", "critic.*", f"{_ROLLOUT}n", "data.train_batch_size", "data.dataset_weights"),
             *("data.shuffle", "data.seed", "trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
-            *("trainer.rollout_data_dir", "trainer.health.*"),
+            *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps"),
         ),
         lambda run: run.trainer.val_only,
         "trainer.val_only is true, so nothing is trained",
@@ -189,9 +189,9 @@ _OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
         "training runs on the CPU",
     ),
     Idle(
-        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout"),
+        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout", "trainer.balance_batch"),
         _one_rank,
-        "one rank holds the whole model and waits for no other",
+        "one rank holds the whole model and all rows, and waits for no other",
     ),
     Idle(
         (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus"),
@@ -250,7 +250,11 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
         "rollout.multi_turn.tool_cache.mode is off",
     ),
     Idle(
-        (f"{_ROLLOUT}multi_turn.tool_cache.*",),
+        (
+            f"{_ROLLOUT}multi_turn.tool_cache.*",
+            *(f"{_ROLLOUT}multi_turn.max_{name}" for name in ("tool_calls", "parallel_calls", "tool_response_length")),
+            f"{_ROLLOUT}multi_turn.mask_tool_call_args",
+        ),
         lambda run: not (_policy(run).rollout.multi_turn.tool_config_path or _policy(run).rollout.multi_turn.tool_envs),
         "the run has no tools (rollout.multi_turn.tool_config_path)",
     ),

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 logger = logging.getLogger(__name__)
-MEDIA_COLUMNS = frozenset({"image", "images", "video", "videos", "audio", "audios"})
+MEDIA_COLUMNS = frozenset(
+    {
+        *("image", "images", "image_url", "image_urls", "video", "videos", "audio", "audios"),
+        *("multi_modal_data", "multi_modal_inputs", "pixel_values"),
+    }
+)
 """Columns that other frameworks show to the model beside the text."""
 
 
@@ -135,8 +140,9 @@ def _read_table(file: str, prompt_key: str) -> pa.Table:
                 raise DataError(file, None, column, f"only the columns {', '.join(names)}", "this column")
         used = [prompt_key, "data_source", *(name for name in OPTIONAL_COLUMNS if name in names)]
         unused = [name for name in names if name not in used]
-        for name in sorted(MEDIA_COLUMNS.intersection(unused)):
-            _refuse_media(source, file, name)
+        for name in unused:
+            if name.lower() in MEDIA_COLUMNS:
+                _refuse_media(source, file, name)
         if unused:
             logger.warning("%s: agentrl does not read the columns %s", file, ", ".join(unused))
         return source.read(columns=used)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ OPTIONAL_COLUMNS = (
     "interaction_kwargs",
     "tool_config",
 )
+
+_LIKE_MESSAGES = re.compile(r"""\ufeff?\s*(\[\s*)?\{\s*["'](role|from|messages|conversations)["']\s*:""")
+"""The start of a text that was meant as messages: `[{'role': ...`, `{"messages": [...`, `[{"from": "human", ...`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,8 @@ def messages_in(text: str) -> list[Any] | None:
 
     `'[{"role": "user", "content": "2 + 2"}]'` holds one message, and so does the object alone; `'[1, 2, 3]'` is a text.
     """
-    if not text.lstrip().startswith(("[", "{")):
+    text = text.lstrip("\ufeff \t\r\n")
+    if not text.startswith(("[", "{")):
         return None
     try:
         value = json.loads(text)
@@ -120,7 +125,13 @@ class _Cells:
     def messages(self, column: str) -> list[Message]:
         value = self.row.get(column)
         if isinstance(value, str):
-            value = messages_in(value) or [{"role": "user", "content": value}]
+            wanted = "a list of {role, content}, or text that is not empty"
+            if not value.strip():
+                raise self.error(column, value, wanted)
+            messages = messages_in(value)
+            if messages is None and _LIKE_MESSAGES.match(value):
+                raise self.error(column, value, f"{wanted}: this looks like messages, but is no JSON list of them")
+            value = messages or [{"role": "user", "content": value}]
         if not isinstance(value, list) or not value:
             raise self.error(column, value, "a list of {role, content}, or text")
         return [self._message(f"{column}[{position}]", message) for position, message in enumerate(value)]
@@ -137,6 +148,9 @@ class _Cells:
             content = ""
         if not isinstance(content, str):
             raise self.error(f"{column}.content", content, "text (images and videos are not supported)")
+        for media in ("images", "videos", "audios"):
+            if message.get(media):
+                raise self.error(f"{column}.{media}", message[media], "nothing: the model reads text only")
         return {**message, "content": content}
 
     def reward_model(self) -> JsonDict:

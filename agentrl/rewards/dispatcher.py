@@ -50,10 +50,12 @@ def find_score(data_source: str, code_score: CodeScore | None = None) -> ScoreFu
     function = _in_table(data_source)
     if function is not None:
         return function
-    known = [*SCORES, *CODE_SOURCES]
+    known = sorted([*SCORES, *CODE_SOURCES])
+    hint = suggest(data_source, known)
+    others = "" if "Known:" in hint else f" Known: {', '.join(known)}."
     raise PluginError(
-        f"no score function for data_source '{data_source}'.{suggest(data_source, known)} "
-        f"Known: {', '.join(known)}. To use your own function, set custom_reward_function.path."
+        f"no score function for data_source '{data_source}'.{hint}{others} To use your own function, set "
+        "custom_reward_function.path."
     )
 
 

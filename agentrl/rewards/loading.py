@@ -92,6 +92,10 @@ def check_kwargs(function: ScoreFunction, kwargs: Mapping[str, Any]) -> None:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # built in: its parameters are not known
         return
+    given = [name for name in kwargs if name in (*ONE, *MANY)]
+    if given:
+        where = f"custom_reward_function.reward_kwargs.{given[0]}"
+        raise PluginError(f"{where}: every call passes the row's own {given[0]}, so this value would never count")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return  # `default_compute_score` passes them on to the function of the row's data source
     own = [name for name in parameters if name not in (*ONE, *MANY)]

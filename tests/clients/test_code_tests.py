@@ -97,3 +97,9 @@ def test_equal_values(given: Any, wanted: Any) -> None:
 )
 def test_values_that_differ(given: Any, wanted: Any) -> None:
     assert not same_value(given, wanted)
+
+
+def test_a_difference_is_relative() -> None:
+    assert not same_value(0.0, 5e-10)
+    assert same_value(1e-12 * (1 + 1e-12), 1e-12)
+    assert same_value(1e20 * (1 + 1e-12), 1e20)

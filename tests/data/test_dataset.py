@@ -101,7 +101,6 @@ SPOKEN = [{"role": "system", "content": "Be brief."}, {"role": "user", "content"
         ("[]", None),
         ("{x}", None),
         ('{"city": "Rome"}', None),
-        ('[{"role": "user"', None),
         ('"hello"', None),
     ],
 )
@@ -201,7 +200,7 @@ def test_unread_columns_are_said(parquet: Parquet, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("cell", [["x"], [{"bytes": b"PNG", "path": None}], "photo.png", {"path": "a.mp4"}])
-@pytest.mark.parametrize("column", ["images", "image", "videos", "audio"])
+@pytest.mark.parametrize("column", ["images", "image", "videos", "audio", "Images", "image_urls", "multi_modal_data"])
 def test_what_the_model_would_have_to_see_is_refused(parquet: Parquet, column: str, cell: Any) -> None:
     with pytest.raises(DataError) as caught:
         read(parquet(row(0, **{column: None}), row(1, **{column: cell})))
@@ -277,3 +276,30 @@ def test_rows_that_do_not_fit_parquet(tmp_path: Path) -> None:
     with pytest.raises(UserInputError, match="cannot write"):
         write_parquet([row(1)], tmp_path / "file" / "rows.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        '[{"role": "user"',
+        '[{"role": "user", "content": "2+2"}',
+        "[{'role': 'user', 'content': '2+2'}]",
+        '[{"from": "human", "value": "2+2"}]',
+        '{"messages": [{"role": "user", "content": "2+2"}]}',
+        "",
+        "  \n",
+    ],
+)
+def test_a_text_that_was_meant_as_messages_is_not_a_question(parquet: Parquet, prompt: str) -> None:
+    with pytest.raises(DataError, match=r"wanted a list of \{role, content\}, or text that is not empty"):
+        read(parquet(row(prompt=prompt)))[0]
+
+
+def test_messages_behind_a_byte_order_mark(parquet: Parquet) -> None:
+    (sample,) = read(parquet(row(prompt='\ufeff[{"role": "user", "content": "2+2"}]')))
+    assert sample.prompt == [{"role": "user", "content": "2+2"}]
+
+
+def test_images_within_a_message_are_refused(parquet: Parquet) -> None:
+    with pytest.raises(DataError, match=r"images.*the model reads text only"):
+        read(parquet(row(prompt=[{"role": "user", "content": "q", "images": ["a.png"]}])))[0]

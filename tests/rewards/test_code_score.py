@@ -43,6 +43,7 @@ HALF = {"fn_name": "half", "inputs": ["3"], "outputs": [0.3]}
 TEXT = {"fn_name": "f", "inputs": [["true"]], "outputs": ["true"]}
 NUMBER = {"fn_name": "f", "inputs": [[3]], "outputs": [6]}
 ROW = {"fn_name": "f", "inputs": ["3"], "outputs": ["[3, 3]"]}
+KEYED = {"fn_name": "f", "inputs": [[2]], "outputs": [[{"2": 2}]]}
 CASES = [
     (SQUARE, SQUARES, 3, 3),
     ("n = int(input())\nprint(n * n if n < 4 else 0)", SQUARES, 2, 3),
@@ -68,7 +69,9 @@ CASES = [
     ("import numpy\ndef f(x): return numpy.float32(x) * numpy.int64(2)", NUMBER, 1, 1),
     ("import numpy\ndef f(x): return [numpy.int64(2 * x)]", NUMBER, 0, 1),
     ("import numpy\ndef f(x): return numpy.array([x, x])", ROW, 1, 1),
+    ("class Solution:\n  @cache\n  def f(self, x): return gcd(2 * x, 0) + pow(0, 1)", NUMBER, 1, 1),
     ("def f(x): return (x, x)", ROW, 1, 1),
+    ("import numpy\ndef f(x): return [{numpy.int64(x): x}]", KEYED, 1, 1),
     ("class Text:\n    def __repr__(self): return 'true'\ndef f(x): return Text()", TEXT, 0, 1),
     ("class Same(str):\n    def __eq__(self, other): return True\ndef f(x): return Same()", TEXT, 0, 1),
     ("import json\njson.dumps = lambda *a, **k: 'true'\ndef f(x): return 1", TEXT, 0, 1),

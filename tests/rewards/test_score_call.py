@@ -108,6 +108,12 @@ def test_options_that_the_score_of_a_data_source_does_not_take() -> None:
     check_kwargs(gsm8k, {"method": "flexible"})
 
 
+@pytest.mark.parametrize("name", ["solution_str", "extra_info", "ground_truth"])
+def test_options_that_every_call_would_replace(name: str) -> None:
+    with pytest.raises(PluginError, match=rf"reward_kwargs.{name}: every call passes the row's own {name}"):
+        check_kwargs(lambda **_: 1.0, {name: "x"})
+
+
 def helper(text: str) -> int:
     return int(text)
 

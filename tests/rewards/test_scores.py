@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cpu_time import cpu_seconds
 from hypothesis import given
@@ -161,14 +162,23 @@ def test_search_reads_gold_answers_that_are_json_text(truth: Any) -> None:
     assert search_em.compute_score("<answer>target</answer>", truth, method="substring") == 0.0
 
 
+@pytest.mark.parametrize("number", [5, np.int64(5), [np.int64(5)]])
+def test_numbers_are_gold_answers(number: Any) -> None:
+    assert search_em.compute_score("<answer>5</answer>", {"target": number}) == 1.0
+
+
 def test_what_is_missing_is_no_gold_answer() -> None:
     truth = {"target": [None, float("nan"), "Rome", 1969]}
     scores = [search_em.compute_score(f"<answer>{said}</answer>", truth) for said in ("None", "nan", "Rome", "1969")]
     assert scores == [0.0, 0.0, 1.0, 1.0]
 
 
+NO_GOLD = [None, {}, [], [None], [float("nan")]]
+
+
 @pytest.mark.parametrize(
-    "truth", [None, {}, {"target": []}, 3, {"target": [None]}, {"target": [float("nan")]}, '{"target": []}', "[]"]
+    "truth",
+    [*({"target": gold} for gold in NO_GOLD), None, {}, 3, '{"target": []}', "[]", '{"answers": ["x"]}'],
 )
 def test_search_needs_a_gold_answer(truth: object) -> None:
     with pytest.raises(RewardError, match="gold"):

@@ -16,13 +16,11 @@ from agentrl.rewards.scores.math_text import (
     plain_words,
     split_base,
     split_choice,
-    split_letter_unit,
-    split_unit,
     squeeze,
     to_exact,
-    units_differ,
     words_of,
 )
+from agentrl.rewards.scores.math_units import split_letter_unit, split_unit, units_differ
 
 Ask = Callable[[str, str], bool | None]
 """Whether two expressions are equal; None: not decided."""
@@ -53,8 +51,9 @@ def same_answer(answer: str, gold: str, ask: Ask) -> bool | None:
     if letter and right_letter:
         return letter == right_letter
     if letter or right_letter:
-        # `(B) 12` is B, and 12; `(B)` is B only
-        if (wanted if letter else given).upper() == (letter or right_letter):
+        # `(B) 12` is B, and 12; `(B)` is B only, which may stand in `\text{}`
+        other = wanted if letter else given
+        if (words_of(other) or other).upper() == (letter or right_letter):
             return True
         if not given or not wanted:
             return False
@@ -193,16 +192,11 @@ def _same_text(a: str, b: str, ask: Ask) -> bool | None:
     (digits, base), (other_digits, other_base) = split_base(a), split_base(b)
     if base or other_base:
         if base and other_base:
-            return _in_base(digits, base) == _in_base(other_digits, other_base) is not None
+            return int(digits, base) == int(other_digits, other_base)
         return digits == other_digits
-    return True if plain_words(a) == plain_words(b) else ask(a, b)
-
-
-def _in_base(digits: str, base: int) -> int | None:
-    try:
-        return int(digits, base)
-    except ValueError:  # `19_8`
-        return None
+    if plain_words(a) == plain_words(b):
+        return True
+    return ask(a, b) if a.count("'") == b.count("'") else False  # the library reads `x'` as x
 
 
 def _any(verdicts: Iterable[bool | None]) -> bool | None:

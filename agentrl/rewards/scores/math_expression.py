@@ -25,6 +25,8 @@ _READING = LatexExtractionConfig(
 )
 """Nothing that makes another value of an answer: no removed units, no repaired operators, no last number of a text."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\\degree(?![A-Za-z])")
+_PRODUCTS = re.compile(r"\)\s*(?=[(\d]|\\frac)|(?<![\w^.}\\])(?:\d+\.?\d*|\.\d+)\s*(?=\()")
+_SEVERAL_NUMBERS = re.compile(r"\s*[-+]?[\d.]+(?:\s+[\d.]+)+\s*")
 _NEVER_S = 3600
 """The library's own alarms; the process has its limit in processor time."""
 _DIGITS = 30
@@ -47,6 +49,10 @@ _TROUBLE = (
 
 def read_expression(text: str) -> Any | None:
     """The expression that the LaTeX text means; None if it means none."""
+    if _SEVERAL_NUMBERS.fullmatch(text):
+        return None
+    # the library adds what it takes for a mixed number: 11 for `5(6)` and `(5)(6)`
+    text = _PRODUCTS.sub(r"\g<0>\\cdot ", text)
     text = _DEGREES.sub(r"{(\\frac{\1\\pi}{180})}", text)
     found = parse(f"${text}$", extraction_config=[_READING], fallback_mode="no_fallback", parsing_timeout=_NEVER_S)
     if not found or isinstance(found[0], str) or found[0].has(sympy.zoo, sympy.nan):

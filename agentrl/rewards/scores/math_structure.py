@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl.rewards.scores.math_text import clean, number_readings, split_unit, unwrap
+from agentrl.rewards.scores.math_text import clean, number_readings, unwrap
+from agentrl.rewards.scores.math_units import split_unit
 
 Kind = Literal["list", "set", "()", "(]", "[)", "[]", "vector", "union", "matrix"]
 _MOST_DEPTH = 12
@@ -56,7 +57,9 @@ _MATRIX = re.compile(
     r"((?:(?!\\begin|\\end).)*)\\end\{\w+\}\s*(?:\]|\)|)"
 )
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-_REALS = (r"\mathbb{R}", r"\mathbb R", r"\R", r"\Re", "ℝ")
+_COUNTED = re.compile(r"([-+]?(?:\d[\d.,/:]*|\.\d+))(?:\s*((?<=\s)[A-Za-z][A-Za-z .]*|st|nd|rd|th|[a-z]{2,3}))?")
+"""What may stand in `\\text{}` as a whole: `3`, `3 apples`, `7th`, `5cm`."""
+_REALS = (r"\mathbb{R}", r"\R", r"\Re", "ℝ")
 _SUCH_THAT = re.compile(rf"^\s*{_NAME}\s*(?:\\in\s*(?:\\mathbb\s*\{{?R\}}?|ℝ)\s*)?(?:\\mid(?![A-Za-z])|\||:)\s*")
 _NO_NAMES = {"\\pi", "\\infty", "\\emptyset", "e", "i"}
 
@@ -76,6 +79,8 @@ def _read(text: str, depth: int) -> Value:
         return Expression(text)
     if (whole := _TEXT.fullmatch(text)) and re.search(r",|;|\b(?:and|or)\b", whole[1]):
         text = whole[1]
+    elif whole and (counted := _COUNTED.fullmatch(whole[1].strip())):
+        text = rf"{counted[1]} \text{{{counted[2]}}}" if counted[2] else counted[1]
     if text in _REALS:
         text = r"(-\infty, \infty)"
     parts = [part for part in split(_AND_OR.sub(", ", text), ",;") if part.strip()]

@@ -35,6 +35,7 @@ _UNICODE = str.maketrans(
     }
 )
 _BRACKETS = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]"}
+_ORDINAL = r"\\text\{\s*(?:st|nd|rd|th)\s*\}"
 _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\displaystyle|\\textstyle|\\limits|\\phantom\{[^{}]*\}|\\(?:left|right)(?![a-zA-Z])\.?"), ""),
     (re.compile(r"\\[bB]igg?[lrm]?(?![a-zA-Z])"), ""),
@@ -45,6 +46,14 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
         re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*\{"),
         r"\\text{",
     ),
+    (re.compile(rf"(?<=\d)\s*(?:\^\s*)?(?:{_ORDINAL}|\{{\s*{_ORDINAL}\s*\}})|(?<=[04-9])\^\s*\{{\s*th\s*\}}"), ""),
+    (re.compile(r"\\[lc]?dots[cbmio]?(?![a-zA-Z])"), r"\\dots "),
+    (re.compile(r"\\(mathbb|mathcal)\s+([A-Z])(?![a-zA-Z])"), r"\\\1{\2}"),
+    (
+        re.compile(r"\^\s*(?:\\prime(?![a-zA-Z])|\{\s*\\prime(?:\s*\\prime)*\s*\})"),
+        lambda found: "'" * found[0].count("prime"),
+    ),
+    (re.compile(r"(?<=\d)\s*\^\s*(?:o(?![a-zA-Z])|\{\s*o\s*\})"), r"\\degree "),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\text\{\s*degrees?\s*\}|(?<=\d)\s*degrees?\b"), r"\\degree "),
     (re.compile(r"\\degree\s*\\degree"), r"\\degree "),
     (re.compile(r"\\leq?q?(?:slant)?(?![a-zA-Z])|<="), r"\\le "),
@@ -66,6 +75,8 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
     (re.compile(r"\\sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"\\%|\s*\\text\{\s*(?:percent|%)\s*\}|(?<=\d)\s*percent\b"), "%"),
 )
+# Spaces around a break mean nothing, nor does the gap it may ask for: `1 \\[4pt] 2` is `1\\2`.
+_ROW_BREAK = re.compile(r"\\\\\*?(?:\s*\[\s*-?[\d.]+\s*[a-z]{2}\s*\])?")
 # `1{,}234` is a thousands mark, `1{,}5` a decimal comma.
 _BRACED_GROUPS = re.compile(r"(?<![\d.,}])\d{1,3}(?:\{,\}\d{3})+(?![\d{])")
 _BRACED_DECIMAL = re.compile(r"(\d)\{,\}(\d)")
@@ -80,8 +91,9 @@ _COMMA_GROUPS = re.compile(
 def clean(text: str) -> str:
     r"""The text without what is only layout: `$\dfrac12.$` -> `\frac{1}{2}`, `1\,234` -> `1234`."""
     text = text.translate(_UNICODE)
-    for pattern, instead in _LAYOUT:
-        text = pattern.sub(instead, text)
+    # Row by row, since the second half of a break begins no command: `1 \\ 2` holds no `\ `.
+    rows = _ROW_BREAK.split(text) if "\\begin" in text else [text]
+    text = r"\\".join(map(_without_layout, rows))
     text = _BRACED_GROUPS.sub(lambda found: found[0].replace("{,}", ""), text)
     text = _BRACED_DECIMAL.sub(r"\1.\2", text)
     text = re.sub(" +", " ", text).strip()
@@ -89,6 +101,12 @@ def clean(text: str) -> str:
     text = _FRENCH.sub(lambda found: "(["[found[1] == "["] + found[2] + ")]"[found[3] == "]"], text)
     text = _POINT_GROUPS.sub(lambda found: _without_marks(found[0]), text)
     return unwrap(text.rstrip(" .,;\\").strip())
+
+
+def _without_layout(text: str) -> str:
+    for pattern, instead in _LAYOUT:
+        text = pattern.sub(instead, text)
+    return text
 
 
 _MOST_BRACES = 20
@@ -218,117 +236,6 @@ def _decimal(written: str) -> Decimal:
         raise ValueError(written) from error
 
 
-# Unit -> its one spelling. Words that are none of these (`apples`) are ignored after a number.
-_SPELLINGS = {
-    "mm": "millimeter millimeters millimetre millimetres",
-    "cm": "centimeter centimeters centimetre centimetres",
-    "dm": "decimeter decimeters",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard yards",
-    "mi": "mile miles",
-    "mg": "milligram milligrams",
-    "g": "gram grams",
-    "kg": "kilogram kilograms",
-    "lb": "lbs pound pounds",
-    "oz": "ounce ounces",
-    "ms": "millisecond milliseconds",
-    "s": "sec secs second seconds",
-    "min": "mins minute minutes",
-    "h": "hr hrs hour hours",
-    "day": "days",
-    "week": "weeks",
-    "month": "months",
-    "year": "years yr yrs",
-    "ml": "mL milliliter milliliters",
-    "l": "L liter liters litre litres",
-    "gal": "gallon gallons",
-    "mph": "",
-    "rad": "radian radians",
-    "degree": "degrees deg",
-    "dollar": "dollars usd",
-    "cent": "cents",
-    "hz": "Hz hertz",
-    "n": "N newton newtons",
-    "j": "J joule joules",
-    "w": "W watt watts",
-    "v": "V volt volts",
-    "a": "A ampere amperes",
-    "k": "K kelvin",
-    "pa": "Pa pascal pascals",
-    "mol": "mole moles",
-    "c": "C celsius",
-    "f": "F fahrenheit",
-    "am": "a.m.",
-    "pm": "p.m.",
-}
-_UNITS = {name: unit for unit, others in _SPELLINGS.items() for name in (unit, *others.split())}
-_UNIT_TEXT = re.compile(
-    r"^(?P<body>.*?[\d}\])a-zA-Z%])\s*(?P<unit>(?:\\degree\s*)?\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?"
-    r"(?:\s*(?:/|\\cdot)?\s*\\text\s*\{[^{}]*\}\s*(?:\^\s*\{?\s*-?\d\s*\}?)?)*|\\degree\s*[CF]?)$"
-)
-_UNIT_BARE = re.compile(
-    r"^(?P<body>.*[\d}])\s*(?P<unit>(?:[a-zA-Z]+\s*(?:\^\s*\{?-?\d\}?)?)"
-    r"(?:\s*/\s*[a-zA-Z]+\s*(?:\^\s*\{?-?\d\}?)?|\s+[a-zA-Z]+)*)$"
-)
-_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
-
-
-def split_unit(text: str) -> tuple[str, str | None]:
-    r"""Body and unit: `5 \text{ cm}^2` -> (`5`, `cm^2`), `5 \text{ apples}` -> (`5`, ``), `5` -> (`5`, None).
-
-    A single bare letter is a variable (`5m` is no length); longer unit names count without `\text` too (`5 cm`).
-    """
-    if text.endswith("%"):
-        return text[:-1].strip(), "%"
-    if (found := _UNIT_TEXT.match(text)) and not (_TRIGONOMETRY.search(text) and "\\degree" in text):
-        return found["body"].strip(), _unit(found["unit"].replace("\\degree", "\\text{degree }").replace("\\text", ""))
-    if (found := _UNIT_BARE.match(text)) and (to_exact(found["body"]) is not None or ":" in found["body"]):
-        unit = _unit(found["unit"])
-        if unit and len(found["unit"].strip()) > 1 and (len(unit) > 1 or found["unit"].strip() in _UNITS):
-            return found["body"].strip(), unit
-    return text, None
-
-
-def _unit(written: str) -> str:
-    """The one spelling of a unit; empty if it is not known: `centimeters ^ 2` -> `cm^2`, `km per hour` -> `h^-1 km`."""
-    text = re.sub(r"[{}\s.()]+", " ", written.replace("\\cdot", " ").replace("*", " ")).strip()
-    text = re.sub(r"\s*([\^/])\s*", r"\1", text).replace(" per ", "/")
-    for word, power in (("square", "2"), ("sq", "2"), ("cubic", "3"), ("cu", "3")):
-        text = re.sub(rf"\b{word}\s+(\w+)", rf"\1^{power}", text)
-    powers: dict[str, int] = {}
-    for mark, part in re.findall(r"(/?)([^/ ]+)", text):
-        name, _, power = part.partition("^")
-        known = _UNITS.get(name) or _UNITS.get(name.lower())
-        if known is None or not re.fullmatch(r"-?\d?", power):
-            return ""
-        powers[known] = powers.get(known, 0) + (-1 if mark else 1) * int(power or 1)
-    return _SAME_UNITS.get(spelled := " ".join(_power(*item) for item in sorted(powers.items())), spelled)
-
-
-def _power(name: str, power: int) -> str:
-    return name if power == 1 else f"{name}^{power}"
-
-
-_SAME_UNITS = {"cm^3": "ml", "dm^3": "l", "c degree": "c", "degree f": "f"}
-
-
-_LETTER_UNIT = re.compile(r"(.*\d)\s*([a-zA-Z])")
-
-
-def split_letter_unit(text: str, unit: str | None) -> str | None:
-    r"""The body of `5m` if `unit` is `m`: a bare letter is a unit beside an answer that says so, `5 \text{ m}`."""
-    found = _LETTER_UNIT.fullmatch(text)
-    return found[1] if found and unit and _UNITS.get(found[2]) == unit else None
-
-
-def units_differ(a: str | None, b: str | None) -> bool:
-    """Whether two units cannot mean the same: `cm` and `m`, `km/h` and `m/s`; but `N` may be `kg m/s^2`."""
-    return bool(a and b) and a != b and len(str(a).split()) == len(str(b).split())
-
-
 _TEXT_PIECE = re.compile(r"\\text\s*\{([^{}]*)\}")
 
 
@@ -349,20 +256,32 @@ _BASED = re.compile(r"([0-9A-Z]+)_\{?(\d{1,2})\}?")
 
 
 def split_base(text: str) -> tuple[str, int | None]:
-    """Digits and base: `1010_2` -> (`1010`, 2), `1010` -> (`1010`, None)."""
+    """Digits and base: `1010_2` -> (`1010`, 2), `1010` -> (`1010`, None), `A_1` -> (`A_1`, None)."""
     found = _BASED.fullmatch(text)
-    return (found[1], int(found[2])) if found else (text, None)
+    if found is None or not 2 <= int(found[2]) <= 36 or any(int(digit, 36) >= int(found[2]) for digit in found[1]):
+        return text, None
+    return found[1], int(found[2])
 
 
 _CHOICE = re.compile(r"(?:\\text\s*\{\s*)?\(?\s*([A-J])\s*(?:\)|[.:](?=\s|\}))\s*\}?[.:]?\s*(.*)", re.DOTALL)
+# `(A) and (C)` is a list
+_MORE_CHOICES = re.compile(r"(?:\\text\s*\{\s*)?(?:[,;&]|\\&|(?:and|or)(?![A-Za-z]))|\\text\s*\{\s*\(|\([A-J]\)")
 
 
 def split_choice(text: str) -> tuple[str | None, str]:
     r"""Letter and content of a choice: `\text{(B)} 12` -> (`B`, `12`), `(B)` -> (`B`, ``), `12` -> (None, `12`)."""
     found = _CHOICE.fullmatch(text)
-    return (found[1], found[2].strip()) if found else (None, text)
+    if found is None or _MORE_CHOICES.match(found[2]):
+        return None, text
+    return found[1], found[2].strip()
+
+
+_BRACED_SIGN = re.compile(r"([_^])\{(\w)\}(?!\w)")
 
 
 def squeeze(text: str) -> str:
-    """The text without spaces that mean nothing: `x + 1` -> `x+1`; `1 1/2` keeps its space, and is not `11/2`."""
-    return re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text)
+    """The text without spaces and braces that mean nothing: `x_{1} + 1` -> `x_1+1`.
+
+    `1 1/2` keeps its space, and is not `11/2`.
+    """
+    return _BRACED_SIGN.sub(r"\1\2", re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text))

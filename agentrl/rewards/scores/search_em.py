@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from agentrl.errors import RewardError
+from agentrl.reported import finite_number_of
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -87,18 +88,20 @@ def golds_of(ground_truth: Any) -> list[str]:
     target = _read(ground_truth)
     if isinstance(target, dict):
         target = _read(target.get("target"))
+        target = target if isinstance(target, list | tuple) else [target]
     golds = target if isinstance(target, list | tuple) else [target] if isinstance(target, str) else []
-    texts = [str(gold) for gold in golds if isinstance(gold, str | int) or (isinstance(gold, float) and gold == gold)]
+    texts = [str(gold) for gold in golds if isinstance(gold, str) or finite_number_of(gold) is not None]
     if not texts:
         raise RewardError(f"the ground truth {ground_truth!r} holds no gold answer: give {{'target': [..]}}")
     return texts
 
 
 def _read(value: Any) -> Any:
-    """`'{"target": ["a"]}'` and `'["a", "b"]'` as the mapping or list that they are written for; else the value."""
+    """`'{"target": ["a"]}'` and `'["a", "b"]'` as the mapping or list that they are written for; else the value.
+
+    Of a mapping with other keys nobody could say which holds the answer: it has none.
+    """
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
-            held = json.loads(value)
-            if isinstance(held, list) or (isinstance(held, dict) and "target" in held):
-                return held
+            return json.loads(value)
     return value.tolist() if hasattr(value, "tolist") else value
