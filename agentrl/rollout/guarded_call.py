@@ -93,7 +93,7 @@ async def guarded_call(
     watch = None if timeout_s is None else OwnTime(CURRENT.get())
     task = asyncio.create_task(outcome())
     try:
-        in_time = await _in_own_time(task, watch, timeout_s)
+        in_time = await has_ended(task, timeout_s) or await _ends_in_own_time(task, watch, timeout_s)
     finally:  # after the deadline, or when we are cancelled ourselves
         if not task.done():
             await _end(task, what, GRACE_S if wrap else LOOP_GRACE_S)
@@ -108,8 +108,8 @@ async def guarded_call(
     raise failure
 
 
-async def _in_own_time(task: asyncio.Task[Any], watch: OwnTime | None, timeout_s: float | None) -> bool:
-    in_time = await has_ended(task, timeout_s)
+async def _ends_in_own_time(task: asyncio.Task[Any], watch: OwnTime | None, timeout_s: float | None) -> bool:
+    in_time = False
     while not in_time and watch is not None and timeout_s is not None and watch.seconds < timeout_s:
         # A limit of 60 s, and 50 s in line at a busy service: the next look is 50 s later.
         in_time = await has_ended(task, max(timeout_s - watch.seconds, 0.01))

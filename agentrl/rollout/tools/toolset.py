@@ -86,7 +86,7 @@ class ToolSet:
         for name, spec in self._specs.items():
             tool = self._tools[name] = spec.build()
             tool.scope = self._worker.scope
-            if self._row.records.replays:  # no tool is called, so none needs its service
+            if self._row.records.replays or _inherits(tool, "create"):  # a tool that is never called needs no service
                 continue
             await guarded_call(
                 tool_service(name),
@@ -183,7 +183,8 @@ class ToolSet:
         """Release every tool that was built, whatever happened to it. Failures are logged: the trajectory is over."""
         tools, self._tools = self._tools, {}
         for name, tool in tools.items() if not self._row.records.replays else ():
-            await guarded_release(tool_service(name), tool.release, self._kwargs(name, "release_kwargs"))
+            if not _inherits(tool, "release"):
+                await guarded_release(tool_service(name), tool.release, self._kwargs(name, "release_kwargs"))
         if self._owns_worker:
             await self._worker.close()
 
@@ -198,6 +199,11 @@ class ToolSet:
         if limit is None or len(text.encode(errors="replace")) <= limit:
             return text  # no tokenizer makes more tokens than bytes
         return truncate(text, limit, self._limits.tool_response_truncate_side, self._renderer)
+
+
+def _inherits(tool: BaseTool, method: str) -> bool:
+    """Whether a tool has a method of `BaseTool` itself, which does nothing: most have neither create nor release."""
+    return getattr(getattr(tool, method), "__func__", None) is getattr(BaseTool, method)
 
 
 def _refusal(text: str) -> ToolResponse:
