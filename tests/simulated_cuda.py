@@ -1,4 +1,4 @@
-"""A GPU that is not there: code written for `cuda` runs on a CPU, with the rules of two memories.
+"""A simulated GPU: code written for `cuda` runs on a CPU, with the rules of two memories.
 
 Tensors stay in host memory, but each storage is labelled with the device that the code asked for. Python reads the
 label (`tensor.device`), moves really copy, and an operation on tensors of two devices raises as on a real GPU::

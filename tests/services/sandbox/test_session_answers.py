@@ -53,7 +53,7 @@ def test_an_answer_that_code_writes_is_never_that_of_later_code(session: Session
 
 
 def test_code_that_answers_for_itself_loses_the_interpreter(session: Session) -> None:
-    """Code may find the number of its own answer, for it is in its process; that of later code is not there yet."""
+    """Code may find the number of its own answer in its process. The number of later code has not been sent yet."""
     session.run(STOLEN)
     after = session.run("1 / 0")
     assert after["return_code"] == 1
