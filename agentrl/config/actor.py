@@ -123,7 +123,8 @@ class ActorConfig(MicroBatchSection):
     """The policy update."""
 
     ppo_mini_batch_size: int = Field(default=256, ge=1)
-    """Prompts per optimizer step, each with all its rollouts, as in verl."""
+    """Prompts per optimizer step, each with all its rollouts, as in verl. Where it is not given, at most
+    `data.train_batch_size`."""
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     shuffle: bool = False

@@ -45,6 +45,7 @@ def load_config(recipe: str | Path | Mapping[str, Any] | None, overrides: Sequen
         ConfigError: lists every problem with its key, the given value, what is allowed and the nearest key.
     """
     config = load(recipe, overrides, RunConfig, CHECKS, IDLE_KEYS)
+    _tell(config.choices)
     config.told = True
     return config
 
@@ -62,7 +63,7 @@ def load(
     recipe = read_recipe(source, list(overrides), model)
     problems = take_unknown(recipe.tree, model)
     given = list(dict.fromkeys(field_key(model, key) for key, _ in leaves(recipe.tree)))
-    recipe.tree = _over_defaults(recipe.tree, model)
+    recipe.tree = _over_defaults(recipe.tree, given, model)
     resolve_references(recipe, model)
     config, wrong = _build(_written(recipe.tree, given, model), model)
     problems |= wrong
@@ -94,7 +95,7 @@ def check_run_config(config: RunConfig) -> None:
         raise ConfigError(problems)
     if not config.told:
         written = list(written_keys(config))
-        _tell(idle_notes(_idle(config, written, IDLE_KEYS), written))
+        _tell([*idle_notes(_idle(config, written, IDLE_KEYS), written), *config.choices])
         config.told = True
 
 
@@ -124,10 +125,17 @@ def _written(tree: Tree, given: Sequence[str], model: type[Section]) -> Tree:
     return written
 
 
-def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
-    """Merge the user's values over the defaults, so that `${...}` may name either."""
-    # `model_construct` returns the defaults even of a model whose required keys are still missing.
-    merged: Tree = model.model_construct().model_dump(mode="json")
+def _over_defaults(tree: Tree, given: Sequence[str], model: type[Section]) -> Tree:
+    """Merge the user's values over those of all other keys, so that `${...}` may name either."""
+    plain: Tree = {}
+    for key in given:
+        value = get_value(tree, key)
+        if "${" not in repr(value):
+            set_value(plain, key, copy.deepcopy(value))
+    draft, _ = _build(plain, model)
+    # Not the plain defaults: `${actor_rollout_ref.rollout.n}` is 8 with grpo. `model_construct` returns defaults even
+    # of a model whose required keys are still missing.
+    merged: Tree = (draft or model.model_construct()).model_dump(mode="json")
     for key, value in leaves(tree):
         field = find_field(model, key)
         if field is None or section_of(field) is None or value != {}:  # `trainer: {}` says nothing

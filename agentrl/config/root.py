@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
@@ -16,6 +16,7 @@ from agentrl.config.actor import (
     OptimConfig,
 )
 from agentrl.config.base import InputPath, Names, OutputPath, Section
+from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
 
@@ -132,8 +133,8 @@ class RolloutCorrectionConfig(Section):
 class AlgorithmConfig(Section):
     """Advantages and KL."""
 
-    adv_estimator: str = "grpo"
-    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`."""
+    adv_estimator: str = "gae"
+    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount factor."""
     lam: float = Field(default=1.0, ge=0, le=1)
@@ -248,6 +249,20 @@ class RunConfig(Section):
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
 
     _told: bool = PrivateAttr(default=False)
+
+    @model_validator(mode="after")
+    def _choose(self) -> Self:
+        for choice in choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size):
+            choice.section.__dict__[choice.name] = choice.value  # an assignment would count as given
+        return self
+
+    @property
+    def choices(self) -> list[str]:
+        """A note on each value that is neither given nor the default of its key, because other keys decide it."""
+        if self.trainer.val_only:
+            return []
+        chosen = choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size)
+        return [choice.why for choice in chosen if choice.why]
 
     @property
     def told(self) -> bool:
