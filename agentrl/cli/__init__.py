@@ -40,6 +40,21 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(help="section.key=value, YAML values: \\[a,b], null, true, 1e-6, 'text'.")
 ]
 
+Recipe = Annotated[
+    str | None,
+    typer.Argument(help="A YAML file, the name of a recipe in agentrl's configs/, or the first key=value."),
+]
+ConfigPath = Annotated[
+    str | None, typer.Option("--config-path", "-cp", metavar="DIR", help="Folder of the recipe, as with Hydra.")
+]
+ConfigName = Annotated[
+    str | None,
+    typer.Option("--config-name", "-cn", metavar="NAME", help="Name of the recipe, as with Hydra (ppo_trainer)."),
+]
+ConfigDir = Annotated[
+    str | None, typer.Option("--config-dir", "-cd", metavar="DIR", help="Where `defaults` are looked up too.")
+]
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -65,20 +80,21 @@ def options(
 
 @app.command()
 def train(
-    config: Config,
+    config: Recipe = None,
     overrides: Overrides = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved config and what would run where; start nothing.")
     ] = False,
 ) -> None:
     """Train an agent by reinforcement learning."""
     from agentrl.cli.train import dry_run as show_plan
-    from agentrl.cli.train import train_command
+    from agentrl.cli.train import read_arguments, train_command
 
-    if dry_run:
-        show_plan(config, overrides or [])
-    else:
-        train_command(config, overrides or [])
+    run = show_plan if dry_run else train_command
+    run(*read_arguments(config, overrides or [], config_path, config_name, config_dir))
 
 
 @app.command()
@@ -188,8 +204,11 @@ def demo(context: typer.Context) -> None:
     run(context.args)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `agentrl` command.
+
+    Args:
+        arguments: of the command; None: those of this process.
 
     The folder in which it is called is on the import path, as with `python -m agentrl`: `my_tools.Weather` in a YAML is
     found there. Ray's workers get the path from this process.
@@ -198,4 +217,4 @@ def main() -> None:
         folder = os.getcwd()
         if folder not in sys.path and "" not in sys.path and not sys.flags.safe_path:
             sys.path.insert(0, folder)
-    app(prog_name="agentrl")
+    app(arguments, prog_name="agentrl")

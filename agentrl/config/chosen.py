@@ -47,7 +47,9 @@ def _group_size(policy: ActorRolloutRefConfig, estimator: str) -> Chosen:
         f"actor_rollout_ref.rollout.n is {GROUP_SIZE}: it is not given, and algorithm.adv_estimator {estimator} "
         "compares the rollouts of a prompt"
     )
-    return Chosen(policy.rollout, "n", GROUP_SIZE if compares else _default(policy.rollout, "n"), why if compares else "")
+    return Chosen(
+        policy.rollout, "n", GROUP_SIZE if compares else _default(policy.rollout, "n"), why if compares else ""
+    )
 
 
 def _mini_batch(policy: ActorRolloutRefConfig, train_batch_size: int) -> Chosen:
@@ -57,9 +59,7 @@ def _mini_batch(policy: ActorRolloutRefConfig, train_batch_size: int) -> Chosen:
         f"given, and its default is {usual}"
     )
     smaller = train_batch_size < usual
-    return Chosen(
-        policy.actor, "ppo_mini_batch_size", train_batch_size if smaller else usual, why if smaller else ""
-    )
+    return Chosen(policy.actor, "ppo_mini_batch_size", train_batch_size if smaller else usual, why if smaller else "")
 
 
 def _default(section: Section, name: str) -> int:

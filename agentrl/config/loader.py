@@ -16,7 +16,7 @@ from agentrl.config.idle import Idle, asks_for_nothing, find_idle, written_keys
 from agentrl.config.idle_keys import IDLE_KEYS
 from agentrl.config.notes import idle_notes
 from agentrl.config.problems import take_unknown, validate
-from agentrl.config.recipe import DUMP_MARK, read_recipe
+from agentrl.config.recipe_files import DUMP_MARK, read_recipe
 from agentrl.config.references import resolve_references
 from agentrl.config.root import RunConfig
 from agentrl.config.schema import field_key, find_field, section_of
