@@ -60,6 +60,11 @@ class Include:
         """The file without its suffix."""
         return f"{self.group}/{self.name}" if self.group else str(self.name)
 
+    @property
+    def is_hydras(self) -> bool:
+        """Whether it is about Hydra itself: its logging, its launchers."""
+        return self.group.strip("/").partition("/")[0] == "hydra"
+
     def target(self, parent: str, header: str | None = None) -> str:
         """The section that its values fill.
 

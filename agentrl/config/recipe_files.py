@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from agentrl.config.other_trainers import refuse_other_trainer
 from agentrl.config.overrides import apply_override
 from agentrl.config.recipe import Recipe
 from agentrl.config.value_tree import Tree, leaves, set_value
+from agentrl.config.verl_keys import is_known
 from agentrl.errors import ConfigError
 from agentrl.files import expand, find_file
 from agentrl.yaml_reader import parse_flow, read_yaml
@@ -69,6 +72,9 @@ def read_recipe(
         files.lay(_plain(source, ""), None, "", ())
     elif source is not None:
         files.read_first(source)
+    else:
+        files.lay({}, None, "", ())
+    recipe.problems += files.unused()
     for override in files.left:
         apply_override(override, recipe, model)
     recipe.settle(model)
@@ -88,7 +94,8 @@ class _Files:
         self._recipe = recipe
         self._model = model
         self._roots: list[Path] = []
-        self._chosen: dict[str, str | None] = {}
+        self._chosen: dict[str, Include] = {}
+        self._used: set[str] = set()
         self._added: list[Include] = []
         self.left = [text for text in overrides if not self._takes(text)]
         """The overrides that set values."""
@@ -106,33 +113,45 @@ class _Files:
         self._roots.append(path.resolve().parent)
         self._read(path, "", ())
 
+    def unused(self) -> list[str]:
+        """Problems of choices that no `defaults` list has; the lists of verl's own files are not here."""
+        left = {target: entry for target, entry in self._chosen.items() if target not in self._used}
+        ours = {target: entry for target, entry in left.items() if entry.name not in VERL_NAMES}
+        self._recipe.replaced |= {str(left[target].name): None for target in left.keys() - ours.keys()}
+        return [
+            f"{entry.group}={entry.name}: no `defaults` list has an entry for '{target}': add one by +{entry.group}"
+            for target, entry in ours.items()
+        ]
+
     def lay(self, tree: Tree, path: Path | None, package: str, including: tuple[Path, ...]) -> None:
         """Lay what a file (None: a mapping) includes, and its own values, over the recipe."""
         folder, where = (path.parent, str(path)) if path is not None else (None, "the mapping")
         self._roots += search_folders(_take_search_path(tree), folder)
         entries = read_defaults(tree.pop("defaults", None), where)
         for entry in entries:  # the first file that overrides a choice is the outermost
-            if entry.override:
-                self._chosen.setdefault(entry.target(package), entry.name)
+            if entry.override and not entry.is_hydras:
+                self._chosen.setdefault(entry.target(package), entry)
         for entry in [*entries, *(() if including[1:] else self._added)]:
             if entry.name == SELF and not entry.group:
                 self._take(tree, path, package, where)
-            elif not entry.override:
+            elif not entry.override or entry.is_hydras:
                 self._include(entry, folder, package, including, where)
 
     def _takes(self, override: str) -> bool:
         """Whether an override was one of `_chosen`, `_added` or the search path; values are for others."""
-        key, _, value = override.partition("=")
+        key, equals, value = override.partition("=")
         key, value = key.strip(), value.strip()
-        if key == _SEARCH:
-            self._roots += search_folders(parse_flow(value), None)
-            return True
-        if ("/" in key or "@" in key) and not key.startswith("~"):
+        if key.lstrip("+") == _SEARCH:
+            with suppress(ValueError):
+                self._roots += search_folders(parse_flow(value), None)
+                return True
+        if equals and ("/" in key or "@" in key) and not (key.startswith("~") or is_known(key, self._model)):
             group, at, package = key.lstrip("+").partition("@")
             entry = Include(group, None if value == "null" else value, package if at else None)
             if key.startswith("+"):
                 self._added.append(entry)
-            self._chosen[entry.target("")] = entry.name
+            elif not entry.is_hydras:
+                self._chosen[entry.target("")] = entry
             return True
         return False
 
@@ -153,11 +172,12 @@ class _Files:
         self, entry: Include, folder: Path | None, package: str, including: tuple[Path, ...], where: str
     ) -> None:
         target = entry.target(package)
-        if target.partition(".")[0] == "hydra" or entry.group.lstrip("/").startswith("hydra/"):
+        if entry.is_hydras:
             self._recipe.take({"hydra": {"defaults": entry.name}}, None, self._model)
             return
         if entry.group and target in self._chosen:
-            entry = Include(entry.group, self._chosen[target], entry.package, entry.optional)
+            self._used.add(target)
+            entry = replace(entry, name=self._chosen[target].name)
         if entry.name is None:
             return
         path = find_include(entry, folder, self._roots, where)
