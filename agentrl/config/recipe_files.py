@@ -15,6 +15,7 @@ from agentrl.config.includes import (
     Include,
     find_include,
     header_package,
+    is_of_verl,
     join,
     read_defaults,
     search_folders,
@@ -102,12 +103,15 @@ class _Files:
 
     def read_first(self, source: str | Path) -> None:
         """Read the recipe that the user names; verl's own base configuration means agentrl's defaults."""
+        name = Path(source).stem
+        path: Path | None = None
         try:
             path = find_file(source, suffix=".yaml")
         except ConfigError:
-            if Path(source).stem not in VERL_NAMES:
+            if name not in VERL_NAMES:
                 raise
-            self._recipe.replaced[Path(source).stem] = None
+        if path is None or is_of_verl(path):
+            self._recipe.replaced[name] = None
             self.lay({}, None, "", ())
             return
         self._roots.append(path.resolve().parent)
