@@ -9,8 +9,9 @@ from typing import Any
 
 from agentrl.config.base import Section
 from agentrl.config.schema import accepts, describe_field, find_field, section_of
+from agentrl.config.translate import settle_foreign, translate
 from agentrl.config.value_tree import Tree, leaves, set_value
-from agentrl.config.verl_keys import Foreign, settle_foreign, translate
+from agentrl.config.verl_keys import Foreign
 from agentrl.errors import ConfigError
 from agentrl.files import CONFIGS, find_file
 from agentrl.yaml_reader import parse_flow, parse_scalar, read_yaml
