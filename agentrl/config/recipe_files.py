@@ -23,8 +23,8 @@ from agentrl.config.includes import (
 from agentrl.config.other_trainers import refuse_other_trainer
 from agentrl.config.overrides import apply_override
 from agentrl.config.recipe import Recipe
+from agentrl.config.translate import is_known
 from agentrl.config.value_tree import Tree, leaves, set_value
-from agentrl.config.verl_keys import is_known
 from agentrl.errors import ConfigError
 from agentrl.files import expand, find_file
 from agentrl.yaml_reader import parse_flow, read_yaml

@@ -17,8 +17,9 @@ from watched_run import TEMPLATE, Seen, Stage, changed_value, differences, heard
 
 from agentrl.config import RunConfig
 from agentrl.config.schema import section_of, walk
+from agentrl.config.translate import _pattern_for, _renamed, settle_foreign, translate
 from agentrl.config.value_tree import get_value
-from agentrl.config.verl_keys import VERL_KEYS, Fallback, Renamed, _pattern_for, _renamed, settle_foreign, translate
+from agentrl.config.verl_keys import VERL_KEYS, Fallback, Harmless, Only, Renamed
 from agentrl.testing.models import build_tiny_model
 
 AR = "actor_rollout_ref."
@@ -360,7 +361,12 @@ def test_the_tables_name_only_keys_that_exist() -> None:
 
 def concrete(pattern: str) -> str:
     """A key that a pattern of verl's table means."""
-    ends = {"critic.model.fsdp_config.*": "compute_dtype", f"{ACTOR}policy_loss.*": "tau_pos"}
+    ends = {
+        "critic.model.fsdp_config.*": "compute_dtype",
+        f"{ACTOR}policy_loss.*": "tau_pos",
+        f"{ROLLOUT}sampling_params.*": "top_k",
+        "sampling_params.*": "temperature",
+    }
     for section in ("actor_rollout_ref.actor", "actor_rollout_ref", "trainer"):
         key = pattern.replace("*", section, 1) if pattern.startswith("*") else pattern
         key = key.replace("*", ends.get(pattern, "own"))
@@ -371,11 +377,17 @@ def concrete(pattern: str) -> str:
 
 @pytest.mark.parametrize("pattern", VERL_KEYS)
 def test_a_key_of_verl_acts_or_is_told(pattern: str, every: Walk) -> None:
-    answer, key = VERL_KEYS[pattern], concrete(pattern)
-    if not isinstance(answer, Renamed | Fallback):
+    key = concrete(pattern)
+    answer: Any = VERL_KEYS[pattern]
+    new = key
+    while isinstance(answer, Renamed):
+        new = _renamed(new, _pattern_for(new) or new, answer.to)
+        answer = VERL_KEYS.get(_pattern_for(new) or "") if new not in KEYS else None
+    if isinstance(answer, Harmless | Only):
         assert every.told(key, {key: "own"}), "neither a note nor an error"
         return
-    new = _renamed(key, pattern, answer.to)
+    if isinstance(answer, Fallback):
+        new = _renamed(key, pattern, answer.to)
     value = every.value(new, "plain")
     given = {**every.stage.base, key: value}
     given.pop(new, None)
