@@ -104,14 +104,21 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
     ),
     Idle(
         (
-            *("algorithm.*", f"{_ACTOR}*", "critic.*", f"{_ROLLOUT}n", "data.train_batch_size", "data.dataset_weights"),
-            *("data.shuffle", "data.seed", "trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
+            *("algorithm.*", f"{_ACTOR}*", f"{_AR}ref.*", "critic.*", f"{_ROLLOUT}n", f"{_ROLLOUT}log_prob_*"),
+            *(f"{_ROLLOUT}multi_turn.trainable_turns", f"{_ROLLOUT}multi_turn.mask_tool_call_args"),
+            *("data.train_batch_size", "data.dataset_weights", "data.shuffle", "data.seed"),
+            *("trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
             *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps"),
         ),
         lambda run: run.trainer.val_only,
         "trainer.val_only is true, so nothing is trained",
-        but=("algorithm.adv_estimator", "*.use_kl_in_reward", "*.use_kl_loss", "*.fsdp_config.*", "critic.model.*"),
+        but=(f"{_ACTOR}fsdp_config.*",),
+    ),
+    Idle(
+        tuple(f"{_ROLLOUT}{name}" for name in ("temperature", "top_p", "top_k", "min_p")),
+        lambda run: run.trainer.val_only,
+        "trainer.val_only is true, and validation samples as rollout.val_kwargs says",
     ),
     Idle(
         (f"{_AR}ref.*",),
@@ -182,6 +189,21 @@ _OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
     *_rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
     *_rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
 )
+
+
+def _precision(section: str) -> tuple[Idle[RunConfig], ...]:
+    """Weights that learn are float32: `model_dtype` says only what `compute_dtype: auto` is on the CPU."""
+    key, compute = f"{section}.fsdp_config.model_dtype", f"{section}.fsdp_config.compute_dtype"
+    return (
+        Idle(
+            (key,),
+            lambda run: value_at(run, compute) != "auto",
+            f"weights that learn are float32, and the computation is {{{compute}}} ({compute})",
+        ),
+        Idle((key,), uses_cuda, f"weights that learn are float32, and {compute} is auto, which is bfloat16 on a GPU"),
+    )
+
+
 _OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
     Idle(
         ("*.fsdp_config.param_offload", "*.fsdp_config.optimizer_offload", "*.model.use_remove_padding"),
@@ -193,6 +215,8 @@ _OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
         _one_rank,
         "one rank holds the whole model and all rows, and waits for no other",
     ),
+    *_precision(f"{_AR}actor"),
+    *_precision("critic"),
     Idle(
         (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus"),
         lambda run: run.trainer.backend == "local",
@@ -278,6 +302,11 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
         ),
         lambda run: run.reward_model.combine.outcome == 0,
         "reward_model.combine.outcome is 0, so no score function is called",
+    ),
+    Idle(
+        ("reward_model.combine.level",),
+        lambda run: run.reward_model.combine.turn == run.reward_model.combine.tool == 0,
+        "reward_model.combine.turn and tool are 0, so the outcome is the whole reward",
     ),
     Idle(
         ("reward_model.sandbox_fusion.*",),

@@ -145,7 +145,7 @@ class RolloutSetup:
         """
         problems: dict[str, None] = {}
         for sample in samples:
-            key = _routing(sample)
+            key = row_kind(sample)
             if key in self._known_good:
                 continue
             found = [*self._problems(sample)]
@@ -236,7 +236,7 @@ def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpe
             raise ConfigError(f"actor_rollout_ref.rollout.multi_turn.stop_tools: no tool is named '{name}'.{hint}")
 
 
-def _routing(sample: Sample) -> tuple[object, ...]:
+def row_kind(sample: Sample) -> tuple[object, ...]:
     """The fields of a row that decide its routing; thousands of rows share a few combinations."""
     return (
         sample.agent_name,
