@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentrl.config.actor import ActorConfig, ActorRolloutRefConfig, LogProbSection, OptimConfig
-from agentrl.config.base import RowsDecide
+from agentrl.config.actor import ActorRolloutRefConfig, OptimConfig
 from agentrl.config.idle import Idle, value_at
+from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
 from agentrl.config.machine import engine_name, uses_cuda
-from agentrl.config.rollout import RolloutConfig
-from agentrl.config.root import CriticConfig, RunConfig
+from agentrl.config.root import RunConfig
 from agentrl.config.sft import SFTConfig
 
 USES_GAMMA = frozenset({"gae", "reinforce_plus_plus"})
@@ -32,19 +31,6 @@ SHOWS_CONVERSATIONS = frozenset({"console", "tensorboard", "wandb", "mlflow"})
 
 _AR = "actor_rollout_ref."
 _ACTOR, _ROLLOUT, _MODEL = f"{_AR}actor.", f"{_AR}rollout.", f"{_AR}model."
-
-
-def _rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[RunConfig], ...]:
-    """Rows of a micro-batch while tokens are counted, and the other way round."""
-    dynamic = f"{section}.{kind.dynamic_key}"
-    return (
-        Idle((f"{section}.{kind.rows_key}",), lambda run: value_at(run, dynamic), f"{dynamic} is true"),
-        Idle(
-            (f"{section}.{tokens}",),
-            lambda run: not value_at(run, dynamic),
-            f"{dynamic} is false, so {kind.rows_key} counts",
-        ),
-    )
 
 
 def _schedule(section: str) -> tuple[Idle[Any], ...]:
@@ -84,10 +70,6 @@ def _policy(run: RunConfig) -> ActorRolloutRefConfig:
 def _validates(run: RunConfig) -> bool:
     trainer = run.trainer
     return trainer.val_only or trainer.val_before_train or trainer.test_freq > 0
-
-
-def _one_rank(run: RunConfig) -> bool:
-    return run.trainer.nnodes * run.trainer.n_gpus_per_node == 1
 
 
 def _only_alarms_off(run: RunConfig) -> bool:
@@ -181,46 +163,6 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         (f"{_ROLLOUT}log_prob_*",),
         lambda run: run.algorithm.rollout_correction.bypass_old_log_prob,
         "algorithm.rollout_correction.bypass_old_log_prob is true, so old log-probs are not computed",
-    ),
-)
-_OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
-    *_rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
-)
-
-
-def _precision(section: str) -> tuple[Idle[RunConfig], ...]:
-    """Weights that learn are float32: `model_dtype` says only what `compute_dtype: auto` is on the CPU."""
-    key, compute = f"{section}.fsdp_config.model_dtype", f"{section}.fsdp_config.compute_dtype"
-    return (
-        Idle(
-            (key,),
-            lambda run: value_at(run, compute) != "auto",
-            f"weights that learn are float32, and the computation is {{{compute}}} ({compute})",
-        ),
-        Idle((key,), uses_cuda, f"weights that learn are float32, and {compute} is auto, which is bfloat16 on a GPU"),
-    )
-
-
-_OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
-    Idle(
-        ("*.fsdp_config.param_offload", "*.fsdp_config.optimizer_offload", "*.model.use_remove_padding"),
-        lambda run: not uses_cuda(run),
-        "training runs on the CPU",
-    ),
-    Idle(
-        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout", "trainer.balance_batch"),
-        _one_rank,
-        "one rank holds the whole model and all rows, and waits for no other",
-    ),
-    *_precision(f"{_AR}actor"),
-    *_precision("critic"),
-    Idle(
-        (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus"),
-        lambda run: run.trainer.backend == "local",
-        "trainer.backend is local: everything runs in this process",
     ),
 )
 _OF_ENGINES: tuple[Idle[RunConfig], ...] = (
@@ -380,8 +322,8 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
 )
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
-    *_OF_MICRO_BATCHES,
-    *_OF_THE_MACHINE,
+    *OF_MICRO_BATCHES,
+    *OF_THE_MACHINE,
     *_OF_ENGINES,
     *_OF_ROLLOUTS,
     *_OF_THE_TRAINER,
