@@ -17,6 +17,8 @@ from agentrl.trainer.batch_columns import truncates_sampling
 from agentrl.trainer.row_keys import RowUse
 from agentrl.types import Sample
 
+_SHOWN_ROWS = 5
+"""At most this many rows that cannot be scored are named."""
 logger = logging.getLogger(__name__)
 
 
@@ -81,7 +83,7 @@ def _check_use(config: RunConfig, use: RowUse) -> None:
 
 
 def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, use: RowUse | None) -> RLHFDataset:
-    """Read rows and check each: its cells, its routing and the length of its prompt.
+    """Read rows and check each: its cells, its routing, its ground truth and the length of its prompt.
 
     Args:
         files: parquet files.
@@ -91,19 +93,24 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, us
     """
     config = setup.config
     dataset = RLHFDataset(files, config.data, max_samples)
+    unscorable: list[str] = []
 
     def count_tokens(sample: Sample) -> int:
         try:
             setup.check_rows([sample])
-            setup.check_truth(sample)
         except PluginError as error:  # the row's number is that in all files
             named = re.sub(rf"^row {sample.index}\b", lambda _: dataset.place(sample), str(error), flags=re.MULTILINE)
             raise PluginError(named) from error
+        if (problem := setup.truth_problem(sample)) is not None:
+            unscorable.append(f"{dataset.place(sample)}: {problem}")
         if use is not None:
             use.see(sample)
         return len(setup.prompt_ids(sample))
 
     dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)
+    if unscorable:
+        more = len(unscorable) - _SHOWN_ROWS
+        raise PluginError("\n".join([*unscorable[:_SHOWN_ROWS], *([f"and {more} more rows"] if more > 0 else [])]))
     return dataset
 
 

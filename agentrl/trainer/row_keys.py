@@ -14,7 +14,7 @@ from agentrl.config import RunConfig
 from agentrl.config.idle import Idle
 from agentrl.plugins import LoopSpec, load_agent_loops
 from agentrl.rewards.dispatcher import CODE_SOURCES
-from agentrl.rollout.setup import RolloutSetup, row_kind
+from agentrl.rollout.setup import RolloutSetup, is_built_in, row_kind
 from agentrl.types import Sample
 
 _ROLLOUT = "actor_rollout_ref.rollout."
@@ -49,7 +49,7 @@ class RowUse:
             return
         self._kinds.add(kind)
         loop, offered = self._setup.loop_of(sample), bool(self._setup.offered_tools(sample))
-        own = not loop.cls.__module__.startswith("agentrl.")
+        own = not is_built_in(loop)
         open_ended = own or not loop.cls.ends_alone
         self.loops[loop.name] = loop
         self.default_loop |= sample.agent_name is None
