@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
+from agentrl.rewards.scores.math_layout import clean
 from agentrl.rewards.scores.math_structure import Expression, Items, Named, Value, read, split
 from agentrl.rewards.scores.math_text import (
-    clean,
     plain_words,
     split_base,
     split_choice,

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl.rewards.scores.math_text import clean, number_readings, unwrap
+from agentrl.rewards.scores.math_layout import clean, unwrap
+from agentrl.rewards.scores.math_text import number_readings
 from agentrl.rewards.scores.math_units import split_unit
 
 Kind = Literal["list", "set", "()", "(]", "[)", "[]", "vector", "union", "matrix"]
