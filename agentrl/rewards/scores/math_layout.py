@@ -2,6 +2,7 @@ r"""Removes from the text of a mathematical answer what is only layout, so that 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -26,23 +27,88 @@ _UNICODE = str.maketrans(
         "\t": " ",
         "€": "$",
         "£": "$",
+        "⁄": "/",
+        "≠": r"\ne ",
+        "∈": r"\in ",
+        "…": r"\dots ",
+        "½": r"\frac{1}{2}",
+        "⅓": r"\frac{1}{3}",
+        "⅔": r"\frac{2}{3}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+        "θ": r"\theta ",
+        "α": r"\alpha ",
+        "β": r"\beta ",
+        "φ": r"\phi ",
+        "λ": r"\lambda ",
     }
 )
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "₀₁₂₃₄₅₆₇₈₉"
+_RAISED_ASCII = str.maketrans(_RAISED, "0123456789-+")
+_LOWERED_ASCII = str.maketrans(_LOWERED, "0123456789")
 _BRACKETS = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]"}
+_ANSWER = r"(?:(?:the|my|our)\s+)?(?:(?:final|correct|right)\s+)?answer(?:\s+is(?!\s+not))?\s*[:=]?"
+_TOKEN = r"([0-9a-zA-Z]|\\(?:pi|theta|alpha|beta|phi|lambda)(?![a-zA-Z]))"
+"""What `\\frac` takes without braces."""
+_BASE_WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_BASE_WORDS |= {"ten": "10", "sixteen": "16"}
 _ORDINAL = r"\\text\{\s*(?:st|nd|rd|th)\s*\}"
 _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\displaystyle|\\textstyle|\\limits|\\phantom\{[^{}]*\}|\\(?:left|right)(?![a-zA-Z])\.?"), ""),
     (re.compile(r"\\[bB]igg?[lrm]?(?![a-zA-Z])"), ""),
-    (re.compile(r"\\!|\\\(|\\\)|\\\$|\$"), ""),
-    (re.compile(r"\\(?:[,;: ]|quad|qquad|thinspace|enspace|hspace\{[^{}]*\})|~"), " "),
-    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge|bf|rm|sf|tt)(?![a-zA-Z])(?!\s*\{)"), ""),
+    (re.compile(r"\\(?:text)?color\s*\{[^{}]*\}|\\therefore(?![a-zA-Z])|^\s*=(?!=)"), ""),
+    (re.compile(r"^\s*\*\*([^*]+)\*\*[\s.]*$"), r"\1"),
+    (re.compile(r"\\mathdollar(?![a-zA-Z])|\\text\{\s*\\?\$\s*\}"), r"\$"),
     (
-        re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*\{"),
+        re.compile(
+            r"\\\$\s*([-+]?\s*(?:\d|(?<=\d)(?:\{,\}|,\\!|\\,|,|\.)(?=\d)|\.(?=\d))+)(?=\s*(?:[,;)]|\.?\s*\$?\.?$))"
+        ),
+        r"\1\\text{ dollars}",
+    ),
+    (re.compile(r"\\!|\\\(|\\\)|\\\$|\$"), ""),
+    (re.compile(rf"[{_RAISED}]+"), lambda found: "^{" + found[0].translate(_RAISED_ASCII) + "}"),
+    (re.compile(rf"[{_LOWERED}]+"), lambda found: "_{" + found[0].translate(_LOWERED_ASCII) + "}"),
+    (re.compile(r"√\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\pi)"), r"\\sqrt{\1}"),
+    (re.compile(r"√"), r"\\sqrt"),
+    (re.compile(r"\\(?:[,;: ]|quad|qquad|thinspace|enspace|hspace\{[^{}]*\})|~"), " "),
+    (re.compile(r"\\[dtc](frac|binom)(?![a-zA-Z])"), r"\\\1"),
+    (
+        re.compile(
+            r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)|math(?:rm|bf|it|sf|tt)|mbox|operatorname\*?|bf|rm|sf|tt)\s*\{"
+        ),
         r"\\text{",
     ),
+    (re.compile(r"\\(?:textbf|textrm|mathrm|mathbf)\s+([A-Za-z0-9])(?![A-Za-z])"), r"\\text{\1}"),
+    (re.compile(r"\\(?:boldsymbol|bm|underline|fbox|boxed)\s*\{"), "{"),
+    (re.compile(rf"^\s*\\text\{{\s*{_ANSWER}\s*\}}", re.IGNORECASE), ""),
+    (re.compile(rf"^\s*(\\text\{{)?\s*{_ANSWER}\s+(?=\S)", re.IGNORECASE), lambda found: found[1] or ""),
+    (re.compile(r"^\s*\\text\{(?![^{}]*\b(?:not|no)\b)[^{}]*(?::|\bis|\bequals)\s*\}\s*(?=\S)"), ""),
+    (
+        re.compile(
+            r"^\s*\\text\{\s*(?:about|approximately|approx\.?|roughly|exactly|only)\s*\}\s*(?=\S)", re.IGNORECASE
+        ),
+        "",
+    ),
+    (re.compile(r"\\text\{\s*([:;,])\s*\}|\{(:)\}"), lambda found: found[1] or found[2]),
+    (re.compile(r"(?<=[\d}\])])\s*(?:\\text\{\s*to\s*\}|(?<=\d)\s+to\s)\s*(?=[\d\\])"), ":"),
+    (re.compile(r"(?<![A-Za-z])([aApP])\.\s*[mM]\.?(?![A-Za-z])"), lambda found: found[1].lower() + "m"),
+    (re.compile(r"\\text\{\s*plus or minus\s*\}|(?<![A-Za-z])plus or minus(?=\s+[\d.\\])"), r"\\pm "),
+    (re.compile(r"(?<![\w)}] )(?<![\w)}])\\text\{\s*(?:negative|minus)\s*\}\s*(?=[\d.\\({a-z])", re.IGNORECASE), "-"),
+    (re.compile(r"(?<![\w)}] )(?<![\w)}])(?:negative|minus)\s+(?=[\d.\\])", re.IGNORECASE), "-"),
+    (
+        re.compile(r"_\s*\{?\s*\\text\s*\{\s*(?:base\s+)?(\d+|[a-z]+)\s*\}\s*\}?"),
+        lambda found: (
+            "_{" + _BASE_WORDS.get(found[1], found[1]) + "}"
+            if found[1] in _BASE_WORDS or found[1].isdigit()
+            else found[0]
+        ),
+    ),
+    (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
+    (re.compile(r"\\not\s*=|\\neq(?![a-zA-Z])"), r"\\ne "),
     (re.compile(rf"(?<=\d)\s*(?:\^\s*)?(?:{_ORDINAL}|\{{\s*{_ORDINAL}\s*\}})|(?<=[04-9])\^\s*\{{\s*th\s*\}}"), ""),
-    (re.compile(r"\\[lc]?dots[cbmio]?(?![a-zA-Z])"), r"\\dots "),
-    (re.compile(r"\\(mathbb|mathcal)\s+([A-Z])(?![a-zA-Z])"), r"\\\1{\2}"),
+    (re.compile(r"\\[lc]?dots[cbmio]?(?![a-zA-Z])|\.\.\."), r"\\dots "),
+    (re.compile(r"\\(mathbb|mathcal|hat|vec|bar|overline)\s+([A-Za-z])(?![a-zA-Z])"), r"\\\1{\2}"),
     (
         re.compile(r"\^\s*(?:\\prime(?![a-zA-Z])|\{\s*\\prime(?:\s*\\prime)*\s*\})"),
         lambda found: "'" * found[0].count("prime"),
@@ -62,9 +128,12 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
     (re.compile(r"\\text\{\s*\}"), ""),
     (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf)(?![a-zA-Z])|\\text\{\s*[iI]nfinity\s*\}"), r"\\infty "),
     (re.compile(r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])"), r"\\\1"),
-    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
-    (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
-    (re.compile(r"\\frac\s*(\{[^{}]*\})\s*(\d)"), r"\\frac\1{\2}"),
+    (re.compile(rf"\\(frac|binom)\s*{_TOKEN}\s*{_TOKEN}"), r"\\\1{\2}{\3}"),
+    (re.compile(rf"\\(frac|binom)\s*{_TOKEN}\s*\{{"), r"\\\1{\2}{"),
+    (re.compile(rf"\\(frac|binom)\s*(\{{[^{{}}]*\}})\s*{_TOKEN}"), r"\\\1\2{\3}"),
+    (re.compile(r"\{\s*(\w+)\s*\\choose\s*(\w+)\s*\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?<![\w{])(\w+)\s*\\choose\s*(\w+)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\sqrt\s*(\[[^\[\]]*\])\s*(\w)"), r"\\sqrt\1{\2}"),
     (re.compile(r"\\sqrt\s*(\w)"), r"\\sqrt{\1}"),
     (re.compile(r"\\sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"\\%|\s*\\text\{\s*(?:percent|%)\s*\}|(?<=\d)\s*percent\b"), "%"),
@@ -79,6 +148,7 @@ _FRENCH = re.compile(r"([\[\]])([^\[\]()]*,[^\[\]()]*)([\[\]])")
 _POINT_GROUPS = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?(?![\d.,])")
 
 
+@functools.lru_cache(1024)
 def clean(text: str) -> str:
     r"""The text without what is only layout: `$\dfrac12.$` -> `\frac{1}{2}`, `1\,234` -> `1234`."""
     text = text.translate(_UNICODE)

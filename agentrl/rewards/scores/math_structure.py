@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from agentrl.rewards.scores.math_layout import clean, unwrap
-from agentrl.rewards.scores.math_text import number_readings
+from agentrl.rewards.scores.math_text import number_readings, to_exact
 from agentrl.rewards.scores.math_units import split_unit
 
 Kind = Literal["list", "set", "()", "(]", "[)", "[]", "vector", "union", "matrix"]
@@ -49,18 +50,24 @@ _AND_OR = re.compile(
     r",?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
     r"|\\(?:lor|vee|land|wedge)(?![A-Za-z]))\s*"
 )
+_AND = re.compile(r"\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
 _NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\{?\w+\}?|')?(?:\([\w, ]+\))?"
-_IS_NAME = re.compile(rf"{_NAME}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}")
+_IS_NAME = re.compile(
+    rf"{_NAME}|\\(?:vec|hat|overline|text)\{{[A-Za-z]+\}}|\\begin\{{[pb]matrix\}}[A-Za-z_{{}}\d\\&\s]*\\end\{{[pb]matrix\}}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}"
+)
 _IN = re.compile(rf"({_NAME})\s*\\in(?![A-Za-z])\s*(.+)")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
 _MATRIX = re.compile(
     r"(?:\[|\(|)\s*\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?"
     r"((?:(?!\\begin|\\end).)*)\\end\{\w+\}\s*(?:\]|\)|)"
 )
+_TRANSPOSED = re.compile(r"\s*\^\s*\{?\s*(?:T|\\top|\\text\{\s*T\s*\})\s*\}?(?!\w)")
+_TIMES = re.compile(r"\s*(?:\\cdot|\\times|\*)\s*")
+_FACTOR = re.compile(r"[\w\s.^{}()\\/+-]*")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-_COUNTED = re.compile(r"([-+]?(?:\d[\d.,/:]*|\.\d+))(?:\s*((?<=\s)[A-Za-z][A-Za-z .]*|st|nd|rd|th|[a-z]{2,3}))?")
-"""What may stand in `\\text{}` as a whole: `3`, `3 apples`, `7th`, `5cm`."""
-_REALS = (r"\mathbb{R}", r"\R", r"\Re", "ℝ")
+_COUNTED = re.compile(r"([-+]?(?:\d[\d.,/:]*|\.\d+))(?:\s*((?<=\s)[A-Za-z][A-Za-z .]*|st|nd|rd|th|[a-z]{2,3}|%))?")
+"""What may stand in `\\text{}` as a whole: `3`, `3 apples`, `7th`, `5cm`, `5%`."""
+_REALS = re.compile(r"\\mathbb\{R\}|\\R|\\Re|ℝ|(?:\\text\{)?\s*all real(?: number)?s\s*\}?", re.IGNORECASE)
 _SUCH_THAT = re.compile(rf"^\s*{_NAME}\s*(?:\\in\s*(?:\\mathbb\s*\{{?R\}}?|ℝ)\s*)?(?:\\mid(?![A-Za-z])|\||:)\s*")
 _NO_NAMES = {"\\pi", "\\infty", "\\emptyset", "e", "i"}
 
@@ -81,9 +88,12 @@ def _read(text: str, depth: int) -> Value:
     if (whole := _TEXT.fullmatch(text)) and re.search(r",|;|\b(?:and|or)\b", whole[1]):
         text = whole[1]
     elif whole and (counted := _COUNTED.fullmatch(whole[1].strip())):
-        text = rf"{counted[1]} \text{{{counted[2]}}}" if counted[2] else counted[1]
-    if text in _REALS:
+        unit = counted[2] or ""
+        text = counted[1] + (rf" \text{{{unit}}}" if unit.strip("%") else unit)
+    if _REALS.fullmatch(text):
         text = r"(-\infty, \infty)"
+    if both := _between(text, depth):
+        return both
     parts = [part for part in split(_AND_OR.sub(", ", text), ",;") if part.strip()]
     if len(parts) > 1:
         return _list([_read(part, depth + 1) for part in parts], text)
@@ -103,10 +113,12 @@ def _list(values: list[Value], text: str) -> Value:
 
 
 def _one(text: str, depth: int) -> Value:
-    if matrix := _MATRIX.fullmatch(text):
-        rows = [row.split("&") for row in re.split(r"\\\\", matrix[1]) if row.strip()]
+    if rows := _matrix(text):
         values = tuple(Items("vector", tuple(_read(cell, depth + 1) for cell in row), text) for row in rows)
         return Items("matrix", values, text)
+    if (holes := _EXCEPT.fullmatch(text)) and (union := _without(holes["those"] or holes["that"])):
+        value = _read(union, depth + 1)
+        return Named(holes["name"].lower(), value, text) if holes["name"] else value
     if found := _IN.fullmatch(text):
         return Named(found[1], _read(found[2], depth + 1), text)
     relation = _equation(text, depth) or _inequality(text, depth)
@@ -114,11 +126,70 @@ def _one(text: str, depth: int) -> Value:
         return relation
     if "\\cup" in text and len(parts := split(text, "\\cup")) > 1:
         return Items("union", tuple(_read(part, depth + 1) for part in parts), text)
-    if "\\pm" in text or "\\mp" in text:
+    if ("\\pm" in text or "\\mp" in text) and not text.startswith("\\{"):
         upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
         lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
         return Items("list", (_read(upper, depth + 1), _read(lower, depth + 1)), text)
     return _bracketed(text, depth) or Expression(*split_unit(text))
+
+
+def _matrix(text: str) -> list[list[str]] | None:
+    r"""The cells of a matrix, of a transposed one or vector, and of a sum of multiples: `2M - M^T`."""
+    if (
+        (end := _TRANSPOSED.search(text))
+        and end.end() == len(text)
+        and text[0] == "("
+        and _matches(text[: end.start()], 0)
+    ):
+        return [[cell] for cell in split(text[1 : end.start() - 1], ",")]
+    found = list(_MATRIX.finditer(text))
+    total: list[list[str]] | None = None
+    start = 0
+    for number, matrix in enumerate(found):
+        rows = [row.split("&") for row in re.split(r"\\\\", matrix[1]) if row.strip()]
+        factor = text[start : matrix.start()]
+        start = matrix.end()
+        if turned := _TRANSPOSED.match(text, start):
+            start, rows = turned.end(), [list(column) for column in zip(*rows, strict=False)]
+        if len(found) == 1 and (after := _TIMES.match(text, start)):  # `M \cdot 2`
+            factor, start = f"{factor}({text[after.end() :]})", len(text)
+        scaled = _scaled(rows, factor, first=number == 0)
+        if scaled is None or (total is not None and list(map(len, total)) != list(map(len, scaled))):
+            return None
+        total = (
+            scaled
+            if total is None
+            else [[f"{a}+({b})" for a, b in zip(*two, strict=True)] for two in zip(total, scaled, strict=True)]
+        )
+    return total if start == len(text) else None
+
+
+def _scaled(rows: list[list[str]], factor: str, first: bool) -> list[list[str]] | None:
+    """A matrix times what stands before it: a sign, a number or an expression; None if it is something else."""
+    factor = factor.strip()
+    sign, rest = ("-" if factor[:1] == "-" else "", factor.lstrip("+-")) if factor[:1] in ("+", "-") else ("", factor)
+    rest = re.sub(r"(?:\\cdot|\\times|\*)\s*$", "", rest).strip()
+    if not (first or factor[:1] in ("+", "-")) or not _FACTOR.fullmatch(rest) or len(split(rest, "+-")) > 1:
+        return None
+    if not rest:
+        return [[f"{sign}({cell})" if sign else cell for cell in row] for row in rows]
+    return [[rf"{sign}({rest})\cdot({cell})" for cell in row] for row in rows]
+
+
+_EXCEPT = re.compile(
+    rf"(?:\\mathbb\s*\{{R\}}|\\R|ℝ|\(-\\infty\s*,\s*\\infty\s*\))\s*(?:\\setminus|\\backslash|-)\s*\\\{{(?P<those>.*)\\\}}"
+    rf"|(?P<name>{_NAME})\s*\\ne(?![A-Za-z])\s*(?P<that>.+)"
+)
+
+
+def _without(numbers: str) -> str | None:
+    r"""The reals without some numbers, as intervals: `0` -> `(-\infty,0)\cup(0,\infty)`."""
+    holes = [part.strip() for part in split(numbers, ",")]
+    values = {part: number.value for part in holes if (number := to_exact(part)) is not None}
+    if len(values) < len(holes):
+        return None
+    ends = [r"-\infty", *sorted(values, key=values.__getitem__), r"\infty"]
+    return r"\cup".join(f"({low},{high})" for low, high in pairwise(ends))
 
 
 def _equation(text: str, depth: int) -> Value | None:
@@ -159,6 +230,24 @@ def _inequality(text: str, depth: int) -> Value | None:
     kind = _BY_ENDS["(" if signs[0] == "<" else "[", ")" if signs[1] == "<" else "]"]
     ends = (_read(low, depth + 1), _read(high, depth + 1))
     return Named(name.lower(), Items(kind, ends, text), text)
+
+
+def _between(text: str, depth: int) -> Named | None:
+    r"""`x > 1 \text{ and } x < 2` as `1 < x < 2`; with "or" it is a union."""
+    sides = [_inequality(side.strip(), depth) for side in _AND.split(text)] if _AND.search(text) else []
+    if len(sides) != 2:
+        return None
+    ends: dict[int, Value] = {}
+    marks = {}
+    for side in sides:
+        if not isinstance(side, Named) or not isinstance(side.value, Items):
+            return None
+        for place, value in enumerate(side.value.values):
+            if "\\infty" not in getattr(value, "text", ""):
+                ends[place], marks[place] = value, side.value.kind[place]
+    if len(ends) != 2 or sides[0].name != sides[1].name:
+        return None
+    return Named(sides[0].name, Items(_BY_ENDS[marks[0], marks[1]], (ends[0], ends[1]), text), text)
 
 
 _BY_ENDS: dict[tuple[str, str], Kind] = {("(", ")"): "()", ("(", "]"): "(]", ("[", ")"): "[)", ("[", "]"): "[]"}

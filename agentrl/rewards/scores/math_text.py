@@ -60,6 +60,7 @@ _RATIO = re.compile(
     rf"([+-]?)\s*(?:(\d+)\s*)?\\frac\s*\{{\s*([+-]?\s*{_DECIMAL})\s*\}}\s*\{{\s*([+-]?\s*{_DECIMAL})\s*\}}"
 )
 _REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?")
+_GOES_ON = re.compile(r"([+-]?)(\d*)\.(\d*?)(\d{1,20}?)(\4+)\s*\\dots")
 _SLASH = re.compile(rf"([+-]?)\s*(?:(\d+)(?:\s+|\s*\+\s*))?([+-]?{_DECIMAL})\s*/\s*([+-]?{_DECIMAL})")
 _MOST_DIGITS = 4000
 
@@ -83,6 +84,10 @@ def to_exact(text: str) -> Number | None:
         return Number(Fraction(_decimal(found[1].replace(" ", ""))) * Fraction(10) ** int(power))
     if found := _REPEATING.fullmatch(text):
         return _repeating(*found.groups())
+    if found := _GOES_ON.fullmatch(text):
+        sign, whole, start, period, more = found.groups()
+        # three sixes say that `0.1666\dots` goes on so; `3.1415926\dots` only that it does
+        return _repeating(sign, whole, start, period) if len(period + more) >= 3 else None
     found = _RATIO.fullmatch(text) or _SLASH.fullmatch(text)
     return _fraction(found) if found else None
 
@@ -115,6 +120,8 @@ def _decimal(written: str) -> Decimal:
         raise ValueError(written) from error
 
 
+_ARTICLE = re.compile(r"^(?:an?|the)\s+(?=\w\w)")
+_EXCLAMATION = re.compile(r"[^\W\d_]{2}[.!]+$")
 _TEXT_PIECE = re.compile(r"\\text\s*\{([^{}]*)\}")
 
 
@@ -123,20 +130,26 @@ def words_of(text: str) -> str | None:
     if "\\text" not in text:
         return None
     plain = " ".join(_TEXT_PIECE.sub(r" \1 ", text).replace("(", " ").replace(")", " ").split())
-    return plain.lower().rstrip(".!") if "\\" not in plain and re.search(r"[^\W\d]", plain) else None
+    return _bare(plain.lower()) if "\\" not in plain and re.search(r"[^\W\d]", plain) else None
 
 
 def plain_words(text: str) -> str:
     r"""The same for words that stand outside of `\text`: `June 5` -> `june 5`."""
-    return " ".join(text.lower().split()).rstrip(".!")
+    return _bare(" ".join(text.lower().split()))
 
 
+def _bare(words: str) -> str:
+    """Without the article and the marks at the end: `an ellipse.` -> `ellipse`; but `7!` and `n!` are factorials."""
+    return _ARTICLE.sub("", words.rstrip(".!") if _EXCLAMATION.search(words) else words.rstrip("."))
+
+
+_AROUND_DIGITS = re.compile(r"\\text\s*\{\s*([0-9A-Z]+)\s*\}(?=[0-9A-Z\\]*_)|^\(([0-9A-Z ]+)\)(?=_)")
 _BASED = re.compile(r"([0-9A-Z]+)_\{?(\d{1,2})\}?")
 
 
 def split_base(text: str) -> tuple[str, int | None]:
     """Digits and base: `1010_2` -> (`1010`, 2), `1010` -> (`1010`, None), `A_1` -> (`A_1`, None)."""
-    found = _BASED.fullmatch(text)
+    found = _BASED.fullmatch(_AROUND_DIGITS.sub(r"\1\2", text).replace(" ", ""))
     if found is None or not 2 <= int(found[2]) <= 36 or any(int(digit, 36) >= int(found[2]) for digit in found[1]):
         return text, None
     return found[1], int(found[2])
