@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 from agentrl.rewards.scores.math_layout import clean
-from agentrl.rewards.scores.math_structure import Expression, Items, Named, Value, read, split
+from agentrl.rewards.scores.math_structure import Expression, Items, Named, Value, read
 from agentrl.rewards.scores.math_text import (
     plain_words,
+    split,
     split_base,
     split_choice,
     squeeze,

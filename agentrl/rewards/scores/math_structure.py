@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import Literal
 
 from agentrl.rewards.scores.math_layout import clean, unwrap
-from agentrl.rewards.scores.math_text import number_readings, to_exact
+from agentrl.rewards.scores.math_matrix import matrix_cells
+from agentrl.rewards.scores.math_text import matches, number_readings, split, to_exact
 from agentrl.rewards.scores.math_units import split_unit
 
 Kind = Literal["list", "set", "()", "(]", "[)", "[]", "vector", "union", "matrix"]
@@ -52,22 +53,21 @@ _AND_OR = re.compile(
 )
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
 _NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\{?\w+\}?|')?(?:\([\w, ]+\))?"
-_IS_NAME = re.compile(
-    rf"{_NAME}|\\(?:vec|hat|overline|text)\{{[A-Za-z]+\}}|\\begin\{{[pb]matrix\}}[A-Za-z_{{}}\d\\&\s]*\\end\{{[pb]matrix\}}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}"
-)
+_LETTERS = r"\\(?:vec|hat|overline|text)\{[A-Za-z]+\}"
+_UNKNOWNS = r"\\begin\{[pb]matrix\}[A-Za-z_{}\d\\&\s]*\\end\{[pb]matrix\}"
+_IS_NAME = re.compile(rf"{_NAME}|{_LETTERS}|{_UNKNOWNS}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}")
 _IN = re.compile(rf"({_NAME})\s*\\in(?![A-Za-z])\s*(.+)")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
-_MATRIX = re.compile(
-    r"(?:\[|\(|)\s*\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?"
-    r"((?:(?!\\begin|\\end).)*)\\end\{\w+\}\s*(?:\]|\)|)"
-)
-_TRANSPOSED = re.compile(r"\s*\^\s*\{?\s*(?:T|\\top|\\text\{\s*T\s*\})\s*\}?(?!\w)")
-_TIMES = re.compile(r"\s*(?:\\cdot|\\times|\*)\s*")
-_FACTOR = re.compile(r"[\w\s.^{}()\\/+-]*")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _COUNTED = re.compile(r"([-+]?(?:\d[\d.,/:]*|\.\d+))(?:\s*((?<=\s)[A-Za-z][A-Za-z .]*|st|nd|rd|th|[a-z]{2,3}|%))?")
 """What may stand in `\\text{}` as a whole: `3`, `3 apples`, `7th`, `5cm`, `5%`."""
-_REALS = re.compile(r"\\mathbb\{R\}|\\R|\\Re|ℝ|(?:\\text\{)?\s*all real(?: number)?s\s*\}?", re.IGNORECASE)
+_REALS = re.compile(r"\\mathbb\{R\}|\\R|\\Re|ℝ|(?i:(?:\\text\{)?\s*all real(?: number)?s\s*\}?)")
+_ALL = r"(?:\\mathbb\s*\{R\}|\\R|ℝ|\(-\\infty\s*,\s*\\infty\s*\))"
+_EXCEPT = re.compile(
+    rf"{_ALL}\s*(?:\\setminus|\\backslash|-)\s*\\\{{(?P<those>.*)\\\}}"
+    rf"|(?P<name>{_NAME})\s*\\ne(?![A-Za-z])\s*(?P<that>.+)"
+)
+r"""The reals without some numbers: `\mathbb{R} \setminus \{0, 1\}`, `x \ne 0`."""
 _SUCH_THAT = re.compile(rf"^\s*{_NAME}\s*(?:\\in\s*(?:\\mathbb\s*\{{?R\}}?|ℝ)\s*)?(?:\\mid(?![A-Za-z])|\||:)\s*")
 _NO_NAMES = {"\\pi", "\\infty", "\\emptyset", "e", "i"}
 
@@ -113,7 +113,7 @@ def _list(values: list[Value], text: str) -> Value:
 
 
 def _one(text: str, depth: int) -> Value:
-    if rows := _matrix(text):
+    if rows := matrix_cells(text):
         values = tuple(Items("vector", tuple(_read(cell, depth + 1) for cell in row), text) for row in rows)
         return Items("matrix", values, text)
     if (holes := _EXCEPT.fullmatch(text)) and (union := _without(holes["those"] or holes["that"])):
@@ -131,55 +131,6 @@ def _one(text: str, depth: int) -> Value:
         lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
         return Items("list", (_read(upper, depth + 1), _read(lower, depth + 1)), text)
     return _bracketed(text, depth) or Expression(*split_unit(text))
-
-
-def _matrix(text: str) -> list[list[str]] | None:
-    r"""The cells of a matrix, of a transposed one or vector, and of a sum of multiples: `2M - M^T`."""
-    if (
-        (end := _TRANSPOSED.search(text))
-        and end.end() == len(text)
-        and text[0] == "("
-        and _matches(text[: end.start()], 0)
-    ):
-        return [[cell] for cell in split(text[1 : end.start() - 1], ",")]
-    found = list(_MATRIX.finditer(text))
-    total: list[list[str]] | None = None
-    start = 0
-    for number, matrix in enumerate(found):
-        rows = [row.split("&") for row in re.split(r"\\\\", matrix[1]) if row.strip()]
-        factor = text[start : matrix.start()]
-        start = matrix.end()
-        if turned := _TRANSPOSED.match(text, start):
-            start, rows = turned.end(), [list(column) for column in zip(*rows, strict=False)]
-        if len(found) == 1 and (after := _TIMES.match(text, start)):  # `M \cdot 2`
-            factor, start = f"{factor}({text[after.end() :]})", len(text)
-        scaled = _scaled(rows, factor, first=number == 0)
-        if scaled is None or (total is not None and list(map(len, total)) != list(map(len, scaled))):
-            return None
-        total = (
-            scaled
-            if total is None
-            else [[f"{a}+({b})" for a, b in zip(*two, strict=True)] for two in zip(total, scaled, strict=True)]
-        )
-    return total if start == len(text) else None
-
-
-def _scaled(rows: list[list[str]], factor: str, first: bool) -> list[list[str]] | None:
-    """A matrix times what stands before it: a sign, a number or an expression; None if it is something else."""
-    factor = factor.strip()
-    sign, rest = ("-" if factor[:1] == "-" else "", factor.lstrip("+-")) if factor[:1] in ("+", "-") else ("", factor)
-    rest = re.sub(r"(?:\\cdot|\\times|\*)\s*$", "", rest).strip()
-    if not (first or factor[:1] in ("+", "-")) or not _FACTOR.fullmatch(rest) or len(split(rest, "+-")) > 1:
-        return None
-    if not rest:
-        return [[f"{sign}({cell})" if sign else cell for cell in row] for row in rows]
-    return [[rf"{sign}({rest})\cdot({cell})" for cell in row] for row in rows]
-
-
-_EXCEPT = re.compile(
-    rf"(?:\\mathbb\s*\{{R\}}|\\R|ℝ|\(-\\infty\s*,\s*\\infty\s*\))\s*(?:\\setminus|\\backslash|-)\s*\\\{{(?P<those>.*)\\\}}"
-    rf"|(?P<name>{_NAME})\s*\\ne(?![A-Za-z])\s*(?P<that>.+)"
-)
 
 
 def _without(numbers: str) -> str | None:
@@ -233,33 +184,40 @@ def _inequality(text: str, depth: int) -> Value | None:
 
 
 def _between(text: str, depth: int) -> Named | None:
-    r"""`x > 1 \text{ and } x < 2` as `1 < x < 2`; with "or" it is a union."""
-    sides = [_inequality(side.strip(), depth) for side in _AND.split(text)] if _AND.search(text) else []
-    if len(sides) != 2:
+    r"""`x > 1 \text{ and } x < 2` as `1 < x < 2`."""
+    parts = [part.strip() for part in _AND.split(text)]
+    if len(parts) != 2:
         return None
-    ends: dict[int, Value] = {}
-    marks = {}
+    sides = [_inequality(part, depth) for part in parts]
+    named = [side for side in sides if isinstance(side, Named) and isinstance(side.value, Items)]
+    if len(named) != 2 or named[0].name != named[1].name:
+        return None
+    low, high = (_bound(named, end) for end in (0, 1))
+    if low is None or high is None:
+        return None
+    return Named(named[0].name, Items(_BY_ENDS[low[0], high[0]], (low[1], high[1]), text), text)
+
+
+def _bound(sides: list[Named], end: int) -> tuple[str, Value] | None:
+    r"""Mark and value of the interval with an end here: `(` and 1 of `(1, \infty)` and `(-\infty, 2)`."""
+    found = []
     for side in sides:
-        if not isinstance(side, Named) or not isinstance(side.value, Items):
-            return None
-        for place, value in enumerate(side.value.values):
-            if "\\infty" not in getattr(value, "text", ""):
-                ends[place], marks[place] = value, side.value.kind[place]
-    if len(ends) != 2 or sides[0].name != sides[1].name:
-        return None
-    return Named(sides[0].name, Items(_BY_ENDS[marks[0], marks[1]], (ends[0], ends[1]), text), text)
+        assert isinstance(side.value, Items)
+        if "\\infty" not in side.value.values[end].text:
+            found.append((side.value.kind[end], side.value.values[end]))
+    return found[0] if len(found) == 1 else None
 
 
 _BY_ENDS: dict[tuple[str, str], Kind] = {("(", ")"): "()", ("(", "]"): "(]", ("[", ")"): "[)", ("[", "]"): "[]"}
 
 
 def _bracketed(text: str, depth: int) -> Value | None:
-    if text.startswith("\\{") and text.endswith("\\}") and _matches(text, 1):
+    if text.startswith("\\{") and text.endswith("\\}") and matches(text, 1):
         inner = _read(_SUCH_THAT.sub("", text[2:-2], count=1), depth + 1)
         if isinstance(inner, Named) and isinstance(inner.value, Items) and inner.value.kind not in ("list", "set"):
             return inner
         return Items("set", inner.values if isinstance(inner, Items) and inner.kind == "list" else (inner,), text)
-    if len(text) < 3 or text[0] not in "([" or text[-1] not in ")]" or not _matches(text, 0):
+    if len(text) < 3 or text[0] not in "([" or text[-1] not in ")]" or not matches(text, 0):
         return None
     inner = _read(text[1:-1], depth + 1)
     if not isinstance(inner, Items) or inner.kind != "list" or len(split(text[1:-1], ",;")) < 2:
@@ -267,37 +225,3 @@ def _bracketed(text: str, depth: int) -> Value | None:
         return inner if text[0] + text[-1] in ("()", "[]") else None
     kind = _BY_ENDS[text[0], text[-1]]
     return Items("vector" if kind == "[]" and len(inner.values) != 2 else kind, inner.values, text)
-
-
-def _matches(text: str, start: int) -> bool:
-    """Whether the bracket at `start` is closed by the last one, whatever the kinds: `[1, 2)` matches."""
-    depth = 0
-    for place, sign in enumerate(text[start:], start):
-        depth += (sign in "([{") - (sign in ")]}")
-        if depth == 0:
-            return place == len(text) - 1
-    return False
-
-
-def split(text: str, marks: str) -> list[str]:
-    r"""Split at marks that stand in no bracket: `(1, 2), 3` at `,` -> `(1, 2)` and ` 3`.
-
-    Args:
-        text: what to split.
-        marks: single characters, or one command such as `\cup`.
-    """
-    parts, depth, start, place = [], 0, 0, 0
-    while place < len(text):
-        sign = text[place]
-        depth += (sign in "([{") - (sign in ")]}")
-        width = len(marks) if marks[0] == "\\" else 1
-        hit = text.startswith(marks, place) if marks[0] == "\\" else sign in marks
-        if sign == "=" and (place == 0 or text[place - 1] in "\\<>!:"):
-            hit = False
-        if depth <= 0 and hit:
-            parts.append(text[start:place])
-            start = place + width
-            place += width
-        else:
-            place += 1
-    return [*parts, text[start:]]

@@ -177,3 +177,37 @@ def squeeze(text: str) -> str:
     `1 1/2` keeps its space, and is not `11/2`.
     """
     return _BRACED_SIGN.sub(r"\1\2", re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text))
+
+
+def matches(text: str, start: int) -> bool:
+    """Whether the bracket at `start` is closed by the last one, whatever the kinds: `[1, 2)` matches."""
+    depth = 0
+    for place, sign in enumerate(text[start:], start):
+        depth += (sign in "([{") - (sign in ")]}")
+        if depth == 0:
+            return place == len(text) - 1
+    return False
+
+
+def split(text: str, marks: str) -> list[str]:
+    r"""Split at marks that stand in no bracket: `(1, 2), 3` at `,` -> `(1, 2)` and ` 3`.
+
+    Args:
+        text: what to split.
+        marks: single characters, or one command such as `\cup`.
+    """
+    parts, depth, start, place = [], 0, 0, 0
+    while place < len(text):
+        sign = text[place]
+        depth += (sign in "([{") - (sign in ")]}")
+        width = len(marks) if marks[0] == "\\" else 1
+        hit = text.startswith(marks, place) if marks[0] == "\\" else sign in marks
+        if sign == "=" and (place == 0 or text[place - 1] in "\\<>!:"):
+            hit = False
+        if depth <= 0 and hit:
+            parts.append(text[start:place])
+            start = place + width
+            place += width
+        else:
+            place += 1
+    return [*parts, text[start:]]
