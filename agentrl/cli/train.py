@@ -38,7 +38,7 @@ def dry_run(config: str, overrides: list[str]) -> None:
 def sft_command(config: str, overrides: list[str]) -> None:
     """Run a supervised warm start to its end."""
     from agentrl.config import load
-    from agentrl.config.idle_keys import IDLE_SFT_KEYS
+    from agentrl.config.idle_sft_keys import IDLE_SFT_KEYS
     from agentrl.config.sft import SFT_CHECKS, SFTConfig
 
     resolved = load(*split_arguments(config, overrides), SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)

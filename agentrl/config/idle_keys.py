@@ -17,7 +17,6 @@ from agentrl.config.idle import Idle, value_at
 from agentrl.config.machine import engine_name, uses_cuda
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import CriticConfig, RunConfig
-from agentrl.config.sft import SFTConfig
 
 USES_GAMMA = frozenset({"gae", "reinforce_plus_plus"})
 USES_LAMBDA = frozenset({"gae"})
@@ -34,7 +33,7 @@ _AR = "actor_rollout_ref."
 _ACTOR, _ROLLOUT, _MODEL = f"{_AR}actor.", f"{_AR}rollout.", f"{_AR}model."
 
 
-def _rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[RunConfig], ...]:
+def rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[Any], ...]:
     """Rows of a micro-batch while tokens are counted, and the other way round."""
     dynamic = f"{section}.{kind.dynamic_key}"
     return (
@@ -47,7 +46,7 @@ def _rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[
     )
 
 
-def _schedule(section: str) -> tuple[Idle[Any], ...]:
+def schedule(section: str) -> tuple[Idle[Any], ...]:
     """Parts of a learning-rate schedule that the others switch off."""
 
     def optim(run: Any) -> OptimConfig:
@@ -177,10 +176,10 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
     ),
 )
 _OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
-    *_rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
+    *rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
 )
 _OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
     Idle(
@@ -346,8 +345,8 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         lambda run: not run.data.shuffle and run.data.dataset_weights is None,
         "data.shuffle is false",
     ),
-    *_schedule(f"{_AR}actor.optim"),
-    *_schedule("critic.optim"),
+    *schedule(f"{_AR}actor.optim"),
+    *schedule("critic.optim"),
 )
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
@@ -358,15 +357,3 @@ IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_THE_TRAINER,
 )
 """The first row that fits a key tells why it is idle."""
-
-IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
-    Idle(("optim.muon_*",), lambda run: run.optim.name == "adamw", "optim.name is adamw"),
-    Idle(("trainer.test_freq",), lambda run: not run.data.val_files, "data.val_files is not given"),
-    Idle(
-        ("trainer.total_epochs",),
-        lambda run: run.trainer.total_training_steps is not None,
-        "trainer.total_training_steps is {trainer.total_training_steps}",
-    ),
-    Idle(("trainer.seed",), lambda run: not run.data.shuffle, "data.shuffle is false"),
-    *_schedule("optim"),
-)
