@@ -111,6 +111,24 @@ class SFTTrainer:
                 raise
             return self._write_model()
 
+    def plan(self) -> list[tuple[str, str]]:
+        """What will be trained where, as topics and sentences; nothing is started."""
+        trainer, data, ranks = self.config.trainer, self.config.data, self.config.trainer.ranks
+        tokens = [len(example.ids) for example in self.train.examples]
+        learned = sum(sum(example.mask[1:]) for example in self.train.examples)
+        rows = f"{len(tokens)} conversations of {max(tokens)} tokens at most; {learned} of {sum(tokens)} are learned"
+        begin = "the model folder" if self._found is None else str(self._found)
+        return [
+            ("rows", rows + (f"; {len(self.val)} for validation" if self.val is not None else "")),
+            ("steps", f"{self.total_steps} of {data.train_batch_size} conversations, from {begin}"),
+            (
+                "ranks",
+                f"{ranks} on the {'GPU' if is_cuda(trainer.device) else 'CPU'}, "
+                + ("in this process" if ranks == 1 else f"on Ray, {trainer.n_gpus_per_node} per machine"),
+            ),
+            ("writes", str(self.folder / MODEL_FOLDER)),
+        ]
+
     def _checkpoint_to_resume(self) -> Path | None:
         """The checkpoint that the run begins with; None: it begins with the model folder."""
         trainer, final = self.config.trainer, self.folder / MODEL_FOLDER
