@@ -98,11 +98,17 @@ def train(
 
 
 @app.command()
-def sft(config: Config, overrides: Overrides = None) -> None:
-    """Warm-start a model by supervised fine-tuning on demonstrations."""
+def sft(
+    config: Config,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the resolved config; start nothing.")
+    ] = False,
+) -> None:
+    """Train a model on demonstrations (supervised fine-tuning)."""
     from agentrl.cli.train import sft_command
 
-    sft_command(config, overrides or [])
+    sft_command(config, overrides or [], dry_run=dry_run)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -19,6 +20,8 @@ class Section(BaseModel):
         frozen=False,
         allow_inf_nan=False,
     )
+    foreign_keys: ClassVar[Mapping[str, Any]] = {}
+    """Of the root of a recipe: other names of its keys, and keys that it lacks; see `verl_keys`."""
 
 
 class RowsDecide(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -12,7 +12,8 @@ from agentrl.config.base import Section
 from agentrl.config.root import RunConfig
 from agentrl.config.schema import describe_field, section_of
 from agentrl.config.sft import SFTConfig
-from agentrl.config.verl_keys import VERL_KEYS, Fallback, Harmless, Only, Renamed
+from agentrl.config.sft_keys import SFT_KEYS
+from agentrl.config.verl_keys import VERL_KEYS, Answer, Fallback, Harmless, Only, Renamed
 
 _INTRODUCTION = """\
 # Configuration reference
@@ -40,11 +41,19 @@ Commands and YAML written for verl use the keys above. These other verl keys are
 |---|---|
 """
 
+_VERL_SFT = """
+In `agentrl sft`, these keys of verl's SFT trainer are known beside them:
+
+| key | here |
+|---|---|
+"""
+
 
 def config_reference() -> str:
     """The whole page, as Markdown."""
     parts = [_INTRODUCTION, "## Training: `agentrl train`\n", *_sections(RunConfig, "")]
-    parts += ["## Warm start: `agentrl sft`\n", *_sections(SFTConfig, ""), _VERL + "\n".join(map(_verl_row, VERL_KEYS))]
+    parts += ["## Supervised training: `agentrl sft`\n", *_sections(SFTConfig, "")]
+    parts += [_VERL + _foreign_rows(VERL_KEYS), _VERL_SFT + _foreign_rows(SFT_KEYS)]
     return "\n".join(parts) + "\n"
 
 
@@ -69,8 +78,11 @@ def _row(key: str, field: FieldInfo) -> str:
     return f"| `{key}` | {_cell(describe_field(field))} | `{default}` | {_cell(field.description or '')} |"
 
 
-def _verl_row(key: str) -> str:
-    answer = VERL_KEYS[key]
+def _foreign_rows(answers: Mapping[str, Answer]) -> str:
+    return "\n".join(_foreign_row(key, answer) for key, answer in answers.items())
+
+
+def _foreign_row(key: str, answer: Answer) -> str:
     if isinstance(answer, Renamed):
         text = f"is `{answer.to}`"
     elif isinstance(answer, Fallback):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from agentrl.config.base import Section
@@ -335,11 +336,12 @@ def settle_foreign(
 
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
     """The key's name here, and the answer for the user if agentrl has no such key."""
+    table = answers_for(model)
     while not (find_field(model, key) is not None or is_free(model, key)):
-        pattern = _pattern_for(key)
+        pattern = _pattern_for(key, table)
         if pattern is None:
             break
-        answer = VERL_KEYS[pattern]
+        answer = table[pattern]
         if not isinstance(answer, Renamed):
             return key, answer
         key = _renamed(key, pattern, answer.to)
@@ -364,10 +366,16 @@ def _same(value: Any, fine: Any) -> bool:
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 
-def _pattern_for(key: str) -> str | None:
-    if key in VERL_KEYS:
+@cache
+def answers_for(model: type[Section]) -> Mapping[str, Answer]:
+    """The answers for a model: its own (`foreign_keys`) before those for every model."""
+    return {**model.foreign_keys, **VERL_KEYS}
+
+
+def _pattern_for(key: str, table: Mapping[str, Answer] = VERL_KEYS) -> str | None:
+    if key in table:
         return key
-    return next((pattern for pattern in VERL_KEYS if fnmatchcase(key, pattern)), None)
+    return next((pattern for pattern in table if fnmatchcase(key, pattern)), None)
 
 
 def _renamed(key: str, pattern: str, to: str) -> str:
