@@ -309,13 +309,18 @@ def settle_foreign(
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
     """The key's name here, and the answer for the user if agentrl has no such key."""
     while not (find_field(model, key) is not None or is_free(model, key)):
-        pattern = _pattern_for(key)
-        if pattern is None:
-            break
-        answer = VERL_KEYS[pattern]
-        if not isinstance(answer, Renamed):
+        idle = model.idle_sections.get(key.partition(".")[0])
+        if idle is not None:
+            return key, Harmless(idle)
+        asked = model.in_training(key)
+        pattern = _pattern_for(asked)
+        answer = VERL_KEYS[pattern] if pattern is not None else None
+        if answer is not None and not isinstance(answer, Renamed):
             return key, answer
-        key = _renamed(key, pattern, answer.to)
+        new = model.from_training(asked if pattern is None or answer is None else _renamed(asked, pattern, answer.to))
+        if new == key:
+            break
+        key = new
     return key, None
 
 
