@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentrl.jobs.compare import Comparison
 
 _SHOWN_UNPAIRED = 5
+_FILE_WIDTH = 160
 
 
 def job_overrides(options: Mapping[str, str | int | None]) -> list[str]:
@@ -76,12 +77,12 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
         responses = output.with_name(output.name.removesuffix(".json").removesuffix(".eval") + ".responses.parquet")
         files = str(responses)
         work = GenerationJob(job, responses)
-        # What was generated for this evaluation counts, unless its result is made anew.
-        with JobProgress("generated", "prompts") as progress:
-            work.generate(progress.advance, overwrite=overwrite)
+        if not work.is_done():  # an earlier start may have got so far
+            with JobProgress("generated", "prompts") as progress:
+                work.generate(progress.advance, overwrite=overwrite)
     with JobProgress("scored", "prompts") as progress:
         result = evaluate_responses(job, files, progress.advance, overwrite=overwrite)
-    show_result(Console(), result)
+    show_result(_console(), result)
     for failure in result["failures"]:
         typer.echo(f"no score: {failure['count']} x {failure['cause']}", err=True)
     typer.echo(f"result: {output}\nplot: {output.with_suffix('.png')}")
@@ -99,7 +100,7 @@ def compare_command(runs: Sequence[str], out: Path | None, seed: int, *, overwri
         refuse_existing(out, overwrite=overwrite)
     a, b = (read_scored(Path(run)) for run in runs)
     comparison = compare_evaluations(a, b, seed)
-    console = Console()
+    console = _console()
     console.print(f"A: {a.file}\nB: {b.file}", highlight=False, markup=False, soft_wrap=True)
     show_comparison(console, comparison)
     if out is not None:
@@ -108,27 +109,17 @@ def compare_command(runs: Sequence[str], out: Path | None, seed: int, *, overwri
 
 
 def show_result(console: Console, result: Mapping[str, Any]) -> None:
-    """Print the table of an evaluation."""
-    ks = list(next(iter(result["sources"].values()))["pass"])
-    votes = [k for k in ks if any(k in found["maj"] for found in result["sources"].values())]
+    """Print the statistics of an evaluation, one a line."""
     table = Table("data source")
-    for title in (
-        "prompts",
-        "responses",
-        "no score",
-        "mean@n",
-        *(f"pass@{k}" for k in ks),
-        *(f"maj@{k}" for k in votes),
-    ):
+    for title in ("prompts", "responses", "no score", "metric", "value", "± error"):
         table.add_column(title, justify="right")
     for source, found in result["sources"].items():
-        table.add_row(
-            source,
-            *(str(found[name]) for name in ("prompts", "responses", "failed")),
-            f"{_shown(found['mean'], error=True)} (n={found['n']})",
-            *(_shown(found["pass"].get(k)) for k in ks),
-            *(_shown(found["maj"].get(k)) for k in votes),
-        )
+        named = {f"mean@{found['n']}": found["mean"]}
+        named |= {f"{kind}@{k}": at for kind in ("pass", "maj") for k, at in found[kind].items()}
+        front = (source, *(str(found[name]) for name in ("prompts", "responses", "failed")))
+        for place, (name, at) in enumerate(named.items()):
+            table.add_row(*(front if place == 0 else [""] * len(front)), name, _shown(at["value"]), _shown(at["error"]))
+        table.add_section()
     console.print(table)
 
 
@@ -155,11 +146,14 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             typer.echo(f"{len(prompts)} prompts have a score only in {name} and are left out:{shown}{more}", err=True)
 
 
-def _shown(estimate: Mapping[str, float | None] | None, *, error: bool = False) -> str:
-    if estimate is None or estimate["value"] is None:
-        return "-"
-    own = estimate["error"]
-    return f"{estimate['value']:.3f}" + (f" ± {own:.3f}" if error and own is not None else "")
+def _shown(number: float | None) -> str:
+    return "-" if number is None else f"{number:.3f}"
+
+
+def _console() -> Console:
+    """Standard output; off a terminal, as wide as a table needs."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, _FILE_WIDTH))
 
 
 class JobProgress:

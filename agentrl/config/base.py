@@ -22,8 +22,8 @@ class Section(BaseModel):
 
     training_sections: ClassVar[dict[str, str]] = {}
     """Sections of a job and what they are called in a training's recipe: `rollout` is `actor_rollout_ref.rollout`."""
-    idle_sections: ClassVar[dict[str, str]] = {}
-    """Sections that others' files have and that change nothing here, with the reason."""
+    without_effect: ClassVar[dict[str, str]] = {}
+    """Keys, or whole sections, that others' files have and that change nothing in this job, with the reason."""
 
     @classmethod
     def in_training(cls, key: str) -> str:

@@ -229,6 +229,11 @@ IDLE_JOB_KEYS: tuple[Idle[GenerationConfig], ...] = (
         "generation is greedy (rollout.do_sample is false, or rollout.temperature 0)",
     ),
     Idle(
+        ("data.n_samples",),
+        lambda job: job.is_greedy and job.data.n_samples > 1,
+        "generation is greedy, so that the responses of a prompt are all equal",
+    ),
+    Idle(
         ("trainer.n_gpus_per_node",),
         lambda job: not uses_cuda(run_of(job)),
         "the engines run on the CPU: rollout.server.launch says how many",

@@ -111,7 +111,10 @@ class GenerationConfig(Section):
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
 
     training_sections: ClassVar[dict[str, str]] = {section: f"{_POLICY}{section}" for section in ("model", "rollout")}
-    idle_sections: ClassVar[dict[str, str]] = {"actor": "nothing is trained"}
+    without_effect: ClassVar[dict[str, str]] = {
+        "actor": "nothing is trained",
+        "rollout.mode": "generation is always asynchronous",
+    }
 
     @property
     def has_loop(self) -> bool:

@@ -309,7 +309,7 @@ def settle_foreign(
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
     """The key's name here, and the answer for the user if agentrl has no such key."""
     while not (find_field(model, key) is not None or is_free(model, key)):
-        idle = model.idle_sections.get(key.partition(".")[0])
+        idle = model.without_effect.get(key, model.without_effect.get(key.partition(".")[0]))
         if idle is not None:
             return key, Harmless(idle)
         asked = model.in_training(key)

@@ -64,10 +64,9 @@ def evaluate_responses(job: EvalConfig, files: str | list[str], advance: Advance
         scored = asyncio.run(scorer.score_all(parts, job.data.batch_size, advance))
         result = result_of(job, scorer, scored, ks)
         result["responses"] = table.files
-        text = json.dumps(result, ensure_ascii=False, indent=1) + "\n"
         parts.finish(
             (picture, lambda path: draw_result(result, path)),
-            (output, lambda path: _write_text(path, text)),
+            (output, lambda path: _write_result(path, result)),
         )
     return result
 
@@ -207,5 +206,8 @@ def _identity(job: EvalConfig, files: list[str]) -> dict[str, Any]:
     return found | identity_of([*files, *own])
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def _write_result(path: Path, result: Result) -> None:
+    """Readable JSON, with one line for each prompt."""
+    head = json.dumps({key: value for key, value in result.items() if key != "prompts"}, ensure_ascii=False, indent=1)
+    lines = ",\n  ".join(json.dumps(record, ensure_ascii=False) for record in result["prompts"])
+    path.write_text(f'{head.removesuffix("}").rstrip()},\n "prompts": [\n  {lines}\n ]\n}}\n', encoding="utf-8")

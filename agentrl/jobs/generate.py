@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +20,7 @@ import numpy as np
 from agentrl.config import RunConfig
 from agentrl.config.job_run import own_names, run_of
 from agentrl.config.jobs import GenerationConfig
+from agentrl.config.value_tree import leaves
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataError, EngineError, FailureBudgetError
 from agentrl.inference.launch import EngineServers
@@ -44,6 +46,9 @@ _CHANGES_NOTHING = (
     *("trainer.backend", "trainer.device", "trainer.n", "ray_init."),
 )
 """Keys that may differ between two starts of a job."""
+
+_MARK = b"agentrl.job"
+"""Metadata of the output that says which job wrote it."""
 
 
 class Advance(Protocol):
@@ -75,7 +80,7 @@ class GenerationJob:
                 raise DataError(
                     table.files[0], None, column, "a column of this name", f"none: set data.{key} to another name"
                 )
-        raw = not job.has_loop and data.text_prompts == "raw" and table.has_texts(data.prompt_key)
+        self._raw = raw = not job.has_loop and data.text_prompts == "raw" and table.has_texts(data.prompt_key)
         if raw:
             told = "the column '%s' holds texts: the model continues them, without a chat template (%s)"
             logger.info(told, data.prompt_key, "data.text_prompts=user_message makes each the message of a user")
@@ -106,6 +111,20 @@ class GenerationJob:
             columns = [row for batch in done for row in batch or ()]
             parts.finish((self.output, lambda path: self._write(path, columns)))
         return self.output
+
+    def is_done(self) -> bool:
+        """Whether the output exists and is this job's: a stopped evaluation goes on with it."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            metadata = pq.read_schema(self.output).metadata or {}
+        except (OSError, pa.ArrowException):
+            return False
+        return metadata.get(_MARK) == self._mark()
+
+    def _mark(self) -> bytes:
+        return json.dumps(json_of(self._identity()), sort_keys=True).encode()
 
     def _starts(self) -> range:
         return range(0, len(self.samples), self.config.data.batch_size)
@@ -161,7 +180,8 @@ class GenerationJob:
         )
         if self.config.has_loop:
             table = table.append_column(self.config.data.facts_key, pa.array([row["facts"] for row in rows], kind))
-        pq.write_table(table, path)
+        metadata = {**(table.schema.metadata or {}), _MARK: self._mark()}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
 
     def _read(self, table: JobTable) -> tuple[list[int], list[Sample]]:
         """The rows that are used, each checked: its cells, its routing and the length of its prompt."""
@@ -170,6 +190,8 @@ class GenerationJob:
         rows, samples = [], []
         for number in range(len(table)):
             sample = table.sample(number, columns, source=NO_SOURCE)
+            if self._raw:  # also a text that could be read as messages
+                sample = replace(sample, prompt=[{"role": "user", "content": table.row(number)[data.prompt_key]}])
             self._setup.check_rows([sample])
             count = len(self._setup.prompt_ids(sample))
             if count <= most:
@@ -189,8 +211,6 @@ class GenerationJob:
 
     def _identity(self) -> dict[str, Any]:
         """Everything that the responses depend on."""
-        from agentrl.config.value_tree import leaves
-
         settings = dict(leaves(self.config.model_dump(mode="json")))
         sections = ("data.", "model.", "rollout.", "trainer.", "plugins")
         counts = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl.data.dataset import expand_files
-from agentrl.data.row import OPTIONAL_COLUMNS, RowReader
+from agentrl.data.row import OPTIONAL_COLUMNS, RowReader, messages_in
 from agentrl.errors import DataError, suggest
 from agentrl.types import Sample
 
@@ -105,11 +105,9 @@ class JobTable:
         return RowReader(file, "prompt").sample(row, place, number)
 
     def has_texts(self, column: str) -> bool:
-        """Whether a column holds texts rather than messages."""
-        import pyarrow as pa
-
-        kind = self.table.schema.field(column).type
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        """Whether a column holds texts rather than messages, or messages as JSON text."""
+        first = next((cell.as_py() for cell in self.table.column(column) if cell.is_valid), None)
+        return isinstance(first, str) and messages_in(first) is None
 
 
 def prompt_columns(prompt_key: str, *, routed: bool) -> dict[str, str]:
