@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import Workspace, finished, started, wait_until
+from runs import Workspace, started, wait_until
 from typer.testing import CliRunner
 
 from agentrl.cli import app
