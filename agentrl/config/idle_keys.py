@@ -277,12 +277,12 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         "the run never validates (trainer.test_freq is {trainer.test_freq}, val_before_train is false)",
     ),
     Idle(
-        (f"{_ROLLOUT}val_kwargs.temperature", f"{_ROLLOUT}val_kwargs.top_*"),
+        (f"{_ROLLOUT}val_kwargs.temperature", f"{_ROLLOUT}val_kwargs.top_*", f"{_ROLLOUT}val_kwargs.min_p"),
         lambda run: not _policy(run).rollout.val_kwargs.do_sample,
         "rollout.val_kwargs.do_sample is false, so validation is greedy",
     ),
     Idle(
-        (f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.top_*"),
+        (f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.top_*", f"{_ROLLOUT}val_kwargs.min_p"),
         lambda run: _policy(run).rollout.val_kwargs.temperature == 0,
         "rollout.val_kwargs.temperature is 0, so validation is greedy",
     ),

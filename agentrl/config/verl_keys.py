@@ -338,13 +338,17 @@ def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | 
     """The key's name here, and the answer for the user if agentrl has no such key."""
     table = answers_for(model)
     while not (find_field(model, key) is not None or is_free(model, key)):
-        pattern = _pattern_for(key, table)
+        asked, pattern = key, _pattern_for(key, table)
         if pattern is None:
-            break
-        answer = table[pattern]
-        if not isinstance(answer, Renamed):
+            asked = model.in_training(key)
+            pattern = _pattern_for(asked, table)
+        answer = table[pattern] if pattern is not None else None
+        if answer is not None and not isinstance(answer, Renamed):
             return key, answer
-        key = _renamed(key, pattern, answer.to)
+        new = model.from_training(asked if pattern is None or answer is None else _renamed(asked, pattern, answer.to))
+        if new == key:
+            break
+        key = new
     return key, None
 
 

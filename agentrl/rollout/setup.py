@@ -284,9 +284,8 @@ def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
         val = rollout.val_kwargs
         greedy = not val.do_sample or val.temperature == 0
         params |= (
-            {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
+            {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
             if greedy
-            else {"temperature": val.temperature, "top_p": val.top_p, "top_k": val.top_k}
+            else {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         )
-        params["min_p"] = 0.0
     return params
