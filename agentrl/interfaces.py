@@ -253,6 +253,8 @@ class LoopContext:
     limits: LoopLimits
     new_trajectory: Callable[[list[int]], Trajectory]
     """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report a failure."""
+    run_config: Any = None
+    """The run's configuration, for loops written for verl; None outside a run."""
 
 
 class AgentLoopBase(ABC):
