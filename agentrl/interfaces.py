@@ -364,6 +364,10 @@ class RewardInput:
     extra_info: JsonDict = field(default_factory=dict)
     """The row's `extra_info`, `num_turns`, and of `agentrl.types.TrajectoryFacts` the `messages`, `turn_scores`,
     `tool_rewards`, `tool_scores` and `num_tool_calls`, and what else the loop gives."""
+    sample: Sample | None = None
+    """The row; None in `agentrl check --grader`."""
+    output: AgentLoopOutput | None = None
+    """The trajectory's tokens; None in `agentrl check --grader`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +378,8 @@ class RewardResult:
     extra: dict[str, Any] = field(default_factory=dict)
     service_used: bool = True
     """False: no service was called for this score, so it does not show that the service is up."""
+    placed: tuple[tuple[int, float], ...] = ()
+    """The part of the score that is on response tokens other than the last sampled one: `((place, reward), ...)`."""
 
 
 class RewardManager(ABC):

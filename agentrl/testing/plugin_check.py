@@ -30,6 +30,7 @@ from agentrl.plugins.functions import call
 from agentrl.plugins.specs import registered_loop
 from agentrl.plugins.verl.adapters import has_parameter
 from agentrl.reported import number_of
+from agentrl.rewards.verl_manager import is_verl_manager
 from agentrl.testing.contracts import (
     INTERACTION_CONTRACTS,
     LOOP_CONTRACTS,
@@ -165,7 +166,10 @@ async def _check_reward(name: str, file: Path | None, example: JsonDict) -> list
 
 
 async def _is_manager(plugin: type) -> None:
-    assert issubclass(plugin, RewardManager), f"{plugin!r} is not an agentrl.interfaces.RewardManager"
+    is_one = issubclass(plugin, RewardManager) or is_verl_manager(plugin)
+    assert is_one, (
+        f"{plugin!r} is not an agentrl.interfaces.RewardManager, and has no verl's __call__(data, return_dict)"
+    )
 
 
 async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:

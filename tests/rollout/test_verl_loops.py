@@ -285,3 +285,27 @@ def test_options_are_checked_at_the_start(tmp_path: Path) -> None:
         assert words in str(caught.value)
     loops.write_text("- name: mine\n  _target_: mine.py:Options\n  rounds: 3\n")
     assert load_agent_loops(loops)["mine"].cls.__name__ == "Options"
+
+
+MANAGER = """
+import torch
+
+class Manager:
+    def __init__(self, tokenizer, num_examine, compute_score=None, reward_fn_key="data_source"):
+        self.tokenizer = tokenizer
+
+    def __call__(self, data, return_dict=False):
+        rewards = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
+        for row in range(len(data)):
+            item = data[row]
+            assert item.non_tensor_batch["data_source"] == "of/mine"
+            rewards[row, 1], rewards[row, 2] = 0.25, 1.0
+        return {"reward_tensor": rewards, "reward_extra_info": {"acc": [True] * len(data)}}
+"""
+
+
+def test_a_reward_manager_of_verl_places_its_rewards(roll: Roll, config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "manager.py").write_text(MANAGER)
+    config.reward_model.reward_manager = f"{tmp_path / 'manager.py'}:Manager"
+    rolled = roll(SINGLE.replace('@register("of_verl_single")', ""), "Single", data_source="of/mine")
+    assert rolled.batch["rm_scores"].tolist() == [[0.0, 0.25, 1.0]]

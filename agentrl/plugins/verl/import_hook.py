@@ -19,6 +19,9 @@ from agentrl.errors import suggest
 
 _BASE = "agentrl.plugins.verl.base_classes"
 _LOOPS = "agentrl.plugins.verl.loop_api"
+_BATCH = "agentrl.plugins.verl.batch"
+_MANAGERS = "agentrl.plugins.verl.reward_api"
+_MANAGER_NAMES = {name: name for name in ("AbstractRewardManager", "RawRewardFn", "register")}
 _LOOP_NAMES = {
     "AgentLoopBase": "VerlLoopBase",
     "AgentLoopOutput": "AgentLoopOutput",
@@ -29,7 +32,8 @@ _LOOP_NAMES = {
     "register": "register",
 }
 MODULES: dict[str, tuple[str, dict[str, str]]] = {
-    "verl": ("", {}),
+    "verl": (_BATCH, {"DataProto": "DataProto"}),
+    "verl.protocol": (_BATCH, {"DataProto": "DataProto", "DataProtoItem": "DataProtoItem"}),
     "verl.tools": ("", {}),
     "verl.tools.base_tool": (
         _BASE,
@@ -65,6 +69,9 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
         {"ToolParser": "ToolParser", "FunctionCall": "FunctionCall"},
     ),
     "verl.workers": ("", {}),
+    "verl.workers.reward_manager": (_MANAGERS, _MANAGER_NAMES),
+    "verl.workers.reward_manager.abstract": (_MANAGERS, _MANAGER_NAMES),
+    "verl.workers.reward_manager.registry": (_MANAGERS, _MANAGER_NAMES),
     "verl.workers.rollout": ("", {}),
     "verl.workers.rollout.replica": (_LOOPS, {"TokenOutput": "TokenOutput"}),
     "verl.utils": ("", {}),

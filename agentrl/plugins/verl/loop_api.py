@@ -97,7 +97,7 @@ class ToolParser:
 
     async def extract_tool_calls(self, responses_ids: Sequence[int], *_: Any) -> tuple[str, list[FunctionCall]]:
         """The text outside calls, and the calls; those that cannot be parsed are left out, as in verl."""
-        turn = self._parser.parse(running("extract_tool_calls").renderer.decode(responses_ids))
+        turn = self._parser.parse(running("extract_tool_calls").context.renderer.decode(responses_ids))
         return turn.content, [FunctionCall(json.dumps(call.arguments), call.name) for call in turn.tool_calls]
 
 
@@ -129,15 +129,22 @@ class RunningTool:
             PluginError: the row does not offer the tool.
             ToolServiceError: its service failed.
         """
-        context = running(f"tool '{self.name}'")
-        if all(schema["function"]["name"] != self.name for schema in context.tools.schemas):
+        trajectory = running(f"tool '{self.name}'")
+        tools = trajectory.context.tools
+        if all(schema["function"]["name"] != self.name for schema in tools.schemas):
             raise PluginError(f"the run offers no tool '{self.name}' here: name it in multi_turn.tool_config_path")
-        (response,) = await context.tools.execute([ToolCall(self.name, parameters)])
+        started = time.perf_counter()
+        (response,) = await tools.execute([ToolCall(self.name, parameters)])
+        trajectory.seconds += time.perf_counter() - started
+        trajectory.calls += 1
+        trajectory.errors += response.is_error
+        if response.reward is not None:
+            trajectory.rewards.append(response.reward)
         return ToolResponse(text=response.text), response.reward or 0.0, dict(response.metrics)
 
     async def calc_reward(self, instance_id: str, **_: Any) -> float:
         """The tool's reward for the trajectory."""
-        return (await running(f"tool '{self.name}'").tools.calc_rewards()).get(self.name, 0.0)
+        return (await running(f"tool '{self.name}'").context.tools.calc_rewards()).get(self.name, 0.0)
 
     async def release(self, instance_id: str, **_: Any) -> None:
         """Nothing: the worker releases it."""
@@ -165,7 +172,7 @@ class RunningInteraction:
         Raises:
             PluginError: the row has no interaction.
         """
-        interaction = running(f"interaction '{self.name}'").interaction
+        interaction = running(f"interaction '{self.name}'").context.interaction
         if interaction is None:
             raise PluginError(
                 f"the row names no interaction, so '{self.name}' cannot answer: give `interaction_kwargs`"
@@ -175,7 +182,7 @@ class RunningInteraction:
 
     async def calculate_score(self, instance_id: str | None = None, **_: Any) -> float:
         """Score of the conversation."""
-        interaction = running(f"interaction '{self.name}'").interaction
+        interaction = running(f"interaction '{self.name}'").context.interaction
         return 0.0 if interaction is None else await interaction.calculate_score()
 
     async def finalize_interaction(self, instance_id: str | None = None, **_: Any) -> None:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import operator
+import time
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from agentrl.errors import PluginError, TokenStreamError, repr_of
 from agentrl.interfaces import AgentLoopBase, LoopContext
 from agentrl.plugins.verl.run_view import ConfigHolder, tokenizer_of, view_of
-from agentrl.plugins.verl.running import RUNNING
+from agentrl.plugins.verl.running import RUNNING, Running
 from agentrl.plugins.verl.sampled_stream import Proven, SampledStreams
 from agentrl.reported import number_of
-from agentrl.types import AgentLoopOutput, JsonDict, Sample, StopReason
+from agentrl.types import AgentLoopOutput, JsonDict, Message, Sample, StopReason
 
 OFFERED = ("trainer_config", "server_manager", "tokenizer", "processor", "dataset_cls", "dataset_config", "data_config")
 """What a constructor may take; the rest are options of the agent-loop YAML."""
@@ -63,7 +66,10 @@ class ServerManager:
 
     def __init__(self, context: LoopContext) -> None:
         self._context = context
+        self._last_is_empty = False
         self.streams = SampledStreams()
+        self.seconds = 0.0
+        """In requests."""
 
     async def generate(
         self, request_id: str = "", *, prompt_ids: Any, sampling_params: Mapping[str, Any], **media: Any
@@ -89,10 +95,21 @@ class ServerManager:
         stream, follows = self.streams.of_request(ids)
         if not follows:
             self._context.new_trajectory(ids[: stream.prompt_length])
+        started = time.perf_counter()
         output = await self._context.generate(list(ids), _engine_params(sampling_params))
+        self.seconds += time.perf_counter() - started
+        self._last_is_empty = not output.token_ids
         stream.add(ids, output)
         aborted = output.finish_reason == "abort"
         return TokenOutput(list(output.token_ids), list(output.log_probs), "aborted" if aborted else "completed")
+
+    def stop_reason(self, proven: Proven) -> StopReason:
+        """Why the trajectory ended, as far as the engine's answers say."""
+        if "abort" in proven.finish_reasons:
+            return StopReason.ABORTED
+        if self._last_is_empty:
+            return StopReason.EMPTY
+        return StopReason.LENGTH if proven.finish_reasons[-1:] == ["length"] else StopReason.COMPLETED
 
 
 class VerlLoop(AgentLoopBase):
@@ -120,12 +137,13 @@ class VerlLoop(AgentLoopBase):
             PluginError: the loop returned something else, or lists of different lengths.
             TokenStreamError: its mask marks a token that no engine sampled.
         """
-        token = RUNNING.set(self.context)
+        trajectory = Running(self.context)
+        token = RUNNING.set(trajectory)
         try:
             loop = self.verl_class(**self._arguments())
             returned = loop.run(**_run_arguments(type(loop).run, sampling_params, sample))
             output = await returned if inspect.isawaitable(returned) else returned
-            return self._proved(output)
+            return self._proved(output, trajectory, sample)
         except (PluginError, TokenStreamError) as error:
             raise type(error)(f"agent loop '{self.name or self.verl_class.__qualname__}': {error}") from error
         finally:
@@ -147,7 +165,7 @@ class VerlLoop(AgentLoopBase):
                 own[name] = ConfigHolder(offered["trainer_config"].config.data)
         return {**own, **({"dataset_cls": None} if "dataset_cls" in takes else {}), **self._options}
 
-    def _proved(self, output: Any) -> AgentLoopOutput:
+    def _proved(self, output: Any, trajectory: Running, sample: Sample) -> AgentLoopOutput:
         """The loop's output with the engine's own log-probs and versions, cut after its last sampled token."""
         if isinstance(output, type) or not all(
             hasattr(output, name) for name in ("prompt_ids", "response_ids", "response_mask")
@@ -170,11 +188,28 @@ class VerlLoop(AgentLoopBase):
             weight_versions=proven.versions[:count],
             loss_mask=mask[:count] if mask[:count] != proven.mask[:count] else None,
             num_turns=getattr(output, "num_turns", 0) or 0,
-            stop_reason=_stop_reason(proven),
+            stop_reason=self._server.stop_reason(proven),
             reward_score=getattr(output, "reward_score", None),
-            metrics=_metrics(getattr(output, "metrics", None)),
-            extra_fields=getattr(output, "extra_fields", None) or {},
+            metrics={**self._measured(trajectory), **_metrics(getattr(output, "metrics", None))},
+            extra_fields={
+                "messages": [*sample.prompt, *self._said(response[:count], proven.mask[:count])],
+                "num_tool_calls": trajectory.calls,
+                "turn_scores": [],
+                "tool_rewards": trajectory.rewards,
+                **(getattr(output, "extra_fields", None) or {}),
+            },
         )
+
+    def _measured(self, trajectory: Running) -> dict[str, float]:
+        calls = {"num_tool_calls": trajectory.calls, "num_tool_errors": trajectory.errors}
+        return {"generate_sequences": self._server.seconds, "tool_calls": trajectory.seconds, **calls}
+
+    def _said(self, response: list[int], mask: list[int]) -> list[Message]:
+        """The assistant's turns; what is between them belongs to the loop, which may report `messages` itself."""
+        turns = [
+            [ids for ids, _ in run] for one, run in groupby(zip(response, mask, strict=True), itemgetter(1)) if one
+        ]
+        return [{"role": "assistant", "content": self.context.renderer.decode(ids)} for ids in turns]
 
 
 def is_verl_loop(cls: Any) -> bool:
@@ -282,12 +317,6 @@ def _metrics(given: Any) -> dict[str, float]:
     if not isinstance(given, Mapping):
         given = given.model_dump() if hasattr(given, "model_dump") else vars(given) if given is not None else {}
     return {name: value for name, value in given.items() if value is not None and value != 0 and value != -1}
-
-
-def _stop_reason(proven: Proven) -> StopReason:
-    if "abort" in proven.finish_reasons:
-        return StopReason.ABORTED
-    return StopReason.LENGTH if proven.finish_reasons[-1:] == ["length"] else StopReason.COMPLETED
 
 
 def _holds_media(value: Any) -> bool:

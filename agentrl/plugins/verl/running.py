@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from agentrl.errors import PluginError
 from agentrl.interfaces import LoopContext
 
-RUNNING: ContextVar[LoopContext | None] = ContextVar("running_verl_loop", default=None)
+
+@dataclass(slots=True)
+class Running:
+    """A trajectory, and what its loop did with its tools."""
+
+    context: LoopContext
+    calls: int = 0
+    errors: int = 0
+    """Calls that the model got wrong."""
+    seconds: float = 0.0
+    rewards: list[float] = field(default_factory=list)
 
 
-def running(what: str) -> LoopContext:
-    """The context of the trajectory whose loop makes this call.
+RUNNING: ContextVar[Running | None] = ContextVar("running_verl_loop", default=None)
+
+
+def running(what: str) -> Running:
+    """The trajectory whose loop makes this call.
 
     Args:
         what: named in the error.
@@ -19,7 +33,7 @@ def running(what: str) -> LoopContext:
     Raises:
         PluginError: no loop is running here.
     """
-    context = RUNNING.get()
-    if context is None:
+    trajectory = RUNNING.get()
+    if trajectory is None:
         raise PluginError(f"{what} works only inside the `run` of an agent loop")
-    return context
+    return trajectory
