@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentrl.config.actor import OptimConfig
-from agentrl.config.base import InputPath, Names, OutputPath, Section
+from agentrl.config.base import InputPath, ModelPath, Names, OutputPath, Section
 
 
 class SFTDataConfig(Section):
@@ -41,9 +41,9 @@ class SFTDataConfig(Section):
 class SFTModelConfig(Section):
     """The model to start from."""
 
-    path: InputPath = ""
-    """Hugging Face folder with weights, configuration and tokenizer."""
-    tokenizer_path: InputPath | None = None
+    path: ModelPath = ""
+    """Hugging Face folder with weights, configuration and tokenizer; or a checkpoint of a run, which has one in it."""
+    tokenizer_path: ModelPath | None = None
     """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
