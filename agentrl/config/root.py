@@ -86,6 +86,8 @@ class RewardModelConfig(Section):
     reward_manager: str = "naive"
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
     prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
+    reward_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Options of a reward manager of your own; the named ones take none."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
