@@ -1,4 +1,4 @@
-"""The command line: `agentrl train | sft | data | serve | plugins | check | export | docs | demo`.
+"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | export | docs | demo`.
 
 Each command imports its code only when it runs, so `agentrl --help` answers immediately.
 """
@@ -54,6 +54,19 @@ ConfigName = Annotated[
 ConfigDir = Annotated[
     str | None, typer.Option("--config-dir", "-cd", metavar="DIR", help="Where `defaults` are looked up too.")
 ]
+JobConfig = Annotated[str | None, typer.Argument(help="A YAML file; or the first key=value.")]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="The YAML file, in place of CONFIG.")
+]
+AgentLoop = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Agent loop of rows without `agent_name`; default: one answer.")
+]
+ToolYaml = Annotated[str | None, typer.Option(metavar="FILE", help="Tool YAML of the agent loop.")]
+InteractionYaml = Annotated[str | None, typer.Option(metavar="FILE", help="Interaction YAML of the agent loop.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
+LOOP_KEY = "rollout.agent.default_agent_loop"
+TOOLS_KEY = "rollout.multi_turn.tool_config_path"
+INTERACTIONS_KEY = "rollout.multi_turn.interaction_config_path"
 
 
 def _print_version(wanted: bool) -> None:
@@ -98,11 +111,68 @@ def train(
 
 
 @app.command()
-def sft(config: Config, overrides: Overrides = None) -> None:
-    """Warm-start a model by supervised fine-tuning on demonstrations."""
+def sft(
+    config: Config,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the resolved config; start nothing.")
+    ] = False,
+) -> None:
+    """Train a model on demonstrations (supervised fine-tuning)."""
     from agentrl.cli.train import sft_command
 
-    sft_command(config, overrides or [])
+    sft_command(config, overrides or [], dry_run=dry_run)
+
+
+@app.command()
+def generate(
+    config: JobConfig = None,
+    overrides: Overrides = None,
+    file: ConfigOption = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The same as model.path=MODEL.")] = None,
+    agent_loop: AgentLoop = None,
+    tools: ToolYaml = None,
+    interactions: InteractionYaml = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a model's responses to the prompts of a parquet file; a second start goes on where a first one ended."""
+    from agentrl.cli.jobs import generate_command, job_overrides, job_source
+
+    source, keys = job_source(config, file, overrides or [])
+    own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
+    generate_command(source, [*keys, *job_overrides(own)], overwrite=overwrite)
+
+
+@app.command("eval")
+def evaluate(
+    config: JobConfig = None,
+    overrides: Overrides = None,
+    file: ConfigOption = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Let this model answer the prompts of data.path first.")
+    ] = None,
+    agent_loop: AgentLoop = None,
+    tools: ToolYaml = None,
+    interactions: InteractionYaml = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file of the result (data.output_path); its plot is beside it.")
+    ] = None,
+    overwrite: Overwrite = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare two results or runs: agentrl eval --compare RUN_A RUN_B.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="With --compare: seed of the bootstrap.")] = 1,
+) -> None:
+    """Score responses: mean@n, pass@k and maj@k by data source, as a table, a JSON file and a plot."""
+    from agentrl.cli.jobs import compare_command, eval_command, job_overrides, job_source
+
+    if compare:
+        compare_command([*([config] if config else []), *(overrides or [])], out, seed, overwrite=overwrite)
+        return
+    source, keys = job_source(config, file, overrides or [])
+    own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
+    path = None if out is None else str(out)
+    eval_command(source, [*keys, *job_overrides({**own, "data.output_path": path})], overwrite=overwrite)
 
 
 @app.command()

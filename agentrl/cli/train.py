@@ -37,16 +37,22 @@ def dry_run(recipe: str | Path | None, overrides: list[str]) -> None:
         typer.echo(f"# {topic + ':':<14} {text}")
 
 
-def sft_command(config: str, overrides: list[str]) -> None:
-    """Run a supervised warm start to its end."""
-    from agentrl.config import load
-    from agentrl.config.idle_keys import IDLE_SFT_KEYS
+def sft_command(config: str, overrides: list[str], *, dry_run: bool = False) -> None:
+    """Run supervised training to its end, or only check it and print the configuration."""
+    from agentrl.config import dump_config, load
+    from agentrl.config.idle_sft_keys import IDLE_SFT_KEYS
     from agentrl.config.sft import SFT_CHECKS, SFTConfig
 
     resolved = load(*split_arguments(config, overrides), SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
-    from agentrl.trainer.sft import run_sft
+    from agentrl.trainer.sft import SFTTrainer
 
-    run_sft(resolved)
+    trainer = SFTTrainer(resolved)
+    if not dry_run:
+        trainer.fit()
+        return
+    typer.echo(dump_config(resolved))
+    for topic, text in trainer.plan():
+        typer.echo(f"# {topic + ':':<14} {text}")
 
 
 def read_arguments(

@@ -245,11 +245,15 @@ def check_validation_sampling(config: RunConfig) -> Problems:
 
 def check_resume(config: RunConfig) -> Problems:
     """`resume_path` and its path are given together."""
-    trainer = config.trainer
-    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
+    yield from resume_problems(config.trainer.resume_mode, config.trainer.resume_from_path)
+
+
+def resume_problems(mode: str, path: str | None) -> Problems:
+    """What does not fit together in `trainer.resume_mode` and `resume_from_path`."""
+    if mode == "resume_path" and not path:
         yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
-    if trainer.resume_mode != "resume_path" and trainer.resume_from_path:
-        yield f"trainer.resume_from_path: given, but trainer.resume_mode is {trainer.resume_mode}, not resume_path"
+    if mode != "resume_path" and path:
+        yield f"trainer.resume_from_path: given, but trainer.resume_mode is {mode}, not resume_path"
 
 
 def check_tool_cache(config: RunConfig) -> Problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +46,6 @@ def load_config(recipe: str | Path | Mapping[str, Any] | None, overrides: Sequen
     """
     config = load(recipe, overrides, RunConfig, CHECKS, IDLE_KEYS)
     _tell(config.choices)
-    config.told = True
     return config
 
 
@@ -77,7 +76,10 @@ def load(
     reasons = dict(recipe.idle)
     if config is not None and not lines:
         own = [key for key in written_keys(config) if key in given and key not in recipe.shipped]
-        reasons |= _idle(config, own, idle)
+        idle_now = _idle(config, own, idle)
+        reasons |= idle_now
+        if isinstance(config, RunConfig):
+            config.untold = [key for key in own if key not in idle_now]
     _tell([*recipe.told(), *idle_notes(reasons, [*given, *recipe.renamed, *recipe.foreign])])
     if lines or config is None:
         raise ConfigError(lines)
@@ -94,10 +96,26 @@ def check_run_config(config: RunConfig) -> None:
     problems = [line for check in CHECKS for line in check(config)]
     if problems:
         raise ConfigError(problems)
-    if not config.told:
-        written = list(written_keys(config))
-        _tell([*idle_notes(_idle(config, written, IDLE_KEYS), written), *config.choices])
-        config.told = True
+    if config.untold is None:
+        config.untold = list(written_keys(config))
+        note_idle(config, IDLE_KEYS)
+        _tell(config.choices)
+
+
+def note_idle(config: RunConfig, table: Iterable[Idle[RunConfig]], parts: Mapping[str, str] | None = None) -> None:
+    """Note the keys of a table that the user wrote, that cannot act and that no note has named.
+
+    Args:
+        config: the run.
+        table: the conditions.
+        parts: parts of keys that cannot act, with the reason.
+    """
+    untold = config.untold or []
+    reasons = _idle(config, untold, table)
+    own = {part: reason for part, reason in (parts or {}).items() if part.rpartition(".")[0] in untold}
+    told = {*reasons, *(part.rpartition(".")[0] for part in own)}
+    config.untold = [key for key in untold if key not in told]
+    _tell(idle_notes(reasons | own, [*written_keys(config), *own]))
 
 
 def dump_config(config: Section) -> str:
@@ -105,7 +123,7 @@ def dump_config(config: Section) -> str:
     return DUMP_MARK + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
-def _idle(config: M, keys: Sequence[str], table: Sequence[Idle[M]]) -> dict[str, str]:
+def _idle(config: M, keys: Sequence[str], table: Iterable[Idle[M]]) -> dict[str, str]:
     """The keys that a user wrote, which ask for something, and that cannot act."""
     return find_idle(config, (key for key in keys if not asks_for_nothing(config, key)), table)
 

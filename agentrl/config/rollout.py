@@ -131,6 +131,8 @@ class ValKwargs(Section):
     """Nucleus sampling: the smallest set of tokens with this probability."""
     top_k: int = Field(default=-1, ge=-1)
     """Most likely tokens to sample from; -1: all."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Tokens below this share of the most likely token's probability are not sampled."""
     do_sample: bool = False
     """False: greedy, whatever `temperature` says."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -85,6 +86,8 @@ class RewardModelConfig(Section):
     reward_manager: str = "naive"
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
     prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
+    reward_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Options of a reward manager of your own; the named ones take none."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
@@ -226,6 +229,13 @@ class RayInitConfig(Section):
     """Address of a running cluster; null: start a private one for this run."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Untold:
+    """All are equal: what was told about a configuration makes it no other one."""
+
+    keys: list[str] | None = field(default=None, compare=False)
+
+
 class RunConfig(Section):
     """A whole training run."""
 
@@ -248,7 +258,7 @@ class RunConfig(Section):
     plugins: list[InputPath] = Field(default_factory=list)
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
 
-    _told: bool = PrivateAttr(default=False)
+    _untold: _Untold = PrivateAttr(default_factory=lambda: _Untold())
 
     @model_validator(mode="after")
     def _choose(self) -> Self:
@@ -269,13 +279,13 @@ class RunConfig(Section):
         return [choice.why for choice in chosen if choice.why]
 
     @property
-    def told(self) -> bool:
-        """Whether notes on keys without effect were given already."""
-        return self._told
+    def untold(self) -> list[str] | None:
+        """Keys that the user wrote and of which no note says that they do nothing; None: nobody looked yet."""
+        return self._untold.keys
 
-    @told.setter
-    def told(self, value: bool) -> None:
-        self._told = value
+    @untold.setter
+    def untold(self, keys: list[str]) -> None:
+        self._untold = _Untold(keys)
 
     @property
     def needs_critic(self) -> bool:

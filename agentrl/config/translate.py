@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from agentrl.config.base import Section
@@ -17,6 +18,7 @@ from agentrl.config.verl_keys import (
     SPELLINGS,
     VALUES,
     VERL_KEYS,
+    Answer,
     Fallback,
     Foreign,
     Harmless,
@@ -135,15 +137,20 @@ def _refusals(refused: Mapping[tuple[str, str], list[Foreign]]) -> Iterator[str]
 
 
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
-    """The key's name here or in `VERL_KEYS`, and the answer for the user if agentrl has no such key."""
+    """The key's name here or in the table of answers, and the answer for the user if agentrl has no such key."""
+    table = answers_for(model)
     while not (find_field(model, key) is not None or is_free(model, key)):
-        pattern = _pattern_for(key)
+        asked, pattern = key, _pattern_for(key, table)
         if pattern is None:
-            break
-        answer = VERL_KEYS[pattern]
-        if not isinstance(answer, Renamed):
+            asked = model.in_training(key)
+            pattern = _pattern_for(asked, table)
+        answer = table[pattern] if pattern is not None else None
+        if answer is not None and not isinstance(answer, Renamed):
             return key, answer
-        key = _renamed(key, pattern, answer.to)
+        new = model.from_training(asked if pattern is None or answer is None else _renamed(asked, pattern, answer.to))
+        if new == key:
+            break
+        key = new
     return key, None
 
 
@@ -179,10 +186,16 @@ def _same(value: Any, fine: Any) -> bool:
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 
-def _pattern_for(key: str) -> str | None:
-    if key in VERL_KEYS:
+@cache
+def answers_for(model: type[Section]) -> Mapping[str, Answer]:
+    """The answers for a model: its own (`foreign_keys`) before those for every model."""
+    return {**model.foreign_keys, **VERL_KEYS}
+
+
+def _pattern_for(key: str, table: Mapping[str, Answer] = VERL_KEYS) -> str | None:
+    if key in table:
         return key
-    return next((pattern for pattern in VERL_KEYS if fnmatchcase(key, pattern)), None)
+    return next((pattern for pattern in table if fnmatchcase(key, pattern)), None)
 
 
 def _renamed(key: str, pattern: str, to: str) -> str:
