@@ -106,8 +106,11 @@ def train(
     from agentrl.cli.train import dry_run as show_plan
     from agentrl.cli.train import read_arguments, train_command
 
-    run = show_plan if dry_run else train_command
-    run(*read_arguments(config, overrides or [], config_path, config_name, config_dir))
+    recipe, given = read_arguments(config, overrides or [], config_path, config_name, config_dir)
+    if dry_run:
+        show_plan(recipe, given)
+    else:
+        train_command(recipe, given)
 
 
 @app.command()
