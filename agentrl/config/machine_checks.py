@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agentrl.config.machine import engine_name
+from agentrl.config.machine import engine_name, uses_cuda
 from agentrl.config.root import RunConfig
 
 Problems = Iterator[str]
@@ -58,6 +58,15 @@ def check_device(config: RunConfig) -> Problems:
         for name in ("param_offload", "optimizer_offload"):
             if getattr(fsdp, name):
                 yield f"{key}.fsdp_config.{name}: got true, but trainer.device is cpu: nothing to offload from"
+
+
+def check_profiler(config: RunConfig) -> Problems:
+    """Steps count from 1, and GPUs are only profiled where there are some."""
+    trainer = config.trainer
+    if min(trainer.profile_steps or [1]) < 1:
+        yield f"trainer.profile_steps: got {trainer.profile_steps}, wanted numbers of steps, from 1 on"
+    if trainer.profile_steps and trainer.profile_tool in ("nsys", "torch_memory") and not uses_cuda(config):
+        yield f"trainer.profile_tool: got {trainer.profile_tool}, which needs a GPU; on CPUs, torch writes traces"
 
 
 def check_servers(config: RunConfig) -> Problems:
@@ -131,6 +140,7 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_backend,
     check_ray,
     check_device,
+    check_profiler,
     check_servers,
     check_context,
 )

@@ -12,7 +12,7 @@ from agentrl.config.problems import show_value
 from agentrl.config.schema import find_field, is_free, list_item
 from agentrl.config.value_tree import leaves, set_value
 from agentrl.config.verl_keys import MISPLACED, SPELLINGS, VERL_KEYS, Fallback, Foreign, Harmless, Only, Renamed
-from agentrl.yaml_reader import parse_flow
+from agentrl.yaml_reader import parse_flow, parse_scalar
 
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
 _QUOTED_LIST = re.compile(r"""\[\s*(["'].*["']\s*,?\s*)?\]""", re.DOTALL)
@@ -37,8 +37,8 @@ def translate(
     given: dict[str, tuple[str, Any]] = {}
     for key, value in leaves(tree):
         new, answer = _answer(model, key)
-        if answer is None and new in MISPLACED and _is_number(value):
-            answer = MISPLACED[new]
+        if answer is None and new in MISPLACED and (number := _number(value)) is not None:
+            value, answer = number, MISPLACED[new]
         if answer is not None:
             foreign.append(Foreign(new, value, answer, where, key))
             continue
@@ -79,9 +79,7 @@ def settle_foreign(
                 idle[name] = f"{to} is given"
             else:
                 used[to] = given
-        elif isinstance(value, str) and value.startswith("${"):
-            idle[name] = answer.reason
-        elif any(_same(value, told) for told in answer.told):
+        elif (isinstance(value, str) and value.startswith("${")) or any(_same(value, told) for told in answer.told):
             idle[name] = answer.reason
         elif not any(_same(value, fine) for fine in answer.allowed):
             switch = foreign.get(answer.switch or "")
@@ -129,8 +127,10 @@ def _spelt(model: type[Section], key: str, value: Any) -> Any:
         return value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any) -> float | None:
+    """A number, also one in text: an override's value stays text where its key wants text."""
+    plain = parse_scalar(value) if isinstance(value, str) else value
+    return plain if isinstance(plain, int | float) and not isinstance(plain, bool) else None
 
 
 def _same(value: Any, fine: Any) -> bool:

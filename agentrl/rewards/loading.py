@@ -115,7 +115,7 @@ def load_reward_manager(config: RunConfig, workers: int = 1) -> RewardManager:
     Raises:
         PluginError: unknown manager, or the score function cannot be loaded.
     """
-    name = config.reward_model.reward_manager
+    name = config.reward_manager_name
     if name == "batch" and config.custom_reward_function.path is None:
         raise PluginError(
             "reward_model.reward_manager: batch calls a score function with lists (data_sources, solution_strs, "
