@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import socket
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +39,8 @@ _QUIET = {
     # Torch's profiler says on stderr that it starts and stops.
     "KINETO_LOG_LEVEL": "99",
 }
+_TIMELINE_WAIT_S = 10.0
+"""How long the calls of a run may take to reach the timeline when it ends."""
 _TIMELINE_INTERVAL_MS = "200"
 """How often processes report their calls for the timeline; Ray's own 1,000 would lose the last ones of a run."""
 
@@ -135,8 +139,11 @@ def write_timeline(file: str) -> None:
     import ray
 
     try:
+        deadline = time.monotonic() + _TIMELINE_WAIT_S
+        while not (calls := ray.timeline()) and time.monotonic() < deadline:
+            pass  # it waits a second itself
         Path(file).parent.mkdir(parents=True, exist_ok=True)
-        ray.timeline(filename=file)
+        Path(file).write_text(json.dumps(calls), encoding="utf-8")
     except (OSError, RuntimeError, ray.exceptions.RayError) as error:
         logger.warning("ray_init.timeline_json_file: Ray's timeline is not written to %s: %s", file, error)
 
