@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,6 +18,7 @@ from agentrl.config.actor import (
     OptimConfig,
 )
 from agentrl.config.base import InputPath, Names, OutputPath, Section
+from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
 
@@ -87,6 +89,8 @@ class RewardModelConfig(Section):
     reward_manager: str = "naive"
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
     prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
+    reward_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Options of a reward manager of your own; the named ones take none."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
@@ -180,8 +184,8 @@ class StateMaskingConfig(Section):
 class AlgorithmConfig(Section):
     """Advantages and KL."""
 
-    adv_estimator: str = "grpo"
-    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`."""
+    adv_estimator: str = "gae"
+    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount factor."""
     lam: float = Field(default=1.0, ge=0, le=1)
@@ -290,6 +294,13 @@ class RayInitConfig(Section):
     """File for Ray's timeline, a Chrome trace of all calls of the run, written when the run ends; null: none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Untold:
+    """All are equal: what was told about a configuration makes it no other one."""
+
+    keys: list[str] | None = field(default=None, compare=False)
+
+
 class RunConfig(Section):
     """A whole training run."""
 
@@ -321,7 +332,13 @@ class RunConfig(Section):
     plugins: list[InputPath] = Field(default_factory=list)
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
 
-    _told: bool = PrivateAttr(default=False)
+    _untold: _Untold = PrivateAttr(default_factory=lambda: _Untold())
+
+    @model_validator(mode="after")
+    def _choose(self) -> Self:
+        for choice in choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size):
+            choice.section.__dict__[choice.name] = choice.value  # an assignment would count as given
+        return self
 
     @model_validator(mode="after")
     def _search_decides(self) -> Self:
@@ -351,13 +368,21 @@ class RunConfig(Section):
         return f"{path}{':' if path.endswith('.py') else '.'}{own.module.name}"
 
     @property
-    def told(self) -> bool:
-        """Whether notes on keys without effect were given already."""
-        return self._told
+    def choices(self) -> list[str]:
+        """A note on each value that is neither given nor the default of its key, because other keys decide it."""
+        if self.trainer.val_only:
+            return []
+        chosen = choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size)
+        return [choice.why for choice in chosen if choice.why]
 
-    @told.setter
-    def told(self, value: bool) -> None:
-        self._told = value
+    @property
+    def untold(self) -> list[str] | None:
+        """Keys that the user wrote and of which no note says that they do nothing; None: nobody looked yet."""
+        return self._untold.keys
+
+    @untold.setter
+    def untold(self, keys: list[str]) -> None:
+        self._untold = _Untold(keys)
 
     @property
     def needs_critic(self) -> bool:

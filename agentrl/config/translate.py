@@ -5,15 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from agentrl.config.base import Section
 from agentrl.config.problems import show_value
 from agentrl.config.schema import find_field, is_free, list_item
-from agentrl.config.value_tree import leaves, set_value
-from agentrl.config.verl_keys import MISPLACED, SPELLINGS, VERL_KEYS, Fallback, Foreign, Harmless, Only, Renamed
+from agentrl.config.value_tree import get_value, leaves, set_value
+from agentrl.config.verl_keys import (
+    MISPLACED,
+    SPELLINGS,
+    VERL_KEYS,
+    VERL_VALUES,
+    Answer,
+    Fallback,
+    Foreign,
+    Harmless,
+    Only,
+    Renamed,
+)
 from agentrl.yaml_reader import parse_flow, parse_scalar
 
+_EMPTY = Harmless("the section is empty")
+_SECTIONS = {
+    ".".join(parts[:end]) for pattern in VERL_KEYS for parts in [pattern.split(".")] for end in range(1, len(parts))
+} - {"*"}
+"""Patterns of the sections around verl's keys."""
 _LIST = re.compile(r"\[.*\]", re.DOTALL)
 _QUOTED_LIST = re.compile(r"""\[\s*(["'].*["']\s*,?\s*)?\]""", re.DOTALL)
 
@@ -39,6 +56,8 @@ def translate(
         new, answer = _answer(model, key)
         if answer is None and new in MISPLACED and (number := _number(value)) is not None:
             value, answer = number, MISPLACED[new]
+        if value in (None, {}) and answer is None and find_field(model, new) is None and _is_section(key):
+            answer = _EMPTY  # `global_profiler: null`
         if answer is not None:
             foreign.append(Foreign(new, value, answer, where, key))
             continue
@@ -52,6 +71,17 @@ def translate(
         if new != key:
             renamed[key] = new
     return out, renamed, foreign
+
+
+def translate_values(tree: dict[str, Any]) -> dict[str, str]:
+    """Replace values of verl in a tree of agentrl's keys; returns a note by key, empty where the value stays."""
+    notes: dict[str, str] = {}
+    for key in VERL_VALUES.keys() & {key for key, _ in leaves(tree)}:
+        value = get_value(tree, key)
+        new, reason = VERL_VALUES[key].get(value, (value, "")) if isinstance(value, str) else (value, "")
+        notes[key] = f"{key}: {value} is read as {new}: {reason}" if reason else ""
+        set_value(tree, key, new)
+    return notes
 
 
 def settle_foreign(
@@ -99,22 +129,44 @@ def _refusals(refused: Mapping[tuple[str, str], list[Foreign]]) -> Iterator[str]
 
 
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
-    """The key's name here or in `VERL_KEYS`, and the answer for the user if agentrl has no such key."""
+    """The key's name here or in the table, and the answer for the user if agentrl has no such key."""
+    table = answers_for(model)
     while not (find_field(model, key) is not None or is_free(model, key)):
-        pattern = _pattern_for(key)
+        asked, pattern = key, _pattern_for(key, table)
         if pattern is None:
-            break
-        answer = VERL_KEYS[pattern]
-        if not isinstance(answer, Renamed):
+            asked = model.in_training(key)
+            pattern = _pattern_for(asked, table)
+        answer = table[pattern] if pattern is not None else None
+        if answer is not None and not isinstance(answer, Renamed):
             return key, answer
-        key = _renamed(key, pattern, answer.to)
+        new = model.from_training(asked if pattern is None or answer is None else _renamed(asked, pattern, answer.to))
+        if new == key:
+            break
+        key = new
     return key, None
+
+
+def is_known(key: str, model: type[Section]) -> bool:
+    """Whether a key, or a section with it, is agentrl's or verl's."""
+    new, answer = _answer(model, key)
+    return answer is not None or find_field(model, new) is not None or is_free(model, new) or _is_section(key)
+
+
+def _is_section(key: str) -> bool:
+    """Whether verl has a section of this name that agentrl lacks."""
+    return any(fnmatchcase(key, section) for section in _SECTIONS)
+
+
+@cache
+def answers_for(model: type[Section]) -> Mapping[str, Answer]:
+    """The answers for a model: its own (`foreign_keys`) before those for every model."""
+    return {**model.foreign_keys, **VERL_KEYS}
 
 
 def _spelt(model: type[Section], key: str, value: Any) -> Any:
     """A value as agentrl spells it; a list that was written as text (`logger: '["wandb"]'`) is a list."""
     for pattern, spellings in SPELLINGS.items():
-        if fnmatchcase(key, pattern):
+        if fnmatchcase(model.in_training(key), pattern):
             value = next((ours for theirs, ours in spellings if _same(value, theirs)), value)
     field = find_field(model, key)
     item = None if field is None else list_item(field)
@@ -140,10 +192,10 @@ def _same(value: Any, fine: Any) -> bool:
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 
-def _pattern_for(key: str) -> str | None:
-    if key in VERL_KEYS:
+def _pattern_for(key: str, table: Mapping[str, Answer] = VERL_KEYS) -> str | None:
+    if key in table:
         return key
-    return next((pattern for pattern in VERL_KEYS if fnmatchcase(key, pattern)), None)
+    return next((pattern for pattern in table if fnmatchcase(key, pattern)), None)
 
 
 def _renamed(key: str, pattern: str, to: str) -> str:

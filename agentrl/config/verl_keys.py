@@ -84,9 +84,12 @@ _NO_LORA = Harmless("LoRA is not supported")
 _LORA = Only(_OFF, "LoRA is not supported: leave it out, and all weights are trained", switch=f"{_AR}actor.lora.enable")
 _TURNS = _AR + "rollout.multi_turn."
 
+_ONE_KIND = Harmless("every section has one kind, so it needs no class")
+
 # The first pattern that fits a key counts.
 VERL_KEYS: dict[str, Answer] = {
-    "*._target_": Harmless("every section has one kind"),
+    "_target_": _ONE_KIND,
+    "*._target_": _ONE_KIND,
     # data
     "data.return_raw_chat": Only((True,), "agent loops need the raw messages"),
     "data.return_raw_input_ids": Harmless("the agent loop makes the ids"),
@@ -288,3 +291,8 @@ SPELLINGS: dict[str, tuple[tuple[Any, Any], ...]] = {
 
 MISPLACED: dict[str, Fallback] = {"algorithm.kl_penalty": Fallback("algorithm.kl_ctrl.kl_coef")}
 """Keys that want a name, under which some users write a number: the key that takes it."""
+
+VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
+    _AR + "rollout.name": dict.fromkeys(("vllm", "hf"), ("auto", "the engines here are SGLang and the embedded one")),
+}
+"""Values of verl that agentrl's own keys take for another one, with the reason."""

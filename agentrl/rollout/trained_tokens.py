@@ -64,7 +64,7 @@ class Training:
             for span in self._left_out(decode(ids), parse):
                 first, last = token_span(ids, span, decode)
                 loss_mask[start + first : start + last] = 0
-        return replace(tokens, loss_mask=loss_mask)
+        return replace(tokens, loss_mask=loss_mask & tokens.loss_mask)
 
     def _left_out(self, text: str, parse: Parse | None) -> Iterator[Span]:
         """The characters of a turn that are not trained on."""
