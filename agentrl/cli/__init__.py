@@ -1,4 +1,4 @@
-"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | export | docs | demo`.
+"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | trace | export | …`.
 
 Each command imports its code only when it runs, so `agentrl --help` answers immediately.
 """
@@ -85,10 +85,10 @@ def options(
     ] = False,
 ) -> None:
     """Set up logging before any command."""
-    from agentrl.cli.output import set_up_logging
+    from agentrl.cli.output import log_level, set_up_logging
 
     set_debug(debug)
-    set_up_logging(debug)
+    set_up_logging(log_level(debug))
 
 
 @app.command()
@@ -232,6 +232,17 @@ def check(
         check_template(template, tools=tools, chat_template=chat_template, tokenizer=tokenizer, kwargs=kwargs or [])
     elif audit is not None:
         check_rollouts(audit, step, limit)
+
+
+@app.command()
+def trace(
+    run: Annotated[Path, typer.Argument(help="A run folder (trainer.default_local_dir), or one of its checkpoints.")],
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many steps.")] = None,
+) -> None:
+    """Print where the time of a run's steps went."""
+    from agentrl.cli.trace import trace_run
+
+    trace_run(run, last)
 
 
 @serve.command("engine", context_settings=FORWARD)

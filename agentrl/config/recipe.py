@@ -73,9 +73,7 @@ class Recipe:
         """What was given for a key or within a section, by the names that the user wrote."""
         own = translate(_single(key), model)[0]
         ours = {name: value for name, value in leaves(self.tree) for new, _ in leaves(own) if _within(name, new)}
-        foreign = {name: given for name, given in self.foreign.items() if _within(name, key)}
-        foreign |= {name: given for name, given in self.foreign.items() if _within(given.written, key)}
-        return ours | {name: given.value for name, given in foreign.items()}
+        return ours | {name: given.value for name, given in self.foreign.items() if _within(given.written or name, key)}
 
     def drop(self, key: str, model: type[Section]) -> None:
         """Forget what was given for a key or within a section."""

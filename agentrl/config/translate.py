@@ -13,11 +13,10 @@ from agentrl.config.problems import show_value
 from agentrl.config.schema import find_field, is_free, list_item
 from agentrl.config.value_tree import get_value, leaves, set_value
 from agentrl.config.verl_keys import (
-    EMPTY,
     MISPLACED,
     SPELLINGS,
-    VALUES,
     VERL_KEYS,
+    VERL_VALUES,
     Answer,
     Fallback,
     Foreign,
@@ -25,8 +24,9 @@ from agentrl.config.verl_keys import (
     Only,
     Renamed,
 )
-from agentrl.yaml_reader import parse_flow
+from agentrl.yaml_reader import parse_flow, parse_scalar
 
+_EMPTY = Harmless("the section is empty")
 _SECTIONS = {
     ".".join(parts[:end]) for pattern in VERL_KEYS for parts in [pattern.split(".")] for end in range(1, len(parts))
 } - {"*"}
@@ -54,10 +54,10 @@ def translate(
     given: dict[str, tuple[str, Any]] = {}
     for key, value in leaves(tree):
         new, answer = _answer(model, key)
-        if answer is None and new in MISPLACED and _is_number(value):
-            answer = MISPLACED[new]
+        if answer is None and new in MISPLACED and (number := _number(value)) is not None:
+            value, answer = number, MISPLACED[new]
         if value in (None, {}) and answer is None and find_field(model, new) is None and _is_section(key):
-            answer = EMPTY  # `global_profiler: null`
+            answer = _EMPTY  # `global_profiler: null`
         if answer is not None:
             foreign.append(Foreign(new, value, answer, where, key))
             continue
@@ -76,18 +76,12 @@ def translate(
 def translate_values(tree: dict[str, Any]) -> dict[str, str]:
     """Replace values of verl in a tree of agentrl's keys; returns a note by key, empty where the value stays."""
     notes: dict[str, str] = {}
-    for key in VALUES.keys() & {key for key, _ in leaves(tree)}:
+    for key in VERL_VALUES.keys() & {key for key, _ in leaves(tree)}:
         value = get_value(tree, key)
-        new, reason = VALUES[key].get(value, (value, "")) if isinstance(value, str) else (value, "")
+        new, reason = VERL_VALUES[key].get(value, (value, "")) if isinstance(value, str) else (value, "")
         notes[key] = f"{key}: {value} is read as {new}: {reason}" if reason else ""
         set_value(tree, key, new)
     return notes
-
-
-def is_known(key: str, model: type[Section]) -> bool:
-    """Whether a key, or a section with it, is agentrl's or verl's."""
-    new, answer = _answer(model, key)
-    return answer is not None or find_field(model, new) is not None or is_free(model, new) or _is_section(key)
 
 
 def settle_foreign(
@@ -115,9 +109,7 @@ def settle_foreign(
                 idle[name] = f"{to} is given"
             else:
                 used[to] = given
-        elif isinstance(value, str) and value.startswith("${"):
-            idle[name] = answer.reason
-        elif any(_same(value, told) for told in answer.told):
+        elif (isinstance(value, str) and value.startswith("${")) or any(_same(value, told) for told in answer.told):
             idle[name] = answer.reason
         elif not any(_same(value, fine) for fine in answer.allowed):
             switch = foreign.get(answer.switch or "")
@@ -137,7 +129,7 @@ def _refusals(refused: Mapping[tuple[str, str], list[Foreign]]) -> Iterator[str]
 
 
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
-    """The key's name here or in the table of answers, and the answer for the user if agentrl has no such key."""
+    """The key's name here or in the table, and the answer for the user if agentrl has no such key."""
     table = answers_for(model)
     while not (find_field(model, key) is not None or is_free(model, key)):
         asked, pattern = key, _pattern_for(key, table)
@@ -154,15 +146,27 @@ def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | 
     return key, None
 
 
+def is_known(key: str, model: type[Section]) -> bool:
+    """Whether a key, or a section with it, is agentrl's or verl's."""
+    new, answer = _answer(model, key)
+    return answer is not None or find_field(model, new) is not None or is_free(model, new) or _is_section(key)
+
+
 def _is_section(key: str) -> bool:
     """Whether verl has a section of this name that agentrl lacks."""
     return any(fnmatchcase(key, section) for section in _SECTIONS)
 
 
+@cache
+def answers_for(model: type[Section]) -> Mapping[str, Answer]:
+    """The answers for a model: its own (`foreign_keys`) before those for every model."""
+    return {**model.foreign_keys, **VERL_KEYS}
+
+
 def _spelt(model: type[Section], key: str, value: Any) -> Any:
     """A value as agentrl spells it; a list that was written as text (`logger: '["wandb"]'`) is a list."""
     for pattern, spellings in SPELLINGS.items():
-        if fnmatchcase(key, pattern):
+        if fnmatchcase(model.in_training(key), pattern):
             value = next((ours for theirs, ours in spellings if _same(value, theirs)), value)
     field = find_field(model, key)
     item = None if field is None else list_item(field)
@@ -175,8 +179,10 @@ def _spelt(model: type[Section], key: str, value: Any) -> Any:
         return value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any) -> float | None:
+    """A number, also one in text: an override's value stays text where its key wants text."""
+    plain = parse_scalar(value) if isinstance(value, str) else value
+    return plain if isinstance(plain, int | float) and not isinstance(plain, bool) else None
 
 
 def _same(value: Any, fine: Any) -> bool:
@@ -184,12 +190,6 @@ def _same(value: Any, fine: Any) -> bool:
     if isinstance(fine, frozenset):
         return isinstance(value, list) and all(isinstance(item, str) for item in value) and frozenset(value) == fine
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
-
-
-@cache
-def answers_for(model: type[Section]) -> Mapping[str, Answer]:
-    """The answers for a model: its own (`foreign_keys`) before those for every model."""
-    return {**model.foreign_keys, **VERL_KEYS}
 
 
 def _pattern_for(key: str, table: Mapping[str, Answer] = VERL_KEYS) -> str | None:

@@ -73,7 +73,8 @@ _NO_REWARD_MODEL = Harmless("reward models are not supported")
 _ASKS_FOR_REWARD_MODEL = (
     "reward models are not supported: score with custom_reward_function.path, and set reward_model.enable=false"
 )
-_NO_PROFILER = "agentrl has no profiler: run `py-spy` or `nsys` around `agentrl train`"
+_PROFILED = Harmless("`trainer.profile_steps` says which steps are profiled, in every process")
+_NSIGHT = Harmless("Nsight's options stand on its own command line: `nsys profile OPTIONS agentrl train …`")
 _WHOLE = frozenset({"model", "optimizer", "extra"})
 _WHOLE_CHECKPOINT = Only(
     (None, _WHOLE, _WHOLE | {"hf_model"}),
@@ -83,7 +84,6 @@ _NO_LORA = Harmless("LoRA is not supported")
 _LORA = Only(_OFF, "LoRA is not supported: leave it out, and all weights are trained", switch=f"{_AR}actor.lora.enable")
 _TURNS = _AR + "rollout.multi_turn."
 
-EMPTY = Harmless("the section is empty")
 _ONE_KIND = Harmless("every section has one kind, so it needs no class")
 
 # The first pattern that fits a key counts.
@@ -107,6 +107,11 @@ VERL_KEYS: dict[str, Answer] = {
     "data.video_key": Harmless("agentrl has no multi-modal inputs"),
     "data.image_patch_size": Harmless("agentrl has no multi-modal inputs"),
     "data.use_shm": Only(_OFF, "files are memory-mapped where they are"),
+    "data.train_data_num": Renamed("data.train_max_samples"),
+    "data.val_data_num": Renamed("data.val_max_samples"),
+    "data.shuffle_train_dataloader": Renamed("data.shuffle"),
+    "data.max_obs_length": Renamed(_TURNS + "max_tool_response_length"),
+    "data.max_start_length": Harmless("`data.max_prompt_length` limits a row's prompt"),
     "data.custom_cls.*": Only((None,), "agentrl has no dataset plug-ins"),
     "data.sampler.*": Only((None,), "agentrl has no sampler plug-ins"),
     "data.datagen.*": Only((None,), "agentrl has no dataset plug-ins"),
@@ -144,10 +149,8 @@ VERL_KEYS: dict[str, Answer] = {
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.calculate_entropy": Harmless("the entropy is always computed"),
-    "*.profiler.enable": Only(_OFF, _NO_PROFILER),
-    "*.profiler.*": Harmless("agentrl has no profiler section"),
-    "*.profile.enable": Only(_OFF, _NO_PROFILER),
-    "*.profile.*": Harmless("agentrl has no profiler section"),
+    "*.profiler.*": _PROFILED,
+    "*.profile.*": _PROFILED,
     "*.checkpoint.save_contents": _WHOLE_CHECKPOINT,
     "*.checkpoint.load_contents": _WHOLE_CHECKPOINT,
     "*.checkpoint.contents": _WHOLE_CHECKPOINT,
@@ -169,6 +172,8 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "actor.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     "critic.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     _AR + "ref.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
+    _AR + "actor.state_masking": Only((True, None), "what the environment says is never trained on"),
+    "algorithm.no_think_rl": Only(_OFF, "the whole response is trained on"),
     _AR + "actor.policy_loss.loss_mode": Renamed(_AR + "actor.policy_loss"),
     _AR + "actor.policy_loss.*": Renamed(_AR + "actor.policy_loss_options.*"),
     _AR + "actor.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
@@ -192,11 +197,7 @@ VERL_KEYS: dict[str, Answer] = {
     "tool_config.tool_format": Renamed(_TURNS + "format"),
     _AR + "rollout.do_sample": Only((True,), "training rollouts are sampled"),
     _AR + "rollout.calculate_log_probs": Harmless("the engine's log-probs are always recorded"),
-    _AR + "rollout.enforce_eager": Harmless("the engine decides; give SGLang's flags in `server.args`"),
     _AR + "rollout.free_cache_engine": Harmless("the engine keeps its cache between steps"),
-    _AR + "rollout.load_format": Harmless("engines load the model folder, then get the trainer's weights"),
-    _AR + "rollout.enable_chunked_prefill": Harmless("prefill is always chunked"),
-    _AR + "rollout.enable_prefix_caching": Harmless("prefixes are always reused"),
     _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
     _AR + "rollout.layered_summon": Harmless("weights are gathered one by one"),
     _AR + "rollout.cudagraph_capture_sizes": Harmless("give SGLang's flags in `server.args`"),
@@ -234,7 +235,7 @@ VERL_KEYS: dict[str, Answer] = {
     "reward.sandbox_fusion.url": Renamed("reward_model.sandbox_fusion.url"),
     "reward.sandbox_fusion.max_concurrent": Renamed("reward_model.sandbox_fusion.max_concurrent"),
     "reward.sandbox_fusion.memory_limit_mb": Renamed("reward_model.sandbox_fusion.memory_limit_mb"),
-    "reward.reward_manager.name": Renamed("reward_model.reward_manager"),
+    "reward.reward_manager.*": Renamed("reward_manager.*"),
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     # algorithm
@@ -248,6 +249,7 @@ VERL_KEYS: dict[str, Answer] = {
     "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
     # trainer, Ray, Hydra
+    "trainer.log_generation_samples": Renamed("trainer.log_train_generations"),
     "trainer.run_name": Renamed("trainer.experiment_name"),
     "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_ckpt_to_keep"),
     "trainer.max_critic_ckpt_to_keep": Harmless("`max_actor_ckpt_to_keep` counts: actor and critic are kept together"),
@@ -257,15 +259,17 @@ VERL_KEYS: dict[str, Answer] = {
     "trainer.ray_wait_register_center_timeout": Harmless("workers register through Ray itself"),
     "trainer.use_legacy_worker_impl": Harmless("agentrl has one worker implementation"),
     "trainer.esi_redundant_time": Harmless("checkpoints follow `trainer.save_freq`"),
-    "trainer.profile_steps": Only((None, []), _NO_PROFILER),
-    "trainer.npu_profile.*": Harmless("agentrl has no profiler section"),
-    "trainer.*_nsight_options.*": Harmless("agentrl has no profiler section"),
-    "global_profiler.steps": Only((None, []), _NO_PROFILER),
-    "global_profiler.*": Harmless("agentrl has no profiler section"),
+    "trainer.npu_profile.*": Harmless("agentrl does not run on NPUs"),
+    "trainer.*_nsight_options.*": _NSIGHT,
+    "global_profiler.steps": Renamed("trainer.profile_steps"),
+    "global_profiler.tool": Renamed("trainer.profile_tool"),
+    "global_profiler.save_path": Renamed("trainer.profile_dir"),
+    "global_profiler.profile_continuous_steps": Harmless("each profiled step has traces of its own"),
+    "global_profiler.global_tool_config.nsys.*": _NSIGHT,
+    "global_profiler.*": _PROFILED,
     "ray_kwargs.ray_init.num_cpus": Renamed("ray_init.num_cpus"),
     "ray_kwargs.ray_init.address": Renamed("ray_init.address"),
-    "ray_init.timeline_json_file": Only((None,), "Ray's timeline is not written"),
-    "ray_kwargs.timeline_json_file": Only((None,), "Ray's timeline is not written"),
+    "ray_kwargs.timeline_json_file": Renamed("ray_init.timeline_json_file"),
     "hydra.*": Harmless("recipes are found beside the YAML and in agentrl's configs/"),
 }
 
@@ -275,13 +279,20 @@ SPELLINGS: dict[str, tuple[tuple[Any, Any], ...]] = {
         *(("half", "float16"), ("fp16", "float16"), ("bf16", "bfloat16")),
         *(("float", "float32"), ("fp32", "float32")),
     ),
+    "data.*_max_samples": ((None, -1),),
+    "trainer.profile_tool": ((None, "auto"),),
+    "trainer.log_*_generations": ((True, 4), (False, 0)),
+    _AR + "rollout.load_format": (
+        *((f"dummy_{trainer}", "dummy") for trainer in ("dtensor", "hf", "megatron")),
+        *((trainer, "auto") for trainer in ("dtensor", "hf", "megatron")),
+    ),
 }
 """Values of agentrl's own keys that others spell differently: theirs and ours."""
 
 MISPLACED: dict[str, Fallback] = {"algorithm.kl_penalty": Fallback("algorithm.kl_ctrl.kl_coef")}
 """Keys that want a name, under which some users write a number: the key that takes it."""
 
-VALUES: dict[str, dict[str, tuple[str, str]]] = {
+VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
     _AR + "rollout.name": dict.fromkeys(("vllm", "hf"), ("auto", "the engines here are SGLang and the embedded one")),
 }
-"""Values of verl for which agentrl's own keys take another one, with the reason."""
+"""Values of verl that agentrl's own keys take for another one, with the reason."""
