@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import PluginError, RewardError
 from agentrl.rewards import default_compute_score
+from agentrl.rewards.dispatcher import QUESTIONS
 from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
 from agentrl.rewards.scores.numbers import last_number, to_number
 
@@ -245,6 +246,26 @@ def test_default_score_routes_by_data_source() -> None:
     assert default_compute_score("agentrl/arithmetic", "72", "72", {"messages": []}) == 1.0
     assert default_compute_score("searchR1_nq", "<answer>a b</answer>", {"target": ["b"]}) == 1.0
     assert default_compute_score("lighteval/MATH", r"\boxed{1}", "1") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("source", "right", "wrong", "truth"),
+    [
+        ("gsm8k", "#### 72", "#### 7", "72"),
+        *((name, "<answer>the Beatles</answer>", "<answer>b</answer>", {"target": ["Beatles"]}) for name in QUESTIONS),
+        ("hiyouga/geometry3k", r"\boxed{2\sqrt{3}}", r"\boxed{3}", r"2 \sqrt { 3 }"),
+        ("HuggingFaceH4/MATH-500", r"\boxed{0.5}", r"\boxed{3}", r"\frac{1}{2}"),
+    ],
+)
+def test_data_sources_by_their_common_names(source: str, right: str, wrong: str, truth: Any) -> None:
+    assert default_compute_score(source, right, truth) == 1.0
+    assert default_compute_score(source, wrong, truth) == 0.0
+
+
+@pytest.mark.parametrize(("given", "near"), [("GSM8K", "gsm8k"), ("hotpot_qa", "hotpotqa"), ("NQ", "nq")])
+def test_an_unknown_source_names_the_nearest(given: str, near: str) -> None:
+    with pytest.raises(PluginError, match=f"Did you mean '{near}'"):
+        default_compute_score(given, "", "")
 
 
 @pytest.mark.parametrize("source", ["openai/gsm8k", "agentrl/arithmetic", "lighteval/MATH", "searchR1_nq"])
