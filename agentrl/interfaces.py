@@ -271,6 +271,10 @@ class AgentLoopBase(ABC):
     """False: rows that give this loop an interaction are refused at the start."""
     shows_tools: ClassVar[bool] = True
     """True: a chat template that omits the tools is refused at the start. False: prompts need not name the tools."""
+    uses_format: ClassVar[bool] = True
+    """False: the loop reads its calls itself, and `multi_turn.format` does not act on it."""
+    ends_alone: ClassVar[bool] = False
+    """True: where a row has neither tools nor an interaction, the loop ends after its first generation."""
     object_options: ClassVar[tuple[str, ...]] = ()
     """Options that name a Python object (`module.path:name` or `file.py:name`); the loop gets the object."""
 

@@ -27,6 +27,8 @@ class StepInfo:
     """The version that every sampled token must have; None: any."""
     batch: int = 0
     """Number of the batch among all batches of this run."""
+    seeded: bool = False
+    """Every request has a seed of its own, also where the engine's numbers depend on batching."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class Session:
         request = Request.of(prompt_ids)
         sampling_params = self.params.complete(prompt_ids, sampling_params)
         config = self.setup.config
-        if config.trainer.deterministic:
+        if config.trainer.deterministic or self.step.seeded:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
             sampling_params["sampling_seed"] = seed
         rid = f"{self.trajectory_id}-{self.turn}"
