@@ -14,6 +14,7 @@ from cpu_time import cpu_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.boxed import last_boxed
 from agentrl.errors import PluginError, RewardError
 from agentrl.rewards import default_compute_score
 from agentrl.rewards.dispatcher import GOLD_PROBLEMS, QUESTIONS, SCORES, truth_problem
@@ -112,7 +113,7 @@ def test_any_text_is_scored(text: str) -> None:
     assert gsm8k.compute_score(text, "72", method="flexible") in (0.0, 1.0)
     assert arithmetic.compute_score(text, "72") in (0.0, 1.0)
     assert search_em.compute_score(text, ["72"], format_reward=True) in (0.0, 0.1, 0.2, 0.8, 1.0)
-    math.last_boxed(text)
+    last_boxed(text)
 
 
 def test_scoring_a_long_run_of_digits_takes_no_time() -> None:
