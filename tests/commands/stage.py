@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import shutil
 from dataclasses import dataclass, field
@@ -185,6 +186,24 @@ class Stage:
             seen.config = yaml.safe_load((place / "config.yaml").read_text())
             seen.metrics = json.loads((place / "metrics.jsonl").read_text().splitlines()[-1])
         return seen
+
+    def module(self, name: str, *arguments: str) -> int:
+        """`python -m agentrl.trainer.NAME`, in this process; its exit code."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", [f"{name}.py", *arguments])
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_module(f"agentrl.trainer.{name}", run_name="__main__")
+        return int(ended.value.code or 0)
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """What the engine was asked since the last step."""
+        return self._engine.requests
+
+    @property
+    def address_key(self) -> str:
+        """Where a job finds the engine."""
+        return f"rollout.server.addresses=[{self.address}]"
 
     def shell(self, line: str) -> list[str]:
         """The arguments that a shell makes of a line."""

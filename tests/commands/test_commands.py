@@ -11,8 +11,6 @@ import pytest
 from sandbox_server import Sandbox
 from stage import CALL, PROGRAM, Seen, Stage, commands
 
-from agentrl.trainer import main_ppo
-
 SMALL = ("data.train_batch_size=4", "data.max_prompt_length=256", "data.max_response_length=48")
 ACTOR, CRITIC = "FSDPPolicyNet", "FSDPValueNet"
 
@@ -114,11 +112,8 @@ def test_the_module_and_the_command_are_the_same(stage: Stage, capfd: pytest.Cap
     arguments = stage.shell(commands()[0])
     arguments += COMMANDS[0].sizes
     wanted = stage.dry(*arguments)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["main_ppo.py", *arguments, "--dry-run"])
-        with pytest.raises(SystemExit) as ended:
-            main_ppo.main()
-    assert (ended.value.code, wanted.code, capfd.readouterr().out) == (0, 0, wanted.out)
+    code = stage.module("main_ppo", *arguments, "--dry-run")
+    assert (code, wanted.code, capfd.readouterr().out) == (0, 0, wanted.out)
     command = [sys.executable, "-m", "agentrl.trainer.main_ppo", "trainer.sed=1"]
     failed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (failed.returncode, "Did you mean 'trainer.seed'?" in failed.stderr) == (2, True)
