@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import InputPath, RowsDecide, Section
+from agentrl.config.base import DtypeSpelling, InputPath, RowsDecide, Section
 from agentrl.config.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -67,10 +67,10 @@ class FSDPConfig(Section):
     """Keep optimizer state in host memory between uses (GPU only)."""
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
-    model_dtype: Literal["float32", "bfloat16"] = "float32"
+    model_dtype: Annotated[Literal["float32", "bfloat16"], DtypeSpelling] = "float32"
     """Data type of frozen weights (the reference), and of the computation where `compute_dtype` is auto. Weights that
     learn, their gradients and the optimizer state are always float32, 16 bytes a weight: bfloat16 loses small steps."""
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    compute_dtype: Annotated[Literal["auto", "float32", "bfloat16"], DtypeSpelling] = "auto"
     """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
 
 
