@@ -12,7 +12,7 @@ from agentrl.config.schema import accepts, describe_field, find_field, section_o
 from agentrl.config.value_tree import Tree, leaves, set_value
 from agentrl.config.verl_keys import Foreign, settle_foreign, translate
 from agentrl.errors import ConfigError
-from agentrl.files import CONFIGS, find_file
+from agentrl.files import CONFIGS, find_file, put_on_import_path
 from agentrl.yaml_reader import parse_flow, parse_scalar, read_yaml
 
 SELF = "_self_"
@@ -91,7 +91,9 @@ def read_recipe(source: str | Path | Mapping[str, Any] | None, overrides: list[s
     if isinstance(source, Mapping):
         _lay(_plain(source, ""), None, (), recipe, model)
     elif source is not None:
-        _read_file(find_file(source, suffix=".yaml"), (), recipe, model)
+        file = find_file(source, suffix=".yaml")
+        put_on_import_path(file.parent)
+        _read_file(file, (), recipe, model)
     for override in overrides:
         _apply_override(override, recipe, model)
     recipe.settle(model)
