@@ -288,7 +288,7 @@ def test_plug_ins_in_the_folder_of_the_run_are_found_by_rays_workers_too(
 ) -> None:
     """By dotted name in the working folder and the recipe's, and by file with a neighbour of its own elsewhere."""
     (tmp_path / "own_score.py").write_text(
-        "from beside_the_recipe import WORTH\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+    """By dotted name, in the working folder and the recipe's; by file, elsewhere, with a neighbour of its own."""
         "    return {'score': WORTH, 'pred': {1: 'x'}}\n"
     )
     (tmp_path / "elsewhere").mkdir()
