@@ -16,7 +16,6 @@ from agentrl.config.idle import Idle, value_at
 from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
 from agentrl.config.machine import engine_name, uses_cuda
 from agentrl.config.root import RunConfig
-from agentrl.config.sft import SFTConfig
 
 USES_GAMMA = frozenset({"gae", "reinforce_plus_plus"})
 USES_LAMBDA = frozenset({"gae"})
@@ -33,7 +32,7 @@ _AR = "actor_rollout_ref."
 _ACTOR, _ROLLOUT, _MODEL = f"{_AR}actor.", f"{_AR}rollout.", f"{_AR}model."
 
 
-def _schedule(section: str) -> tuple[Idle[Any], ...]:
+def schedule(section: str) -> tuple[Idle[Any], ...]:
     """Parts of a learning-rate schedule that the others switch off."""
 
     def optim(run: Any) -> OptimConfig:
@@ -278,12 +277,12 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         "the run never validates (trainer.test_freq is {trainer.test_freq}, val_before_train is false)",
     ),
     Idle(
-        (f"{_ROLLOUT}val_kwargs.temperature", f"{_ROLLOUT}val_kwargs.top_*"),
+        (f"{_ROLLOUT}val_kwargs.temperature", f"{_ROLLOUT}val_kwargs.top_*", f"{_ROLLOUT}val_kwargs.min_p"),
         lambda run: not _policy(run).rollout.val_kwargs.do_sample,
         "rollout.val_kwargs.do_sample is false, so validation is greedy",
     ),
     Idle(
-        (f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.top_*"),
+        (f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.top_*", f"{_ROLLOUT}val_kwargs.min_p"),
         lambda run: _policy(run).rollout.val_kwargs.temperature == 0,
         "rollout.val_kwargs.temperature is 0, so validation is greedy",
     ),
@@ -317,8 +316,8 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         lambda run: not run.data.shuffle and run.data.dataset_weights is None,
         "data.shuffle is false",
     ),
-    *_schedule(f"{_AR}actor.optim"),
-    *_schedule("critic.optim"),
+    *schedule(f"{_AR}actor.optim"),
+    *schedule("critic.optim"),
 )
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
@@ -329,15 +328,3 @@ IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_THE_TRAINER,
 )
 """The first row that fits a key tells why it is idle."""
-
-IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
-    Idle(("optim.muon_*",), lambda run: run.optim.name == "adamw", "optim.name is adamw"),
-    Idle(("trainer.test_freq",), lambda run: not run.data.val_files, "data.val_files is not given"),
-    Idle(
-        ("trainer.total_epochs",),
-        lambda run: run.trainer.total_training_steps is not None,
-        "trainer.total_training_steps is {trainer.total_training_steps}",
-    ),
-    Idle(("trainer.seed",), lambda run: not run.data.shuffle, "data.shuffle is false"),
-    *_schedule("optim"),
-)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentrl.config.actor import ActorConfig, LogProbSection
 from agentrl.config.base import RowsDecide
 from agentrl.config.idle import Idle, value_at
@@ -13,7 +15,7 @@ _AR = "actor_rollout_ref."
 _ROLLOUT = f"{_AR}rollout."
 
 
-def _rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[RunConfig], ...]:
+def rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[Any], ...]:
     """Rows of a micro-batch while tokens are counted, and the other way round."""
     dynamic = f"{section}.{kind.dynamic_key}"
     return (
@@ -44,10 +46,10 @@ def _precision(section: str) -> tuple[Idle[RunConfig], ...]:
 
 
 OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
-    *_rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
+    *rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
 )
 OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
     Idle(

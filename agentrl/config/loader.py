@@ -16,7 +16,7 @@ from agentrl.config.idle import Idle, asks_for_nothing, find_idle, written_keys
 from agentrl.config.idle_keys import IDLE_KEYS
 from agentrl.config.notes import idle_notes
 from agentrl.config.problems import take_unknown, validate
-from agentrl.config.recipe import DUMP_MARK, read_recipe
+from agentrl.config.recipe_files import DUMP_MARK, read_recipe
 from agentrl.config.references import resolve_references
 from agentrl.config.root import RunConfig
 from agentrl.config.schema import field_key, find_field, section_of
@@ -44,7 +44,9 @@ def load_config(recipe: str | Path | Mapping[str, Any] | None, overrides: Sequen
     Raises:
         ConfigError: lists every problem with its key, the given value, what is allowed and the nearest key.
     """
-    return load(recipe, overrides, RunConfig, CHECKS, IDLE_KEYS)
+    config = load(recipe, overrides, RunConfig, CHECKS, IDLE_KEYS)
+    _tell(config.choices)
+    return config
 
 
 def load(
@@ -60,7 +62,7 @@ def load(
     recipe = read_recipe(source, list(overrides), model)
     problems = take_unknown(recipe.tree, model)
     given = list(dict.fromkeys(field_key(model, key) for key, _ in leaves(recipe.tree)))
-    recipe.tree = _over_defaults(recipe.tree, model)
+    recipe.tree = _over_defaults(recipe.tree, given, model)
     resolve_references(recipe, model)
     config, wrong = _build(_written(recipe.tree, given, model), model)
     problems |= wrong
@@ -96,6 +98,7 @@ def check_run_config(config: RunConfig) -> None:
     if config.untold is None:
         config.untold = list(written_keys(config))
         note_idle(config, IDLE_KEYS)
+        _tell(config.choices)
 
 
 def note_idle(config: RunConfig, table: Iterable[Idle[RunConfig]], parts: Mapping[str, str] | None = None) -> None:
@@ -140,10 +143,17 @@ def _written(tree: Tree, given: Sequence[str], model: type[Section]) -> Tree:
     return written
 
 
-def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
-    """Merge the user's values over the defaults, so that `${...}` may name either."""
-    # `model_construct` returns the defaults even of a model whose required keys are still missing.
-    merged: Tree = model.model_construct().model_dump(mode="json")
+def _over_defaults(tree: Tree, given: Sequence[str], model: type[Section]) -> Tree:
+    """Merge the user's values over those of all other keys, so that `${...}` may name either."""
+    plain: Tree = {}
+    for key in given:
+        value = get_value(tree, key)
+        if "${" not in repr(value):
+            set_value(plain, key, copy.deepcopy(value))
+    draft, _ = _build(plain, model)
+    # Not the plain defaults: `${actor_rollout_ref.rollout.n}` is 8 with grpo. `model_construct` returns defaults even
+    # of a model whose required keys are still missing.
+    merged: Tree = (draft or model.model_construct()).model_dump(mode="json")
     for key, value in leaves(tree):
         field = find_field(model, key)
         if field is None or section_of(field) is None or value != {}:  # `trainer: {}` says nothing

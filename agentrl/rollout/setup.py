@@ -23,7 +23,7 @@ from agentrl.plugins import (
     registry,
 )
 from agentrl.rewards.dispatcher import find_score, truth_problem
-from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager
+from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
 from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
@@ -89,7 +89,7 @@ class RolloutSetup:
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
             loops=load_agent_loops(rollout.agent.agent_loop_config_path),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
-            rewards=load_reward_manager(config, num_workers(config)),
+            rewards=load_reward_manager(config, num_workers(config), renderer),
             limits=loop_limits(config),
             training=Training(turns.trainable_turns, turns.mask_tool_call_args),
         )
@@ -97,7 +97,7 @@ class RolloutSetup:
     @property
     def _scores_by_source(self) -> bool:
         """Whether rows are scored by the built-in function of their `data_source`."""
-        return self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0
+        return scores_by_source(self.config) and self.config.reward_model.combine.outcome != 0
 
     @property
     def pad_id(self) -> int:
@@ -284,9 +284,8 @@ def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
         val = rollout.val_kwargs
         greedy = not val.do_sample or val.temperature == 0
         params |= (
-            {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
+            {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
             if greedy
-            else {"temperature": val.temperature, "top_p": val.top_p, "top_k": val.top_k}
+            else {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         )
-        params["min_p"] = 0.0
     return params

@@ -113,6 +113,7 @@ class Stage:
         (folder / "tools.yaml").write_text("tools: [{class_name: times.py:times}]")
         (folder / "tools2.yaml").write_text("tools: [{class_name: times.py:times, config: {max_concurrent: 1}}]")
         self.base: dict[str, Any] = {
+            "algorithm.adv_estimator": "grpo",
             "data.train_files": write_rows(folder / "train.parquet", 0, 10),
             "data.train_batch_size": 2,
             "data.shuffle": False,

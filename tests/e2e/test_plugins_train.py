@@ -286,9 +286,10 @@ def test_a_run_with_the_example_package_trains_by_agent_name(
 def test_plug_ins_in_the_folder_of_the_run_are_found_by_rays_workers_too(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By dotted name in the working folder and the recipe's, and by file with a neighbour of its own elsewhere."""
-    (tmp_path / "own_score.py").write_text(
     """By dotted name, in the working folder and the recipe's; by file, elsewhere, with a neighbour of its own."""
+    (tmp_path / "own_score.py").write_text(
+        "from beside_the_recipe import WORTH\n\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
         "    return {'score': WORTH, 'pred': {1: 'x'}}\n"
     )
     (tmp_path / "elsewhere").mkdir()

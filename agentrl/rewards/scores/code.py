@@ -76,7 +76,7 @@ class CodeScore:
         self,
         solution_str: str,
         ground_truth: Any,
-        continuous: bool = False,
+        continuous: bool = True,
         timeout: float = 10.0,
         language: str = "python",
     ) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class CodeScore:
         Args:
             solution_str: what the assistant wrote.
             ground_truth: the tests; see `agentrl.clients.read_tests`.
-            continuous: the share of tests that passed; else 1 if all did, and 0 if not.
+            continuous: the score is the share of tests that passed; false: 1 if all did, and 0 if not.
             timeout: seconds of each test.
             language: of the code.
 

@@ -13,8 +13,9 @@ from typing import Any
 from agentrl.reported import finite_number_of
 from agentrl.rewards.scores.gold_texts import container_as_text, none_as_text
 from agentrl.rewards.scores.math_compare import same_answer, undecided
+from agentrl.rewards.scores.math_layout import clean
 from agentrl.rewards.scores.math_process import Comparer
-from agentrl.rewards.scores.math_text import clean, squeeze
+from agentrl.rewards.scores.math_text import squeeze
 
 
 def last_boxed(text: str) -> str | None:
