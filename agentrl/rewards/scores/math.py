@@ -32,7 +32,7 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
-def gold_problem(ground_truth: Any) -> str | None:
+def math_gold_problem(ground_truth: Any) -> str | None:
     """Why a ground truth cannot be scored; None: it can."""
     if isinstance(ground_truth, bool) or not (
         isinstance(ground_truth, str) or finite_number_of(ground_truth) is not None
