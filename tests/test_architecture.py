@@ -27,6 +27,7 @@ LAYERS = (
     {"data", "inference", "rewards"},
     {"rollout", "workers"},
     {"trainer"},
+    {"jobs"},
     {"cli", "testing"},
     {"__main__"},
 )

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agentrl.config.base import InputPath, RowsDecide, Section
+from agentrl.config.base import InputPath, ModelPath, RowsDecide, Section
 from agentrl.config.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -16,8 +16,8 @@ KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k2+
 class BackboneConfig(Section):
     """Which weights, and how they are loaded."""
 
-    path: InputPath = ""
-    """Hugging Face folder with weights, configuration and tokenizer."""
+    path: ModelPath = ""
+    """Hugging Face folder with weights, configuration and tokenizer; or a checkpoint of a run, which has one in it."""
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
     use_remove_padding: bool = True
@@ -29,7 +29,7 @@ class BackboneConfig(Section):
 class ModelConfig(BackboneConfig):
     """The policy's model, its tokenizer and its chat template."""
 
-    tokenizer_path: InputPath | None = None
+    tokenizer_path: ModelPath | None = None
     """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
@@ -128,7 +128,8 @@ class ActorConfig(MicroBatchSection):
     """The policy update."""
 
     ppo_mini_batch_size: int = Field(default=256, ge=1)
-    """Prompts per optimizer step, each with all its rollouts, as in verl."""
+    """Prompts per optimizer step, each with all its rollouts, as in verl. Where it is not given, at most
+    `data.train_batch_size`."""
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     shuffle: bool = False

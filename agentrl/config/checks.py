@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from agentrl.config.actor import ActorConfig
+from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.machine_checks import MACHINE_CHECKS
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
@@ -13,8 +14,6 @@ from agentrl.files import find_file
 
 Problems = Iterator[str]
 
-GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk"})
-"""Advantage estimators that compare the rollouts of one prompt."""
 TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
 """Advantage estimators whose result depends on the token that a reward is placed on."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from agentrl.config.idle import Idle
-from agentrl.config.idle_keys import rows_or_tokens, schedule
+from agentrl.config.idle_keys import schedule
+from agentrl.config.idle_machine_keys import rows_or_tokens
 from agentrl.config.machine import is_cuda
 from agentrl.config.sft import SINGLE_TURN, SFTConfig, SFTDataConfig
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from agentrl.config.base import Section
+from agentrl.config.jobs import EvalConfig, GenerationConfig, GenerationRolloutConfig
+from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
 from agentrl.config.schema import describe_field, section_of
 from agentrl.config.sft import SFTConfig
@@ -48,18 +50,29 @@ In `agentrl sft`, these keys of verl's SFT trainer are known beside them:
 |---|---|
 """
 
+_SHARED = frozenset({"model", "rollout", "trainer", "ray_init", "plugins"})
+_OF_GENERATION = """\
+`model`, `rollout`, `trainer`, `ray_init` and `plugins` are those of `agentrl generate`; without `model.path` only
+`plugins` has an effect.
+"""
+
 
 def config_reference() -> str:
     """The whole page, as Markdown."""
     parts = [_INTRODUCTION, "## Training: `agentrl train`\n", *_sections(RunConfig, "")]
     parts += ["## Supervised training: `agentrl sft`\n", *_sections(SFTConfig, "")]
+    parts += ["## Responses: `agentrl generate`\n", *_sections(GenerationConfig, "")]
+    parts += ["## Scores: `agentrl eval`\n", _OF_GENERATION, *_sections(EvalConfig, "", but=_SHARED)]
     parts += [_VERL + _foreign_rows(VERL_KEYS), _VERL_SFT + _foreign_rows(SFT_KEYS)]
     return "\n".join(parts) + "\n"
 
 
-def _sections(model: type[Section], path: str) -> Iterator[str]:
-    """One table per section with its own keys, in the order of the models."""
-    fields = {f"{path}{name}": field for name, field in model.model_fields.items()}
+def _sections(model: type[Section], path: str, but: Set[str] = frozenset()) -> Iterator[str]:
+    """One table per section with its own keys, in the order of the models; `but` names fields to leave out."""
+    if model is GenerationRolloutConfig:  # the others stand under `actor_rollout_ref.rollout`
+        own = {name for name in RolloutConfig.model_fields if name not in model.__annotations__}
+        but = frozenset(own)
+    fields = {f"{path}{name}": field for name, field in model.model_fields.items() if name not in but}
     leaves = {key: field for key, field in fields.items() if section_of(field) is None}
     if leaves:
         yield f"### `{path.removesuffix('.')}`\n" if path else "### At the top of the file\n"

@@ -131,6 +131,8 @@ class ValKwargs(Section):
     """Nucleus sampling: the smallest set of tokens with this probability."""
     top_k: int = Field(default=-1, ge=-1)
     """Most likely tokens to sample from; -1: all."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Tokens below this share of the most likely token's probability are not sampled."""
     do_sample: bool = False
     """False: greedy, whatever `temperature` says."""
 
@@ -143,7 +145,7 @@ class RolloutConfig(RowsDecide):
     name: Literal["auto", "sglang", "embedded"] = "auto"
     """The engine; auto: sglang if CUDA and sglang are present, else embedded."""
     n: int = Field(default=1, ge=1)
-    """Rollouts per prompt; they share one group."""
+    """Rollouts per prompt; they share one group. Where it is not given, an estimator that compares them gets 8."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature; log-probs are those of the scaled logits."""
     top_p: float = Field(default=1.0, gt=0, le=1)

@@ -90,6 +90,7 @@ class Session:
             interaction=self.interaction,
             limits=self.setup.limits,
             new_trajectory=self.new_trajectory,
+            run_config=self.setup.config,
         )
 
     def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:
@@ -113,7 +114,7 @@ class Session:
         request = Request.of(prompt_ids)
         sampling_params = self.params.complete(prompt_ids, sampling_params)
         config = self.setup.config
-        if config.trainer.deterministic:
+        if config.trainer.deterministic or self.step.seeded:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
             sampling_params["sampling_seed"] = seed
         rid = f"{self.trajectory_id}-{self.turn}"

@@ -106,7 +106,7 @@ def sample_batch(
     n: int,
     *,
     step: int,
-    weight_version: int,
+    weight_version: int | None,
     validate: bool = False,
     first_group: int = 0,
 ) -> DataProto:
@@ -116,7 +116,7 @@ def sample_batch(
         samples: the rows.
         n: rollouts per row.
         step: the training step; part of the uid and of deterministic seeds.
-        weight_version: the version that the engines serve.
+        weight_version: the version that the engines serve; None: any.
         validate: sample as `rollout.val_kwargs` says.
         first_group: number of the first group within the step.
     """

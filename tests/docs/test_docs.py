@@ -30,6 +30,7 @@ GUIDE = (
     "docs/python_api.md",
     "docs/data.md",
     "docs/sft.md",
+    "docs/generate_eval.md",
     "docs/write_a_tool.md",
     "docs/write_an_interaction.md",
     "docs/agent_loops.md",
@@ -42,6 +43,10 @@ GUIDE = (
     "docs/token_rules.md",
 )
 SAID = {
+    "docs/generate_eval.md": (
+        *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
+        "result: outputs/model.json",
+    ),
     "docs/services.md": (
         *('"id":"sample-1"', "Apollo 11", "agentrl_retrieval_queries_total 3.0", '"service":"retrieval"'),
         *("bm25 index of 2 documents", '"out.txt":"YQpiCg=="', '"bash":"', '"pong"', '"text/plain":"6"'),
