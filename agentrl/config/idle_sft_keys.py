@@ -30,7 +30,7 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
     ),
     Idle(
         ("trainer.max_ckpt_to_keep",),
-        lambda run: run.trainer.save_freq <= 0,
+        lambda run: isinstance(run.trainer.save_freq, int) and run.trainer.save_freq <= 0,
         "trainer.save_freq is {trainer.save_freq}, so no checkpoint is saved",
     ),
     Idle(("trainer.seed",), lambda run: not run.data.shuffle, "data.shuffle is false"),

@@ -19,6 +19,9 @@ SINGLE_TURN = ("prompt_key", "response_key", "prompt_dict_keys", "response_dict_
 """Keys of `data` for rows with a prompt and a response."""
 
 
+Every = int | Literal["after_each_epoch"]
+
+
 class MultiturnConfig(Section):
     """The kind of rows."""
 
@@ -129,10 +132,10 @@ class SFTTrainerConfig(Section):
     """`console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`; a single name needs no list."""
     log_freq: int = Field(default=1, ge=1)
     """Report means every `log_freq` steps."""
-    test_freq: int = -1
-    """Validate every `test_freq` steps; -1: only after the last step."""
-    save_freq: int = -1
-    """Save a checkpoint every `save_freq` steps and after the last step; -1: never."""
+    test_freq: Every = -1
+    """Validate every `test_freq` steps, or after_each_epoch, and after the last step; -1: only then."""
+    save_freq: Every = -1
+    """Save a checkpoint every `save_freq` steps, or after_each_epoch, and after the last step; -1: never."""
     max_ckpt_to_keep: int | None = Field(default=None, ge=1)
     """Number of checkpoints to keep; null: all."""
     max_skipped_steps: int | None = Field(default=20, ge=1)
