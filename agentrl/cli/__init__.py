@@ -35,7 +35,6 @@ app.add_typer(plugin_commands.app, name="plugins")
 app.add_typer(serve, name="serve")
 app.add_typer(docs, name="docs")
 
-Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a recipe in agentrl's configs/.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="section.key=value, YAML values: \\[a,b], null, true, 1e-6, 'text'.")
 ]
@@ -115,16 +114,20 @@ def train(
 
 @app.command()
 def sft(
-    config: Config,
+    config: Recipe = None,
     overrides: Overrides = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the resolved config; start nothing.")
     ] = False,
 ) -> None:
     """Train a model on demonstrations (supervised fine-tuning)."""
-    from agentrl.cli.train import sft_command
+    from agentrl.cli.train import read_arguments, sft_command
 
-    sft_command(config, overrides or [], dry_run=dry_run)
+    recipe, left = read_arguments(config, overrides or [], config_path, config_name, config_dir, usual="sft_trainer")
+    sft_command(recipe, left, dry_run=dry_run)
 
 
 @app.command()
