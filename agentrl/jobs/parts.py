@@ -67,6 +67,9 @@ class JobParts:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        kept = [*self.folder.glob("batch_*.json"), *self.folder.glob("logs/*")]
+        if not kept:  # nothing to go on with, and nothing that says why
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
     def read(self, number: int) -> Any | None:

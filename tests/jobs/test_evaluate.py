@@ -248,13 +248,15 @@ def dump(folder: Path, step: int, scores: list[float]) -> None:
 def test_runs_are_compared_by_their_last_validation_also_with_a_result() -> None:
     dump(Path("run_a/validation"), 0, [1.0, 1.0])
     dump(Path("run_a/validation"), 20, [0.0, 0.0])
-    dump(Path("run_b"), 9, [1.0, 0.0])
+    dump(Path("elsewhere"), 9, [1.0, 0.0])
+    Path("run_b").mkdir()
+    Path("run_b/config.yaml").write_text("trainer: {validation_data_dir: elsewhere}")
     told = evaluated("--compare", "run_a", "run_b")
     assert "A: run_a/validation/20.jsonl" in told.output
     assert "+0.500" in told.output
     write(Path("r.parquet"), ROWS)  # the same questions, named by what the user says
     evaluated("data.path=r.parquet")
-    found = evaluated("--compare", "r.eval.json", "run_b/9.jsonl").output
+    found = evaluated("--compare", "r.eval.json", "elsewhere/9.jsonl").output
     assert "+0.125" in found  # 0.5 and 0.25 there, 1 and 0 here
 
 
