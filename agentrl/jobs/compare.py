@@ -13,7 +13,7 @@ from agentrl.errors import UserInputError
 from agentrl.jobs.evaluate import ALL, FORMAT, prompt_id
 from agentrl.jobs.statistics import PairedDifference, paired_bootstrap
 from agentrl.reported import finite_number_of
-from agentrl.trainer.run import CONFIG_FILE as RUN_CONFIG
+from agentrl.trainer.folders import CONFIG_FILE
 from agentrl.yaml_reader import read_yaml
 
 RESULT_SUFFIX = ".eval.json"
@@ -127,9 +127,9 @@ def _file_of(path: Path) -> Path:
 
 def _configured(run: Path) -> list[Path]:
     """Where a run dumps its validations, as its folder says."""
-    if not (run / RUN_CONFIG).is_file():
+    if not (run / CONFIG_FILE).is_file():
         return []
-    tree = read_yaml(run / RUN_CONFIG)
+    tree = read_yaml(run / CONFIG_FILE)
     trainer = tree.get("trainer") if isinstance(tree, dict) else None
     folder = trainer.get("validation_data_dir") if isinstance(trainer, dict) else None
     return [Path(folder)] if folder else []

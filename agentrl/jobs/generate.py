@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from agentrl.config.value_tree import leaves
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataError, EngineError, FailureBudgetError
 from agentrl.inference.launch import EngineServers
-from agentrl.jobs.parts import JobParts, identity_of
+from agentrl.jobs.parts import Advance, JobParts, identity_of
 from agentrl.jobs.tables import NO_SOURCE, JobTable, prompt_columns
 from agentrl.reported import json_of
 from agentrl.rollout.manager import AgentLoopManager
@@ -49,13 +49,6 @@ _CHANGES_NOTHING = (
 
 _MARK = b"agentrl.job"
 """Metadata of the output that says which job wrote it."""
-
-
-class Advance(Protocol):
-    """Hears how far a job is."""
-
-    def __call__(self, done: int, total: int, kept: int) -> None:
-        """`done` of `total` rows are done, `kept` of them by an earlier start."""
 
 
 class GenerationJob:
@@ -218,7 +211,10 @@ class GenerationJob:
             for key, value in settings.items()
             if key.startswith(sections) and not key.startswith(_CHANGES_NOTHING)
         }
-        return counts | identity_of(self._files, self.config.model.path)
+        turns, agent = self.config.rollout.multi_turn, self.config.rollout.agent
+        named = (turns.tool_config_path, turns.interaction_config_path, agent.agent_loop_config_path)
+        files = [*self._files, *(file for file in named if file)]
+        return counts | {"an agent loop": self.config.has_loop} | identity_of(files, self.config.model.path)
 
 
 class _Engines:

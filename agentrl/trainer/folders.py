@@ -8,6 +8,9 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 
+CONFIG_FILE = "config.yaml"
+"""The resolved configuration in a run's folder."""
+
 
 def make_folders(folders: Mapping[str, str | None]) -> None:
     """Create folders and write to each.
