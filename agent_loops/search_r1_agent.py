@@ -34,6 +34,7 @@ class SearchR1Agent(AgentLoopBase):
     """
 
     uses_interaction: ClassVar[bool] = False
+    uses_format: ClassVar[bool] = False
     shows_tools: ClassVar[bool] = False
 
     def __init__(self, context: LoopContext, *, max_turns: int = 4) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -15,6 +16,8 @@ from agentrl.errors import ConfigError, suggest
 logger = logging.getLogger(__name__)
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
+_STEP = "global_step_"
+_MODEL_FOLDERS = ("actor/huggingface", "huggingface")
 _TEXT_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.py"]
 _ASK_TIMEOUT_S = 5.0
 
@@ -60,6 +63,35 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{problem}, and its download failed: {error}") from error
+
+
+def model_of_checkpoint(path: str) -> str:
+    """The model inside a checkpoint of a run; any other path as it is.
+
+    ::
+
+        outputs/run                        the last step that was saved whole
+        outputs/run/global_step_40         global_step_40/actor/huggingface; of a warm start global_step_40/huggingface
+        outputs/run/global_step_40/actor   the same
+    """
+    folder = Path(path).expanduser()
+    if not path or not folder.is_dir() or (folder / "config.json").is_file():
+        return path
+    for step in (folder, *_steps(folder)):
+        for inside in _MODEL_FOLDERS:
+            if (step / inside / "config.json").is_file():
+                return str(step / inside)
+    return path
+
+
+def _steps(run: Path) -> list[Path]:
+    """The checkpoints of a run's folder: the one that it names as its last, then the others from the newest on."""
+    numbers = sorted(
+        int(entry.name[len(_STEP) :]) for entry in run.glob(f"{_STEP}*") if entry.name[len(_STEP) :].isdigit()
+    )
+    with suppress(OSError, ValueError):
+        numbers.append(int((run / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8")))
+    return [run / f"{_STEP}{number}" for number in reversed(numbers)]
 
 
 def _has_weights(folder: Path) -> bool:

@@ -198,15 +198,17 @@ class AgentLoopOutput:
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
-    response_logprobs: list[float]
-    num_turns: int
-    stop_reason: StopReason
+    response_logprobs: list[float] = field(default_factory=list)
+    num_turns: int = 0
+    stop_reason: StopReason = StopReason.COMPLETED
     weight_versions: list[int] = field(default_factory=list)
     reward_score: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     """Seconds and counts: `generate_sequences`, `tool_calls` (seconds), `num_tool_calls`, `num_tool_errors`."""
     extra_fields: JsonDict = field(default_factory=dict)
     """The values that rewards and logs read, named as in `TrajectoryFacts`, and any others that the loop reports."""
+    loss_mask: list[int] | None = None
+    """0 for sampled tokens that the loop does not want trained; None: all of `response_mask` are."""
 
 
 @dataclass(slots=True)

@@ -40,6 +40,20 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(help="section.key=value, YAML values: \\[a,b], null, true, 1e-6, 'text'.")
 ]
 
+Recipe = Annotated[
+    str | None,
+    typer.Argument(help="A YAML file, the name of a recipe in agentrl's configs/, or the first key=value."),
+]
+ConfigPath = Annotated[
+    str | None, typer.Option("--config-path", "-cp", metavar="DIR", help="Folder of the recipe, as with Hydra.")
+]
+ConfigName = Annotated[
+    str | None,
+    typer.Option("--config-name", "-cn", metavar="NAME", help="Name of the recipe, as with Hydra (ppo_trainer)."),
+]
+ConfigDir = Annotated[
+    str | None, typer.Option("--config-dir", "-cd", metavar="DIR", help="Where `defaults` are looked up too.")
+]
 JobConfig = Annotated[str | None, typer.Argument(help="A YAML file; or the first key=value.")]
 ConfigOption = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="The YAML file, in place of CONFIG.")
@@ -79,28 +93,35 @@ def options(
 
 @app.command()
 def train(
-    config: Config,
+    config: Recipe = None,
     overrides: Overrides = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved config and what would run where; start nothing.")
     ] = False,
 ) -> None:
     """Train an agent by reinforcement learning."""
     from agentrl.cli.train import dry_run as show_plan
-    from agentrl.cli.train import train_command
+    from agentrl.cli.train import read_arguments, train_command
 
-    if dry_run:
-        show_plan(config, overrides or [])
-    else:
-        train_command(config, overrides or [])
+    run = show_plan if dry_run else train_command
+    run(*read_arguments(config, overrides or [], config_path, config_name, config_dir))
 
 
 @app.command()
-def sft(config: Config, overrides: Overrides = None) -> None:
-    """Warm-start a model by supervised fine-tuning on demonstrations."""
+def sft(
+    config: Config,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the resolved config; start nothing.")
+    ] = False,
+) -> None:
+    """Train a model on demonstrations (supervised fine-tuning)."""
     from agentrl.cli.train import sft_command
 
-    sft_command(config, overrides or [])
+    sft_command(config, overrides or [], dry_run=dry_run)
 
 
 @app.command()
@@ -253,11 +274,11 @@ def demo(context: typer.Context) -> None:
     run(context.args)
 
 
-def main(args: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `agentrl` command.
 
     Args:
-        args: of the command; None: those of this process.
+        arguments: of the command; None: those of this process.
 
     The folder in which it is called is on the import path, as with `python -m agentrl`: `my_tools.Weather` in a YAML is
     found there. Ray's workers get the path from this process.
@@ -266,4 +287,4 @@ def main(args: list[str] | None = None) -> None:
         folder = os.getcwd()
         if folder not in sys.path and "" not in sys.path and not sys.flags.safe_path:
             sys.path.insert(0, folder)
-    app(args, prog_name="agentrl")
+    app(arguments, prog_name="agentrl")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from agentrl.hub import model_of_checkpoint
+from agentrl.observability.said_once import say_once
+
+logger = logging.getLogger(__name__)
 
 
 class Section(BaseModel):
@@ -19,11 +26,11 @@ class Section(BaseModel):
         frozen=False,
         allow_inf_nan=False,
     )
+    foreign_keys: ClassVar[Mapping[str, Any]] = {}
+    """Of the root of a recipe: other names of its keys, and keys that it lacks; see `verl_keys`."""
 
     training_sections: ClassVar[dict[str, str]] = {}
     """Sections of a job and what they are called in a training's recipe: `rollout` is `actor_rollout_ref.rollout`."""
-    without_effect: ClassVar[dict[str, str]] = {}
-    """Keys, or whole sections, that others' files have and that change nothing in this job, with the reason."""
 
     @classmethod
     def in_training(cls, key: str) -> str:
@@ -73,7 +80,16 @@ class PathKind:
 
 
 InputPath = Annotated[str, PathKind("input")]
+ModelPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path))]
+"""A model folder or a name of the hub; of a checkpoint of a run, the model that is in it."""
 OutputPath = Annotated[str, PathKind("output")]
+
+
+def _model_of(path: str) -> str:
+    found = model_of_checkpoint(path)
+    if found != path:
+        say_once(logger, logging.INFO, f"'{path}' is a checkpoint: its model is {found}")
+    return found
 
 
 def _listed(value: Any) -> Any:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from agentrl.config.actor import ActorConfig
+from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.machine_checks import MACHINE_CHECKS
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
@@ -13,8 +14,6 @@ from agentrl.files import find_file
 
 Problems = Iterator[str]
 
-GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk"})
-"""Advantage estimators that compare the rollouts of one prompt."""
 TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
 """Advantage estimators whose result depends on the token that a reward is placed on."""
 
@@ -246,11 +245,15 @@ def check_validation_sampling(config: RunConfig) -> Problems:
 
 def check_resume(config: RunConfig) -> Problems:
     """`resume_path` and its path are given together."""
-    trainer = config.trainer
-    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
+    yield from resume_problems(config.trainer.resume_mode, config.trainer.resume_from_path)
+
+
+def resume_problems(mode: str, path: str | None) -> Problems:
+    """What does not fit together in `trainer.resume_mode` and `resume_from_path`."""
+    if mode == "resume_path" and not path:
         yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
-    if trainer.resume_mode != "resume_path" and trainer.resume_from_path:
-        yield f"trainer.resume_from_path: given, but trainer.resume_mode is {trainer.resume_mode}, not resume_path"
+    if mode != "resume_path" and path:
+        yield f"trainer.resume_from_path: given, but trainer.resume_mode is {mode}, not resume_path"
 
 
 def check_tool_cache(config: RunConfig) -> Problems:

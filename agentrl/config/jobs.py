@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from agentrl.config.actor import ModelConfig
-from agentrl.config.base import InputPath, OutputPath, Section
+from agentrl.config.base import InputPath, ModelPath, OutputPath, Section
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import CustomRewardFunction, RayInitConfig, RewardModelConfig
+from agentrl.config.verl_keys import Answer, Harmless
 
 _POLICY = "actor_rollout_ref."
 
@@ -46,9 +48,9 @@ class GenerationDataConfig(Section):
 class GenerationModelConfig(Section):
     """The model that answers."""
 
-    path: InputPath = ""
+    path: ModelPath = ""
     """Hugging Face folder of the model, or its name on the hub."""
-    tokenizer_path: InputPath | None = None
+    tokenizer_path: ModelPath | None = None
     """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
@@ -111,9 +113,10 @@ class GenerationConfig(Section):
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
 
     training_sections: ClassVar[dict[str, str]] = {section: f"{_POLICY}{section}" for section in ("model", "rollout")}
-    without_effect: ClassVar[dict[str, str]] = {
-        "actor": "nothing is trained",
-        "rollout.mode": "generation is always asynchronous",
+    foreign_keys: ClassVar[Mapping[str, Answer]] = {
+        "actor": Harmless("nothing is trained"),
+        "actor.*": Harmless("nothing is trained"),
+        "rollout.mode": Harmless("generation is always asynchronous"),
     }
 
     @property

@@ -145,7 +145,7 @@ class RolloutConfig(RowsDecide):
     name: Literal["auto", "sglang", "embedded"] = "auto"
     """The engine; auto: sglang if CUDA and sglang are present, else embedded."""
     n: int = Field(default=1, ge=1)
-    """Rollouts per prompt; they share one group."""
+    """Rollouts per prompt; they share one group. Where it is not given, an estimator that compares them gets 8."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature; log-probs are those of the scaled logits."""
     top_p: float = Field(default=1.0, gt=0, le=1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
@@ -16,6 +17,7 @@ from agentrl.config.actor import (
     OptimConfig,
 )
 from agentrl.config.base import InputPath, Names, OutputPath, Section
+from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
 
@@ -84,6 +86,8 @@ class RewardModelConfig(Section):
     reward_manager: str = "naive"
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
     prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
+    reward_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Options of a reward manager of your own; the named ones take none."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
@@ -132,8 +136,8 @@ class RolloutCorrectionConfig(Section):
 class AlgorithmConfig(Section):
     """Advantages and KL."""
 
-    adv_estimator: str = "grpo"
-    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`."""
+    adv_estimator: str = "gae"
+    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount factor."""
     lam: float = Field(default=1.0, ge=0, le=1)
@@ -225,6 +229,13 @@ class RayInitConfig(Section):
     """Address of a running cluster; null: start a private one for this run."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Untold:
+    """All are equal: what was told about a configuration makes it no other one."""
+
+    keys: list[str] | None = field(default=None, compare=False)
+
+
 class RunConfig(Section):
     """A whole training run."""
 
@@ -247,16 +258,30 @@ class RunConfig(Section):
     plugins: list[InputPath] = Field(default_factory=list)
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
 
-    _told: bool = PrivateAttr(default=False)
+    _untold: _Untold = PrivateAttr(default_factory=lambda: _Untold())
+
+    @model_validator(mode="after")
+    def _choose(self) -> Self:
+        for choice in choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size):
+            choice.section.__dict__[choice.name] = choice.value  # an assignment would count as given
+        return self
 
     @property
-    def told(self) -> bool:
-        """Whether notes on keys without effect were given already."""
-        return self._told
+    def choices(self) -> list[str]:
+        """A note on each value that is neither given nor the default of its key, because other keys decide it."""
+        if self.trainer.val_only:
+            return []
+        chosen = choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size)
+        return [choice.why for choice in chosen if choice.why]
 
-    @told.setter
-    def told(self, value: bool) -> None:
-        self._told = value
+    @property
+    def untold(self) -> list[str] | None:
+        """Keys that the user wrote and of which no note says that they do nothing; None: nobody looked yet."""
+        return self._untold.keys
+
+    @untold.setter
+    def untold(self, keys: list[str]) -> None:
+        self._untold = _Untold(keys)
 
     @property
     def needs_critic(self) -> bool:

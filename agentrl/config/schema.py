@@ -76,7 +76,8 @@ def nearest(model: type[Section], path: str) -> str:
         last = difflib.SequenceMatcher(None, leaf, candidate.rpartition(".")[2]).ratio()
         return 0.6 * last + 0.4 * whole
 
-    best = max((known for known, _ in walk(model)), key=likeness)
+    names = [*(known for known, _ in walk(model)), *(name for name in model.foreign_keys if "*" not in name)]
+    best = max(names, key=likeness)
     if likeness(best) >= 0.6:
         return f" Did you mean '{best}'?"
     parent = path.rpartition(".")[0]

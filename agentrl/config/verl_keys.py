@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from agentrl.config.base import Section
 from agentrl.config.schema import find_field, is_free
-from agentrl.config.value_tree import leaves, set_value
+from agentrl.config.value_tree import get_value, leaves, set_value
 
 _AR = "actor_rollout_ref."
 
@@ -80,9 +81,13 @@ _WHOLE_CHECKPOINT = Only(
 )
 _NO_LORA = Harmless("LoRA is not supported; it is off")
 
+_EMPTY = Harmless("the section is empty")
+_ONE_KIND = Harmless("every section has one kind, so it needs no class")
+
 # The first pattern that fits a key counts.
 VERL_KEYS: dict[str, Answer] = {
-    "*._target_": Harmless("every section has one kind"),
+    "_target_": _ONE_KIND,
+    "*._target_": _ONE_KIND,
     # data
     "data.return_raw_chat": Only((True,), "agent loops need the raw messages"),
     "data.return_raw_input_ids": Harmless("the agent loop makes the ids"),
@@ -243,6 +248,16 @@ VERL_KEYS: dict[str, Answer] = {
 }
 
 
+VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
+    _AR + "rollout.name": dict.fromkeys(("vllm", "hf"), ("auto", "the engines here are SGLang and the embedded one")),
+}
+"""Values of verl that agentrl's own keys take for another one, with the reason."""
+_SECTIONS = {
+    ".".join(parts[:end]) for pattern in VERL_KEYS for parts in [pattern.split(".")] for end in range(1, len(parts))
+} - {"*"}
+"""Patterns of the sections around verl's keys."""
+
+
 def translate(
     tree: dict[str, Any], model: type[Section], where: str = ""
 ) -> tuple[dict[str, Any], dict[str, str], list[Foreign]]:
@@ -261,6 +276,8 @@ def translate(
     foreign: list[Foreign] = []
     for key, value in leaves(tree):
         new, answer = _answer(model, key)
+        if value in (None, {}) and answer is None and find_field(model, new) is None and _is_section(key):
+            answer = _EMPTY  # `global_profiler: null`
         if answer is not None:
             foreign.append(Foreign(key, value, answer, where))
             continue
@@ -268,6 +285,17 @@ def translate(
         if new != key:
             renamed[key] = new
     return out, renamed, foreign
+
+
+def translate_values(tree: dict[str, Any]) -> dict[str, str]:
+    """Replace values of verl in a tree of agentrl's keys; returns a note by key, empty where the value stays."""
+    notes: dict[str, str] = {}
+    for key in VERL_VALUES.keys() & {key for key, _ in leaves(tree)}:
+        value = get_value(tree, key)
+        new, reason = VERL_VALUES[key].get(value, (value, "")) if isinstance(value, str) else (value, "")
+        notes[key] = f"{key}: {value} is read as {new}: {reason}" if reason else ""
+        set_value(tree, key, new)
+    return notes
 
 
 def settle_foreign(
@@ -308,13 +336,13 @@ def settle_foreign(
 
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
     """The key's name here, and the answer for the user if agentrl has no such key."""
+    table = answers_for(model)
     while not (find_field(model, key) is not None or is_free(model, key)):
-        idle = model.without_effect.get(key, model.without_effect.get(key.partition(".")[0]))
-        if idle is not None:
-            return key, Harmless(idle)
-        asked = model.in_training(key)
-        pattern = _pattern_for(asked)
-        answer = VERL_KEYS[pattern] if pattern is not None else None
+        asked, pattern = key, _pattern_for(key, table)
+        if pattern is None:
+            asked = model.in_training(key)
+            pattern = _pattern_for(asked, table)
+        answer = table[pattern] if pattern is not None else None
         if answer is not None and not isinstance(answer, Renamed):
             return key, answer
         new = model.from_training(asked if pattern is None or answer is None else _renamed(asked, pattern, answer.to))
@@ -324,6 +352,17 @@ def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | 
     return key, None
 
 
+def is_known(key: str, model: type[Section]) -> bool:
+    """Whether a key, or a section with it, is agentrl's or verl's."""
+    new, answer = _answer(model, key)
+    return answer is not None or find_field(model, new) is not None or is_free(model, new) or _is_section(key)
+
+
+def _is_section(key: str) -> bool:
+    """Whether verl has a section of this name that agentrl lacks."""
+    return any(fnmatchcase(key, section) for section in _SECTIONS)
+
+
 def _same(value: Any, fine: Any) -> bool:
     """Whether two values are equal and both or neither are booleans: 1 equals 1.0, but not `true`."""
     if isinstance(fine, frozenset):
@@ -331,10 +370,16 @@ def _same(value: Any, fine: Any) -> bool:
     return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
 
 
-def _pattern_for(key: str) -> str | None:
-    if key in VERL_KEYS:
+@cache
+def answers_for(model: type[Section]) -> Mapping[str, Answer]:
+    """The answers for a model: its own (`foreign_keys`) before those for every model."""
+    return {**model.foreign_keys, **VERL_KEYS}
+
+
+def _pattern_for(key: str, table: Mapping[str, Answer] = VERL_KEYS) -> str | None:
+    if key in table:
         return key
-    return next((pattern for pattern in VERL_KEYS if fnmatchcase(key, pattern)), None)
+    return next((pattern for pattern in table if fnmatchcase(key, pattern)), None)
 
 
 def _renamed(key: str, pattern: str, to: str) -> str:

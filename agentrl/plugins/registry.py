@@ -30,6 +30,7 @@ from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, RewardManager, ToolParser
 from agentrl.plugins.plugin_files import IMPORT_ERRORS, import_problem, load_file
 from agentrl.plugins.verl import import_hook
+from agentrl.plugins.verl.loops import is_verl_loop
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ def kind_of(plugin: Any) -> Kind | None:
     for base, kind in _BASES if isinstance(plugin, type) else ():
         if issubclass(plugin, base):
             return kind
-    return None
+    return "agent_loops" if is_verl_loop(plugin) else None
 
 
 def _kind_of(plugin: Any, name: str) -> Kind:

@@ -22,6 +22,7 @@ from agentrl.plugins.mcp_entries import Discover, ask_servers
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.registry import Kind, known, resolve
 from agentrl.plugins.tool_schemas import checked_schema
+from agentrl.plugins.verl.loops import VerlLoop, adapted, is_verl_loop, own_options
 from agentrl.reported import number_of
 from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
@@ -88,9 +89,12 @@ class LoopSpec:
             PluginError: the loop does not take one of its options.
         """
         try:
-            return self.cls(context, **self.kwargs)
+            loop = self.cls(context, **self.kwargs)
         except TypeError as error:
             raise PluginError(f"agent loop '{self.name}': {error}") from error
+        if isinstance(loop, VerlLoop):
+            loop.name = self.name
+        return loop
 
     def check_options(self, where: str) -> None:
         """Refuse options that the loop does not take, and missing ones that it needs.
@@ -291,6 +295,8 @@ def _resolve(kind: Kind, name: Any, file: Path, where: str) -> Any:
 
 
 def _loop_class(cls: Any, where: str) -> type[AgentLoopBase]:
+    if is_verl_loop(cls):
+        return adapted(cls)
     if isinstance(cls, type) and issubclass(cls, AgentLoopBase):
         return cls
     raise PluginError(f"{where}: {cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
@@ -324,7 +330,9 @@ def _check_options(cls: type[AgentLoopBase], options: Mapping[str, Any], where: 
     Raises:
         PluginError: names the nearest option.
     """
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
+    parameters = (
+        own_options(cls) if issubclass(cls, VerlLoop) else [*inspect.signature(cls.__init__).parameters.values()][2:]
+    )
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters) and cls.__init__ is not AgentLoopBase.__init__
     for option in options:

@@ -90,6 +90,7 @@ class Session:
             interaction=self.interaction,
             limits=self.setup.limits,
             new_trajectory=self.new_trajectory,
+            run_config=self.setup.config,
         )
 
     def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:

@@ -23,7 +23,7 @@ from agentrl.plugins import (
     registry,
 )
 from agentrl.rewards.dispatcher import find_score, truth_problem
-from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager
+from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
 from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
@@ -89,7 +89,7 @@ class RolloutSetup:
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
             loops=load_agent_loops(rollout.agent.agent_loop_config_path),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
-            rewards=load_reward_manager(config, num_workers(config)),
+            rewards=load_reward_manager(config, num_workers(config), renderer),
             limits=loop_limits(config),
             training=Training(turns.trainable_turns, turns.mask_tool_call_args),
         )
@@ -97,7 +97,7 @@ class RolloutSetup:
     @property
     def _scores_by_source(self) -> bool:
         """Whether rows are scored by the built-in function of their `data_source`."""
-        return self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0
+        return scores_by_source(self.config) and self.config.reward_model.combine.outcome != 0
 
     @property
     def pad_id(self) -> int:
@@ -145,7 +145,7 @@ class RolloutSetup:
         """
         problems: dict[str, None] = {}
         for sample in samples:
-            key = _routing(sample)
+            key = row_kind(sample)
             if key in self._known_good:
                 continue
             found = [*self._problems(sample)]
@@ -155,26 +155,20 @@ class RolloutSetup:
         if problems:
             raise PluginError("\n".join(problems))
 
-    def check_truth(self, sample: Sample) -> None:
-        """Refuse a row that its score cannot score. The user's own loop may score itself.
-
-        Raises:
-            PluginError: names the row.
-        """
-        if self.config.reward_model.combine.outcome == 0 or not self.loop_of(sample).cls.__module__.startswith(
-            "agentrl."
-        ):
-            return
-        problem = None
+    def truth_problem(self, sample: Sample) -> str | None:
+        """Why the score of a row cannot score it; None: it can. The user's own loop may score itself."""
+        outcome, own_loop = self.config.reward_model.combine.outcome, not is_built_in(self.loop_of(sample))
+        if outcome == 0 or own_loop:
+            return None
         if self._scores_by_source:
-            problem = truth_problem(sample)
-        elif not sample.reward_model:
-            problem = (
+            kwargs = self.config.custom_reward_function.reward_kwargs
+            return truth_problem(sample, language=str(kwargs.get("language", "python")))
+        if not sample.reward_model:
+            return (
                 "no `reward_model`, so the score function would get the ground truth None; if it needs none, give the "
                 "row {style: rule}"
             )
-        if problem:
-            raise PluginError(f"row {sample.index}: {problem}")
+        return None
 
     def prompt_ids(self, sample: Sample) -> list[int]:
         """Ids of the first request of a row's trajectories."""
@@ -236,7 +230,12 @@ def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpe
             raise ConfigError(f"actor_rollout_ref.rollout.multi_turn.stop_tools: no tool is named '{name}'.{hint}")
 
 
-def _routing(sample: Sample) -> tuple[object, ...]:
+def is_built_in(loop: LoopSpec) -> bool:
+    """Whether an agent loop is one of agentrl's; any other may do, and report, anything."""
+    return loop.cls.__module__.startswith("agentrl.")
+
+
+def row_kind(sample: Sample) -> tuple[object, ...]:
     """The fields of a row that decide its routing; thousands of rows share a few combinations."""
     return (
         sample.agent_name,

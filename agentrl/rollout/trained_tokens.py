@@ -62,7 +62,7 @@ class Training:
                 for span in argument_spans(text, parse(text)):
                     first, last = token_span(ids, span, decode)
                     loss_mask[start + first : start + last] = 0
-        return replace(tokens, loss_mask=loss_mask)
+        return replace(tokens, loss_mask=loss_mask & tokens.loss_mask)
 
     def _trained_turns(self, tokens: TokenArrays, decode: Decode, parse: Parse | None) -> list[Span]:
         turns = list(sampled_turns(tokens.mask))

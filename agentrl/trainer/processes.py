@@ -143,8 +143,9 @@ class RunProcesses:
             return self._stack.enter_context(create_worker_group(backend, pool, *args))  # type: ignore[arg-type]
 
         self.actor = start(ActorRolloutRefWorker, config, "actor")
-        self.reference = start(ActorRolloutRefWorker, config, "ref") if config.needs_reference else None
-        self.critic = start(CriticWorker, config) if config.needs_critic else None
+        trains = not config.trainer.val_only
+        self.reference = start(ActorRolloutRefWorker, config, "ref") if trains and config.needs_reference else None
+        self.critic = start(CriticWorker, config) if trains and config.needs_critic else None
         return [group for group in (self.actor, self.reference, self.critic) if group is not None]
 
     def _make_weight_sync(self) -> WeightSync:

@@ -24,7 +24,7 @@ from agentrl.workers.micro_limits import log_prob_limits, update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_update import update_policy
-from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
+from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.token_stats import EntropyMode
@@ -54,7 +54,7 @@ class ActorRolloutRefWorker(Worker):
         Raises:
             ConfigError: the model cannot be used, or the section is contradictory.
         """
-        prepare_rank(self, self.config)
+        prepare_rank_of_run(self, self.config)
         self.total_steps = total_steps
         policy, actor = self.config.actor_rollout_ref, self.config.actor_rollout_ref.actor
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config

@@ -16,7 +16,7 @@ from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan, mini_batches
 from agentrl.workers.optim import learning_rate
-from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
+from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import ValueNet, row_shape
 from agentrl.workers.update_report import UpdateReport
@@ -49,7 +49,7 @@ class CriticWorker(Worker):
         Raises:
             ConfigError: the model cannot be used, or the section is contradictory.
         """
-        prepare_rank(self, self.config)
+        prepare_rank_of_run(self, self.config)
         self.total_steps = total_steps
         fsdp, model = self.section.fsdp_config, self._model_config()
         attention = choose_attention(

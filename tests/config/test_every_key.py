@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_run import TEMPLATE, Seen, Stage, changed_value, differences, heard, write_rows
+from watched_run import TEMPLATE, Seen, Stage, changed_value, differences, heard, note_about, write_rows
 
 from agentrl.config import RunConfig
 from agentrl.config.schema import section_of, walk
@@ -45,10 +45,6 @@ ACTS_IN = {
     "algorithm.filter_zero_variance_groups": "corrected",
     f"{ROLLOUT}refill": "failures",
     f"{ROLLOUT}max_failure_rate": "failures",
-    f"{ROLLOUT}multi_turn.tool_envs": "rows with tool sets",
-    f"{ROLLOUT}multi_turn.interaction_config_path": "an interaction",
-    f"{ROLLOUT}agent.agent_loop_config_path": "rows with a loop",
-    "reward_model.combine.turn": "an interaction",
     "data.train_max_samples": "epochs",
     "data.seed": "shuffled",
     **{
@@ -61,6 +57,21 @@ ACTS_IN = {
     f"{ACTOR}shuffle": "two steps of ppo",
 }
 """Keys that act on what happens in a run or stands in its rows, not on other keys: the scenario in which it happens."""
+HERE_ONLY = (f"{ROLLOUT}agent.default_agent_loop", f"{ROLLOUT}multi_turn.tool_config_path")
+ELSEWHERE = [
+    key
+    for key in KEYS
+    if key not in ACTS_IN
+    # The rows of `train_files` are still checked; the others have no second value, or act once in a process.
+    and key not in ("data.train_files", "data.val_files", "plugins", *HERE_ONLY)
+]
+"""Keys that are walked again where rows have one turn, and where nothing is trained."""
+OF_CONVERSATIONS = ("data.", ROLLOUT, "reward_model.", "custom_reward_function.")
+"""Sections whose keys act on conversations."""
+
+
+BASES = ("plain", "one turn", "only validates")
+"""Scenarios in which every key acts or is told; in the others, those that are told in the first must act somewhere."""
 
 
 def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
@@ -98,6 +109,7 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
         f"{ROLLOUT}val_kwargs.do_sample": True,
         f"{ROLLOUT}val_kwargs.temperature": 0.5,
     }
+    coding = write_rows(folder / "coding.parquet", 4, 4, data_source="apps")  # in the file, but not in the first batch
     again = {"interaction_kwargs": {"name": "one"}, "agent_name": "tool_agent"}
     return {
         "plain": {},
@@ -134,7 +146,10 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
             f"{ACTOR}policy_loss_options": {"clip_cov_ratio": 0.5, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0},
         },
         "kl_cov": {f"{ACTOR}policy_loss": "kl_cov", f"{ACTOR}policy_loss_options.kl_cov_ratio": 0.2},
-        "sandbox": {"reward_model.sandbox_fusion.url": "http://127.0.0.1:9"},
+        "sandbox": {
+            "data.train_files": [write_rows(folder / "some.parquet", 0, 4), coding],
+            "reward_model.sandbox_fusion.url": "http://127.0.0.1:9",
+        },
         "ray": {"trainer.backend": "ray"},
         "ranks": {**ppo, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2, "ray_init.address": "auto"},
         "recorded": {
@@ -180,6 +195,11 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
             "data.train_files": write_rows(folder / "loops.parquet", 0, 4, agent_name="one"),
             f"{ROLLOUT}agent.agent_loop_config_path": str(folder / "loop_one.yaml"),
         },
+        "one turn": {
+            "data.train_files": write_rows(folder / "turn.parquet", 0, 4, reward_model={"ground_truth": "2"}),
+            f"{ROLLOUT}agent.default_agent_loop": "single_turn_agent",
+        },
+        "only validates": {"data.val_files": val, "trainer.val_only": True},
         "sglang": {"trainer.device": "cuda", f"{ROLLOUT}name": "sglang"},
     }
 
@@ -262,7 +282,7 @@ def special_values(folder: Path) -> dict[str, list[Any]]:
         f"{ROLLOUT}multi_turn.max_user_turns": [0],
         f"{ROLLOUT}agent.default_agent_loop": ["single_turn_agent"],
         f"{ROLLOUT}agent.agent_loop_config_path": [str(folder / "loop_two.yaml")],
-        "reward_model.sandbox_fusion.url": ["http://127.0.0.1:9"],
+        "reward_model.sandbox_fusion.url": ["http://127.0.0.1:9", "http://127.0.0.1:8"],
         "reward_model.sandbox_fusion.headers": [{"X": "y"}],
         "reward_model.reward_manager": ["batch"],
         "custom_reward_function.path": [str(folder / "plug.py"), None],
@@ -316,29 +336,39 @@ class Walk:
                 self._values[name] = self.stage.load(self.scenarios[name]).model_dump()
         return changed_value(RunConfig, key, get_value(self._values[name], key), special_values(self.folder))
 
-    def effect(self, key: str, name: str) -> list[str]:
-        """What the key changes in a scenario."""
+    def effect(self, key: str, name: str) -> tuple[list[str], str | None]:
+        """What the key changes in a scenario, and the note about it that needed the rows."""
         with self.stage.surroundings(self.scenarios[name]):
             if name not in self._baselines:
                 self._baselines[name] = self.stage.watch(self.scenarios[name])
             changed = self.stage.watch({**self.scenarios[name], key: self.value(key, name)})
-        return differences(self._baselines[name], changed)
+        return differences(self._baselines[name], changed), note_about(key, self.stage.notes)
 
     def verdict(self, key: str) -> str:
-        """How the key acts, or `nothing: …`."""
+        """How the key acts in one of the scenarios, or `nothing: …`."""
         plain = "nothing"
         for name in [ACTS_IN[key]] if key in ACTS_IN else self.scenarios:
-            value = self.value(key, name)
-            told = self.told(key, {**self.scenarios[name], key: value})
+            acts, says = self.verdict_in(key, name)
+            if acts or says.startswith("nothing"):
+                return says
             if name == "plain":
-                plain = told or "accepted in silence"
-            if told is None and key not in UNSEEN:
-                effect = self.effect(key, name)
-                if effect:
-                    return f"acts in {name}: {effect}"
-                if name == "plain":
-                    return f"nothing: {key}={value} is accepted in silence and changes nothing"
+                plain = says
         return f"unseen: {UNSEEN[key]}" if key in UNSEEN else f"nothing: {key} acts in no scenario; plain: {plain}"
+
+    def verdict_in(self, key: str, name: str) -> tuple[bool, str]:
+        """Whether the key acts in a scenario, and how; or who says that it does not, or `nothing: …`."""
+        value = self.value(key, name)
+        told = self.told(key, {**self.scenarios[name], key: value})
+        if told is not None:
+            return False, told
+        if key in UNSEEN:
+            return False, f"unseen: {UNSEEN[key]}"
+        effect, told = self.effect(key, name)
+        if told is not None:
+            return False, told
+        if not effect and name in BASES:
+            return False, f"nothing: {key}={value} is accepted in silence and changes nothing in {name}"
+        return bool(effect), f"acts in {name}: {effect}"
 
 
 @pytest.fixture(scope="module")
@@ -352,6 +382,18 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_acts_or_is_told(key: str, every: Walk) -> None:
     assert not (verdict := every.verdict(key)).startswith("nothing"), verdict
+
+
+@pytest.mark.parametrize("key", [key for key in ELSEWHERE if key.startswith(OF_CONVERSATIONS)])
+def test_a_key_acts_or_is_told_where_rows_have_one_turn(key: str, every: Walk) -> None:
+    _, verdict = every.verdict_in(key, "one turn")
+    assert not verdict.startswith("nothing"), verdict
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_a_key_acts_or_is_told_where_nothing_is_trained(key: str, every: Walk) -> None:
+    _, verdict = every.verdict_in(key, "only validates")
+    assert not verdict.startswith("nothing"), verdict
 
 
 def test_the_tables_name_only_keys_that_exist() -> None:

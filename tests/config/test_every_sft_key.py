@@ -14,7 +14,7 @@ import torch
 from watched_run import TEMPLATE, changed_value, heard
 
 from agentrl.config import load
-from agentrl.config.idle_keys import IDLE_SFT_KEYS
+from agentrl.config.idle_sft_keys import IDLE_SFT_KEYS
 from agentrl.config.schema import section_of, walk
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.config.value_tree import get_value

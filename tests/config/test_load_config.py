@@ -63,7 +63,9 @@ def test_the_last_override_counts() -> None:
     assert load("data.seed=3", "data.seed=4").data.seed == 4
 
 
-@pytest.mark.parametrize("override", ["data.seed", "=3", "data..seed=3", "~data.seed", "trainer.logger=[a", "a.b='x"])
+@pytest.mark.parametrize(
+    "override", ["data.seed", "=3", "data..seed=3", "~", "~data.sed", "~data..seed", "trainer.logger=[a", "a.b='x"]
+)
 def test_overrides_that_are_none(override: str) -> None:
     with pytest.raises(ConfigError, match=r"override '"):
         load(override)

@@ -21,6 +21,7 @@ CALCULATOR = str(resources.files("agentrl.configs").joinpath("tools/calculator.y
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> str:
+    folder.mkdir(exist_ok=True)
     path = folder / "rows.parquet"
     plain = {
         "prompt": [{"role": "user", "content": "1 + 1"}],
@@ -122,6 +123,31 @@ def test_a_search_row_without_an_answer(config: RunConfig, tmp_path: Path, targe
     truth = {"style": "rule", "ground_truth": {"target": target}}
     write(tmp_path, *({"data_source": "searchR1_nq", "reward_model": truth} for _ in range(4)))
     assert "holds no gold answer" in refused(config)
+
+
+@pytest.mark.parametrize(
+    ("source", "truth", "message"),
+    [
+        ("openai/gsm8k", "four", "the ground truth 'four' is not a number"),
+        ("lighteval/MATH", "null", "which stands for no answer"),
+        ("searchR1_nq", "['a', 'b']", "is how Python shows a list"),
+        ("taco", "none", "the ground truth of a coding task: got 'none'"),
+    ],
+)
+def test_rows_that_cannot_be_scored_are_named_and_counted(
+    config: RunConfig, tmp_path: Path, source: str, truth: str, message: str
+):
+    config.reward_model.sandbox_fusion.url = "http://127.0.0.1:9"
+    bad = {"data_source": source, "reward_model": {"style": "rule", "ground_truth": truth}}
+    file = write(tmp_path, {}, bad, {}, {}, bad)
+    assert refused(config).count(message) == 2
+    assert f"{file}, row 1: " in refused(config)
+    write(tmp_path, {}, *[bad] * 40)
+    assert refused(config).count(message) == 5
+    assert refused(config).endswith("\nand 35 more rows")
+    config.data.val_files = file
+    config.data.train_files = write(tmp_path / "good")
+    assert f"{file}, row 5: " in refused(config)
 
 
 def test_a_loop_of_the_users_own_may_score_itself(config: RunConfig, tmp_path: Path):
