@@ -73,6 +73,7 @@ class GenerationJob:
                 raise DataError(
                     table.files[0], None, column, "a column of this name", f"none: set data.{key} to another name"
                 )
+        _tell_of_routes(table, job)
         self._raw = raw = not job.has_loop and data.text_prompts == "raw" and table.has_texts(data.prompt_key)
         if raw:
             told = "the column '%s' holds texts: the model continues them, without a chat template (%s)"
@@ -215,6 +216,21 @@ class GenerationJob:
         named = (turns.tool_config_path, turns.interaction_config_path, agent.agent_loop_config_path)
         files = [*self._files, *(file for file in named if file)]
         return counts | {"an agent loop": self.config.has_loop} | identity_of(files, self.config.model.path)
+
+
+def _tell_of_routes(table: JobTable, job: GenerationConfig) -> None:
+    """Say what rows ask for that this job does otherwise: their own loop, tools and interaction."""
+    rows, default = table.routes(), job.rollout.agent.default_agent_loop
+    if not job.has_loop:
+        if rows:
+            told = (
+                "the rows name %s, which have no effect here: without --agent-loop a prompt gets one answer, no tools"
+            )
+            logger.warning(told, ", ".join(rows))
+        return
+    names = table.table.column("agent_name").to_pylist() if "agent_name" in table.names else []
+    if others := sorted({name for name in names if name not in (None, "", default)}):
+        logger.warning("rows with an `agent_name` keep it (%s); %s is for those without", ", ".join(others), default)
 
 
 class _Engines:

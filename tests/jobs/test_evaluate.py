@@ -141,7 +141,7 @@ def test_a_second_start_scores_only_what_is_left(monkeypatch: pytest.MonkeyPatch
     before = Path("calls").read_text()
     told = evaluated(*arguments)
     assert "going on after 4 of 6 prompts that an earlier start finished" in told.output
-    assert Path("calls").read_text() == before + "r4\nr5\n"
+    assert sorted(Path("calls").read_text().removeprefix(before).split()) == ["r4", "r5"]
     assert result_in("r.eval.json")["sources"]["mine"]["responses"] == 6
     assert not Path("r.eval.json.parts").exists()
 
@@ -180,7 +180,7 @@ def test_bad_input_is_one_message_and_nothing_is_written(arguments: list[str], m
 
 def test_a_configuration_is_given_once() -> None:
     told = evaluated("y.yaml", "--config", "x.yaml", code=2)
-    assert "got the configuration twice: y.yaml and --config x.yaml" in told.output
+    assert "got the configuration twice: y.yaml and x.yaml" in told.output
 
 
 def test_a_result_that_exists_is_kept() -> None:
