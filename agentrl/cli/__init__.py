@@ -135,6 +135,8 @@ def generate(
     config: JobConfig = None,
     overrides: Overrides = None,
     file: ConfigOption = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="The same as model.path=MODEL.")] = None,
     agent_loop: AgentLoop = None,
     tools: ToolYaml = None,
@@ -144,7 +146,7 @@ def generate(
     """Write a model's responses to the prompts of a parquet file; a second start goes on where a first one ended."""
     from agentrl.cli.jobs import generate_command, job_overrides, job_source
 
-    source, keys = job_source(config, file, overrides or [])
+    source, keys = job_source(config, overrides or [], file, config_path, config_name, "generation")
     own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
     generate_command(source, [*keys, *job_overrides(own)], overwrite=overwrite)
 
@@ -154,6 +156,8 @@ def evaluate(
     config: JobConfig = None,
     overrides: Overrides = None,
     file: ConfigOption = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Let this model answer the prompts of data.path first.")
     ] = None,
@@ -175,7 +179,7 @@ def evaluate(
     if compare:
         compare_command([*([config] if config else []), *(overrides or [])], out, seed, overwrite=overwrite)
         return
-    source, keys = job_source(config, file, overrides or [])
+    source, keys = job_source(config, overrides or [], file, config_path, config_name, "evaluation")
     own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
     path = None if out is None else str(out)
     eval_command(source, [*keys, *job_overrides({**own, "data.output_path": path})], overwrite=overwrite)

@@ -17,10 +17,9 @@ from agentrl.observability.trackers import make_trackers
 from agentrl.plugins import registered_name
 from agentrl.plugins.plugin_files import file_being_imported
 from agentrl.plugins.registry import registered_in
-from agentrl.trainer.folders import make_folders, output_folders
+from agentrl.trainer.folders import CONFIG_FILE, make_folders, output_folders
 from agentrl.trainer.ppo import RayPPOTrainer
 
-CONFIG_FILE = "config.yaml"
 TOOLS_FILE = "tools.yaml"
 _TOOLS_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 
