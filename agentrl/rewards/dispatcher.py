@@ -15,13 +15,19 @@ from agentrl.types import Sample
 
 ScoreFunction = Callable[..., Any]
 
+QUESTIONS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+"""Question answering with search, by the names of its data sets."""
 SCORES: dict[str, ScoreFunction] = {
     "openai/gsm8k": gsm8k.compute_score,
+    "gsm8k": gsm8k.compute_score,
     "agentrl/arithmetic": arithmetic.compute_score,
     "lighteval/MATH": math.compute_score,
     "DigitalLearningGmbH/MATH-lighteval": math.compute_score,
     "Maxwell-Jia/AIME_2024": math.compute_score,
+    "HuggingFaceH4/MATH-500": math.compute_score,
+    "hiyouga/geometry3k": math.compute_score,
     "searchR1_*": search_em.compute_score,
+    **dict.fromkeys(QUESTIONS, search_em.compute_score),
 }
 """Score function by `data_source`; `*` stands for anything."""
 GOLD_PROBLEMS: dict[ScoreFunction, Callable[[Any], str | None]] = {
