@@ -107,7 +107,7 @@ def truth_problem(sample: Sample, *, language: str | None = "python") -> str | N
     if truth in (None, "", [], {}) or truth != truth:
         return f"no `reward_model.ground_truth`, which the score of data_source '{source}' needs"
     if source in CODE_SOURCES:
-        return code.tests_problem(truth, language) if language is not None else None
+        return code.code_gold_problem(truth, language) if language is not None else None
     function = _in_table(source)
     reads = GOLD_PROBLEMS.get(function) if function is not None else None
     return reads(truth) if reads is not None else None
