@@ -11,8 +11,8 @@
     {"title": "...", "content": [{"text": "..."}]}                  texts in parts, as of vector stores
 
 and answers that hold them at the top, `{"result": [...]}`, or further in: `{"hits": {"hits": [...]}}` of Elasticsearch,
-`{"response": {"docs": [...]}}` of Solr, `{"result": {"points": [...]}}` of Qdrant, `{"web": {"results": [...]}}` of Brave,
-`{"webPages": {"value": [...]}}` of Bing, `{"query": {"search": [...]}}` of MediaWiki.
+`{"response": {"docs": [...]}}` of Solr, `{"result": {"points": [...]}}` of Qdrant, `{"webPages": {"value": [...]}}` of
+Bing, `{"web": {"results": [...]}}` of Brave, `{"query": {"search": [...]}}` of MediaWiki.
 """
 
 from __future__ import annotations
