@@ -26,7 +26,7 @@ from agentrl.config.recipe import Recipe
 from agentrl.config.translate import is_known
 from agentrl.config.value_tree import Tree, leaves, set_value
 from agentrl.errors import ConfigError
-from agentrl.files import expand, find_file
+from agentrl.files import expand, find_file, put_on_import_path
 from agentrl.yaml_reader import parse_flow, read_yaml
 
 DUMP_MARK = "# Every key of a run, defaults included.\n"
@@ -114,6 +114,7 @@ class _Files:
             self._recipe.replaced[name] = None
             self.lay({}, None, "", ())
             return
+        put_on_import_path(path.parent)
         self._roots.append(path.resolve().parent)
         self._read(path, "", ())
 

@@ -30,7 +30,6 @@ from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
 
 logger = logging.getLogger(__name__)
-
 VERL_LOOPS = ("single_turn_agent", "tool_agent")
 """Loops that others know by these names with `_loop` at the end."""
 
