@@ -32,8 +32,8 @@ RECIPE may be left out, or named by `--config-path DIR --config-name NAME`. Keys
   beside the file that names it, in `hydra.searchpath`, as given, then in agentrl's `configs/`.
   `FOLDER@section: NAME` puts the values of `FOLDER/NAME.yaml` in a section, `optional` allows the file to be missing,
   `override` changes what an included file names, and `_self_` says where the file itself stands.
-- `${section.key}` stands for another value (`${.key}`: beside it), `${oc.select:section.key,default}` for one that may be
-  missing, `${oc.env:NAME}` or `${oc.env:NAME,default}` for an environment variable.
+- `${section.key}` stands for another value (`${.key}`: beside it), `${oc.select:section.key,default}` for one that may
+  be missing, `${oc.env:NAME}` or `${oc.env:NAME,default}` for an environment variable.
 - In paths, `~` and `$NAME` are expanded. Input files are looked up as given, beside the YAML that names them, then in
   agentrl's `configs/`.
 """

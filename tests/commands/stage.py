@@ -195,16 +195,6 @@ class Stage:
                 runpy.run_module(f"agentrl.trainer.{name}", run_name="__main__")
         return int(ended.value.code or 0)
 
-    @property
-    def requests(self) -> list[dict[str, Any]]:
-        """What the engine was asked since the last step."""
-        return self._engine.requests
-
-    @property
-    def address_key(self) -> str:
-        """Where a job finds the engine."""
-        return f"rollout.server.addresses=[{self.address}]"
-
     def shell(self, line: str) -> list[str]:
         """The arguments that a shell makes of a line."""
         return shlex.split(os.path.expandvars(line))

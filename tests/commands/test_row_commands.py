@@ -1,4 +1,4 @@
-"""The field's generation and evaluation, by its modules and its YAML: the second reads what the first wrote."""
+"""`agentrl data …` as the field types it, from files here in place of the hub."""
 
 from __future__ import annotations
 
@@ -12,23 +12,6 @@ from stage import FIELD, Stage
 from typer.testing import CliRunner
 
 from agentrl.cli import app
-
-SMALL = ("trainer.n_gpus_per_node=1", "trainer.device=cpu", "data.n_samples=2", "data.batch_size=4")
-
-
-def test_generation_and_then_evaluation(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:
-    stage.answers = ["#### 4", "#### 4", "I do not know"]
-    real = ("data.path=~/data/gsm8k/test.parquet", "model.path=MODEL", "data.output_path=responses.parquet")
-    recipe = stage.recipe("generation.yaml")
-    assert stage.module("main_generation", "--config", recipe, *real, *SMALL, stage.address_key) == 0
-    assert [len(row) for row in pq.read_table("responses.parquet").column("responses").to_pylist()] == [2] * 8
-    sampled = stage.requests[0]["sampling_params"]
-    assert (sampled["top_k"], sampled["top_p"], sampled["max_new_tokens"]) == (50, 0.7, 512)
-    assert stage.module("main_eval", "--config", stage.recipe("evaluation.yaml")) == 0
-    assert "openai/gsm8k" in capfd.readouterr().out
-    result = json.loads(Path("responses.eval.json").read_text())
-    assert (result["sources"]["openai/gsm8k"]["responses"], result["failures"]) == (16, [])
-
 
 SOURCES = {
     "gsm8k": {"question": "2 and 2?", "answer": "<<2+2=4>>\n#### 4"},
@@ -44,7 +27,6 @@ def data_commands() -> list[str]:
 
 @pytest.mark.parametrize("line", data_commands())
 def test_rows_are_made(line: str, stage: Stage, tmp_path: Path) -> None:
-    """From a file here: the command takes it from the hub."""
     arguments = stage.shell(line)
     folder = tmp_path / "source"
     folder.mkdir()
@@ -57,5 +39,5 @@ def test_rows_are_made(line: str, stage: Stage, tmp_path: Path) -> None:
     assert ("tools_kwargs" in str(row) or row.get("agent_name") == "tool_agent") == ("tool" in line)
 
 
-def test_every_job_is_here() -> None:
+def test_every_command_is_here() -> None:
     assert len(data_commands()) == 5
