@@ -95,7 +95,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         ),
         lambda run: run.trainer.val_only,
         "trainer.val_only is true, so nothing is trained",
-        but=(f"{_ACTOR}fsdp_config.*",),
+        but=("algorithm.adv_estimator", f"{_ACTOR}fsdp_config.*"),
     ),
     Idle(
         tuple(f"{_ROLLOUT}{name}" for name in ("temperature", "top_p", "top_k", "min_p")),

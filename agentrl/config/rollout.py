@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Section
+from agentrl.config.base import DtypeSpelling, InputPath, Names, OutputPath, RowsDecide, Section
 
 
 class ServerConfig(Section):
@@ -189,7 +189,7 @@ class RolloutConfig(RowsDecide):
     """Most tokens of a request in a started server; null: prompt plus response length."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     """Most prompt tokens of one prefill step of a started server; null: the engine's own limit."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], DtypeSpelling] = "auto"
     """Data type of the engine's weights; auto: float32 on CPU, bfloat16 on GPU."""
     enable_chunked_prefill: bool = True
     """Long prompts are computed in several prefill steps of a started server; false: a prompt is computed in one."""

@@ -336,9 +336,13 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _choose(self) -> Self:
+        self.choose()
+        return self
+
+    def choose(self) -> None:
+        """Give the keys that were not given the values that other keys decide."""
         for choice in choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size):
             choice.section.__dict__[choice.name] = choice.value  # an assignment would count as given
-        return self
 
     @model_validator(mode="after")
     def _search_decides(self) -> Self:

@@ -69,6 +69,7 @@ ELSEWHERE = [
     if key not in ACTS_IN
     # The rows of `train_files` are still checked; the others have no second value, or act once in a process.
     and key not in ("data.train_files", "data.val_files", "plugins", *HERE_ONLY)
+    and key != "algorithm.adv_estimator"  # a validation compares nothing; whoever validates may leave it as it is
 ]
 """Keys that are walked again where rows have one turn, and where nothing is trained."""
 OF_CONVERSATIONS = ("data.", ROLLOUT, "reward_model.", "custom_reward_function.")
