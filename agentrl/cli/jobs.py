@@ -16,6 +16,7 @@ from rich.table import Table
 
 from agentrl.cli.train import split_arguments
 from agentrl.config.job_run import load_evaluation, load_generation
+from agentrl.config.recipe_files import named_recipe
 from agentrl.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -30,18 +31,25 @@ def job_overrides(options: Mapping[str, str | int | None]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
 
 
-def job_source(config: str | None, file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The YAML, given as first argument or by `--config`, and the overrides.
+def job_source(
+    config: str | None,
+    overrides: list[str],
+    file: str | None,
+    config_path: str | None,
+    config_name: str | None,
+    usual: str,
+) -> tuple[str | None, list[str]]:
+    """The YAML, given as first argument, by `--config` or by Hydra's options, and the overrides.
 
     Raises:
-        UserInputError: it is given twice.
+        UserInputError: it is given twice, or Hydra's options name none; `usual` is the name that they leave out.
     """
-    if config is None:
-        return file, list(overrides)
-    first, rest = split_arguments(config, list(overrides))
-    if file is not None and first is not None:
-        raise UserInputError(f"got the configuration twice: {first} and --config {file}")
-    return first or file, rest
+    first, rest = split_arguments(config, overrides)
+    by_hydra = named_recipe(config_path, config_name, usual) if config_path or config_name else None
+    given = [str(source) for source in (first, file, by_hydra) if source is not None]
+    if len(given) > 1:
+        raise UserInputError(f"got the configuration twice: {' and '.join(given)}")
+    return given[0] if given else None, rest
 
 
 def generate_command(source: str | None, overrides: list[str], *, overwrite: bool) -> None:

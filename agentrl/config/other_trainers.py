@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentrl.config.base import Section
 from agentrl.config.schema import find_field
+from agentrl.config.translate import is_known
 from agentrl.config.value_tree import Tree, leaves
-from agentrl.config.verl_keys import is_known
 from agentrl.errors import ConfigError
 
 _FEWEST = 4

@@ -22,8 +22,6 @@ PENDING: dict[str, str] = {
     "timeline.yaml": "ray_init.timeline_json_file",
     "toolcfg.yaml": "tool_config",
     "tools_plain.yaml": "tools as name, description, parameters",
-    "generation.yaml": "agentrl.trainer.main_generation",
-    "evaluation.yaml": "agentrl.trainer.main_eval",
     "fsdp_sft_trainer": "agentrl.trainer.fsdp_sft_trainer",
 }
 

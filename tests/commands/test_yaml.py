@@ -119,6 +119,7 @@ RECIPES = (
 )
 REFUSED = {"lora.yaml": "LoRA", "lora2.yaml": "LoRA", "rm.yaml": "reward model"}
 JOBS = {"generation.yaml", "evaluation.yaml"}
+"""Of test_job_files.py."""
 
 
 def test_every_file_is_here() -> None:

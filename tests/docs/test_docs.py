@@ -40,6 +40,7 @@ GUIDE = (
     "docs/rewards.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/profiling.md",
     "docs/token_rules.md",
 )
 SAID = {
