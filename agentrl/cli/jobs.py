@@ -92,7 +92,7 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
         result = evaluate_responses(job, files, progress.advance, overwrite=overwrite)
     show_result(_console(), result)
     for failure in result["failures"]:
-        typer.echo(f"no score: {failure['count']} x {failure['cause']}", err=True)
+        typer.echo(f"{failure['count']} x {failure['cause']}", err=True)
     typer.echo(f"result: {output}\nplot: {output.with_suffix('.png')}")
 
 
