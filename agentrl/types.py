@@ -115,6 +115,10 @@ class InteractionResponse:
     metadata: JsonDict = field(default_factory=dict)
 
 
+FUNCTION_CALLING = "function_calling"
+"""A `tool_format` that says that tools are called as the model's chat template shows them."""
+
+
 @dataclass(slots=True)
 class Sample:
     """One checked dataset row, as docs/data.md describes it. Each trajectory has a copy of its own."""
@@ -136,7 +140,8 @@ class Sample:
     interaction_kwargs: JsonDict = field(default_factory=dict)
     """`{"name", ...}`: the interaction, and what it is started with; empty: the row has none."""
     tool_config: JsonDict = field(default_factory=dict)
-    """`{"available_tools": [names], "tool_format"}`, each optional: offers fewer tools, reads calls otherwise."""
+    """`{"available_tools": [names], "tool_format", "max_tool_calls", "timeout"}`, each optional: offers fewer tools,
+    reads calls otherwise, limits the calls and the seconds of each. `tools`: the row's own descriptions, by name."""
     extra_info: JsonDict = field(default_factory=dict)
     """Whatever else the row holds; the score function gets it."""
 
@@ -152,8 +157,9 @@ class Sample:
 
     @property
     def tool_format(self) -> str | None:
-        """The row's own tool parser; None: `multi_turn.format`."""
-        return self.tool_config.get("tool_format")
+        """The row's own tool parser; None: `multi_turn.format`. `function_calling` names no syntax: it is the run's."""
+        named = self.tool_config.get("tool_format")
+        return None if named == FUNCTION_CALLING else named
 
     def row_fields(self) -> JsonDict:
         """The row as keywords, for a loop whose `run` has no parameter `sample`; the prompt is `messages` there."""

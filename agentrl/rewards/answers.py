@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.boxed import last_boxed
 from agentrl.errors import PluginError
 from agentrl.rewards.dispatcher import ScoreFunction, find_score
 from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
@@ -22,7 +23,7 @@ def _last_number(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    answer = math.last_boxed(text)
+    answer = last_boxed(text)
     return None if answer is None else "".join(answer.split())
 
 

@@ -15,20 +15,26 @@ from agentrl.types import Sample
 
 ScoreFunction = Callable[..., Any]
 
+QUESTIONS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+"""Question answering with search, by the names of its data sets."""
 SCORES: dict[str, ScoreFunction] = {
     "openai/gsm8k": gsm8k.compute_score,
+    "gsm8k": gsm8k.compute_score,
     "agentrl/arithmetic": arithmetic.compute_score,
     "lighteval/MATH": math.compute_score,
     "DigitalLearningGmbH/MATH-lighteval": math.compute_score,
     "Maxwell-Jia/AIME_2024": math.compute_score,
+    "HuggingFaceH4/MATH-500": math.compute_score,
+    "hiyouga/geometry3k": math.compute_score,
     "searchR1_*": search_em.compute_score,
+    **dict.fromkeys(QUESTIONS, search_em.compute_score),
 }
 """Score function by `data_source`; `*` stands for anything."""
 GOLD_PROBLEMS: dict[ScoreFunction, Callable[[Any], str | None]] = {
-    gsm8k.compute_score: gsm8k.gold_problem,
-    arithmetic.compute_score: arithmetic.gold_problem,
-    math.compute_score: math.gold_problem,
-    search_em.compute_score: search_em.gold_problem,
+    gsm8k.compute_score: gsm8k.gsm8k_gold_problem,
+    arithmetic.compute_score: arithmetic.arithmetic_gold_problem,
+    math.compute_score: math.math_gold_problem,
+    search_em.compute_score: search_em.search_gold_problem,
 }
 """Why a score cannot read a ground truth, by score function."""
 TAKES_EXTRA_INFO = frozenset({arithmetic.compute_score})
@@ -101,7 +107,7 @@ def truth_problem(sample: Sample, *, language: str | None = "python") -> str | N
     if truth in (None, "", [], {}) or truth != truth:
         return f"no `reward_model.ground_truth`, which the score of data_source '{source}' needs"
     if source in CODE_SOURCES:
-        return code.gold_problem(truth, language) if language is not None else None
+        return code.code_gold_problem(truth, language) if language is not None else None
     function = _in_table(source)
     reads = GOLD_PROBLEMS.get(function) if function is not None else None
     return reads(truth) if reads is not None else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from agentrl.chat.loading import load_renderer
@@ -22,8 +23,10 @@ from agentrl.plugins import (
     load_tools,
     registry,
 )
+from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
 from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
+from agentrl.rollout.search_keys import search_loops, search_tools
 from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
@@ -49,6 +52,7 @@ class RolloutSetup:
     limits: LoopLimits
     training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
+    _own_descriptions: dict[tuple[str, int, str], ToolSpec] = field(default_factory=dict)
 
     @classmethod
     def load(cls, config: RunConfig, renderer: ChatRenderer | None = None) -> RolloutSetup:
@@ -76,6 +80,7 @@ class RolloutSetup:
         discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)
         tools = load_tools(turns.tool_config_path, discover=discover) if turns.tool_config_path else []
         tool_envs = {name: load_tools(path, discover=discover) for name, path in turns.tool_envs.items()}
+        tools, tool_envs = search_tools(config, tools, tool_envs)
         _check_stop_tools(turns.stop_tools, [tools, *tool_envs.values()])
         for specs in (tools, *tool_envs.values()):
             check_limits(specs, num_workers(config))
@@ -87,11 +92,13 @@ class RolloutSetup:
             tools=tools,
             tool_envs=tool_envs,
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
-            loops=load_agent_loops(rollout.agent.agent_loop_config_path),
+            loops=search_loops(config, load_agent_loops(rollout.agent.agent_loop_config_path)),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
             rewards=load_reward_manager(config, num_workers(config), renderer),
             limits=loop_limits(config),
-            training=Training(turns.trainable_turns, turns.mask_tool_call_args),
+            training=Training(
+                turns.trainable_turns, turns.mask_tool_call_args, config.algorithm.state_masking.markers()
+            ),
         )
 
     @property
@@ -128,8 +135,26 @@ class RolloutSetup:
         return [spec for spec in self.tools_of(sample) if available is None or spec.name in available]
 
     def tools_of(self, sample: Sample) -> list[ToolSpec]:
-        """The set of tools that a row names (`extra_info.tool_env_name`), else the run's."""
-        return self.tools if sample.tool_env_name is None else self.tool_envs[sample.tool_env_name]
+        """The set of tools that a row names (`extra_info.tool_env_name`), else the run's; as the row describes them."""
+        specs = self.tools if sample.tool_env_name is None else self.tool_envs[sample.tool_env_name]
+        own = sample.tool_config.get("tools")
+        return [self._described(spec, own[spec.name]) if spec.name in own else spec for spec in specs] if own else specs
+
+    def _described(self, spec: ToolSpec, entry: JsonDict) -> ToolSpec:
+        """A tool under a row's own description; rows that share one share its checks."""
+        key = (spec.name, id(spec.schema), json.dumps(entry, sort_keys=True, default=str))
+        if key not in self._own_descriptions:
+            schema = described_schema(entry, spec.schema, "tool_config.available_tools")
+            self._own_descriptions[key] = replace(spec, schema=schema)
+        return self._own_descriptions[key]
+
+    def limits_of(self, sample: Sample) -> LoopLimits:
+        """The run's limits with those of the row (`tool_config.max_tool_calls`, `tool_config.timeout`)."""
+        calls, seconds = sample.tool_config.get("max_tool_calls"), sample.tool_config.get("timeout")
+        if calls is None and seconds is None:
+            return self.limits
+        most = self.limits.max_tool_calls if calls is None else int(calls)
+        return replace(self.limits, max_tool_calls=most, tool_timeout_s=seconds or self.limits.tool_timeout_s)
 
     def parser_of(self, sample: Sample) -> ToolParser:
         """The tool parser that a row names (`tool_config.tool_format`), else the run's."""
@@ -244,6 +269,8 @@ def row_kind(sample: Sample) -> tuple[object, ...]:
         sample.tool_env_name,
         sample.tool_format,
         tuple(sample.tool_config.get("available_tools", ("*",))),
+        json.dumps(sample.tool_config.get("tools"), sort_keys=True, default=str),
+        "max_tool_calls" in sample.tool_config or "timeout" in sample.tool_config,
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
     )

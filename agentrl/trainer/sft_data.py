@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,12 @@ _NEXT_USER: list[Message] = [{"role": "user", "content": "-"}]
 class Example:
     """One demonstration. `mask` is 1 exactly for the assistant's tokens, end-of-turn ids included."""
 
-    ids: list[int]
-    mask: list[int]
+    ids: Sequence[int]
+    mask: Sequence[int]
+
+    def compact(self) -> Example:
+        """The same in 5 bytes a token; a list takes 44."""
+        return Example(array("i", self.ids), array("b", self.mask))
 
     def cut(self, most: int, side: str) -> Example:
         """At most this many tokens: those on the `left` or on the `right` are cut off."""
@@ -136,7 +141,7 @@ class SFTDataset:
             if example is None:
                 self.left_out += 1
             elif example.learns:
-                yield example
+                yield example.compact()
             else:
                 self.empty += 1
 
@@ -241,7 +246,7 @@ def as_batch(examples: Sequence[Example]) -> DataProto:
     ids, attention, mask = (torch.zeros(len(examples), width, dtype=torch.long) for _ in range(3))
     for row, example in enumerate(examples):
         length = len(example.ids)
-        ids[row, :length] = torch.tensor(example.ids)
-        mask[row, :length] = torch.tensor(example.mask)
+        ids[row, :length] = torch.from_numpy(np.array(example.ids, dtype=np.int64))
+        mask[row, :length] = torch.from_numpy(np.array(example.mask, dtype=np.int64))
         attention[row, :length] = 1
     return DataProto({"input_ids": ids, "attention_mask": attention, "responses": ids[:, 1:], "loss_mask": mask[:, 1:]})

@@ -17,8 +17,9 @@ from watched_run import TEMPLATE, Seen, Stage, changed_value, differences, heard
 
 from agentrl.config import RunConfig
 from agentrl.config.schema import section_of, walk
+from agentrl.config.translate import _pattern_for, _renamed, settle_foreign, translate
 from agentrl.config.value_tree import get_value
-from agentrl.config.verl_keys import VERL_KEYS, Fallback, Renamed, _pattern_for, _renamed, settle_foreign, translate
+from agentrl.config.verl_keys import VERL_KEYS, Fallback, Harmless, Only, Renamed
 from agentrl.testing.models import build_tiny_model
 
 AR = "actor_rollout_ref."
@@ -29,6 +30,8 @@ GPU = "needs a GPU: tests/workers runs it there"
 UNSEEN = {
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
+    "trainer.profile_tool": GPU,
+    "do_search": "acts where no default loop is named: tests/rollout/test_search_keys.py",
     "critic.enable": "asks for what `algorithm.adv_estimator` says, and is an error elsewhere",
     **{
         f"{section}.fsdp_config.{key}_offload": GPU
@@ -41,6 +44,8 @@ UNSEEN = {
 """Keys whose effect cannot be seen in a small run on the CPU, and why. They are told where they do not act."""
 ACTS_IN = {
     "data.filter_overlong_prompts": "a long prompt",
+    "algorithm.state_masking.start_state_marker": "marked text",
+    "algorithm.state_masking.end_state_marker": "marked text",
     "trainer.max_skipped_steps": "nothing to learn",
     "algorithm.filter_zero_variance_groups": "corrected",
     f"{ROLLOUT}refill": "failures",
@@ -64,6 +69,7 @@ ELSEWHERE = [
     if key not in ACTS_IN
     # The rows of `train_files` are still checked; the others have no second value, or act once in a process.
     and key not in ("data.train_files", "data.val_files", "plugins", *HERE_ONLY)
+    and key != "algorithm.adv_estimator"  # a validation compares nothing; whoever validates may leave it as it is
 ]
 """Keys that are walked again where rows have one turn, and where nothing is trained."""
 OF_CONVERSATIONS = ("data.", ROLLOUT, "reward_model.", "custom_reward_function.")
@@ -78,6 +84,7 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
     """Surroundings by name. A key that is told in the plain run is tried in the others, in this order."""
     val = write_rows(folder / "val.parquet", 20, 2)
     (folder / "plug.py").write_text(PLUGINS)
+    (folder / "plug2.py").write_text(PLUGINS.replace("RewardResult(9.0)", "RewardResult(8.0)"))
     (folder / "plugin.py").write_text(f"import pathlib\npathlib.Path({str(folder / 'imported')!r}).touch()\n")
     for name in ("one", "two"):
         (folder / f"{name}.yaml").write_text(f"interaction: [{{name: {name}, class_name: 'plug.py:Again'}}]")
@@ -201,6 +208,22 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
         },
         "only validates": {"data.val_files": val, "trainer.val_only": True},
         "sglang": {"trainer.device": "cuda", f"{ROLLOUT}name": "sglang"},
+        "searches": {
+            "retriever.url": "http://127.0.0.1:9",
+            f"{ROLLOUT}agent.default_agent_loop": "search_r1_agent",
+            "data.train_files": write_rows(folder / "search.parquet", 0, 4, agent_name=None),
+        },
+        "profiled": {"trainer.profile_steps": [1]},
+        "small prefill": {f"{ROLLOUT}max_num_batched_tokens": 64},
+        "marked text": {
+            "algorithm.state_masking.start_state_marker": "<tool_call>",
+            "algorithm.state_masking.end_state_marker": "</tool_call>",
+        },
+        "own manager": {
+            "reward_manager.source": "importlib",
+            "reward_manager.module.path": str(folder / "plug.py"),
+            "reward_manager.module.name": "Other",
+        },
     }
 
 
@@ -208,7 +231,8 @@ PLUGINS = """
 import itertools
 
 from agentrl.agent_loops.single_turn_agent import SingleTurnAgent
-from agentrl.interfaces import BaseInteraction
+from agentrl.interfaces import BaseInteraction, RewardResult
+from agentrl.rewards.naive import NaiveRewardManager
 from agentrl.types import InteractionResponse
 
 calls = itertools.count()
@@ -221,6 +245,15 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, flak
 
 def other(data_source, solution_str, ground_truth, extra_info=None):
     return len(solution_str) % 3
+
+
+class Manager(NaiveRewardManager):
+    pass
+
+
+class Other(NaiveRewardManager):
+    async def score(self, item):
+        return RewardResult(9.0)
 
 
 class Again(BaseInteraction):
@@ -239,6 +272,8 @@ def special_values(folder: Path) -> dict[str, list[Any]]:
     other_model = str(build_tiny_model(folder / "other_model", seed=5, num_hidden_layers=1))
     values: dict[str, list[Any]] = {
         "critic.enable": [True],
+        "algorithm.state_masking.start_state_marker": ['"name"'],
+        "algorithm.state_masking.end_state_marker": ["}"],
         "data.val_files": [str(folder / "val.parquet")],
         "data.train_files": [str(folder / "val.parquet")],
         "data.dataset_weights": [[1.0, 9.0]],
@@ -285,6 +320,15 @@ def special_values(folder: Path) -> dict[str, list[Any]]:
         "reward_model.sandbox_fusion.url": ["http://127.0.0.1:9", "http://127.0.0.1:8"],
         "reward_model.sandbox_fusion.headers": [{"X": "y"}],
         "reward_model.reward_manager": ["batch"],
+        "reward_manager.name": ["batch"],
+        "reward_manager.module.path": [str(folder / "plug2.py")],
+        "reward_manager.module.name": ["Manager"],
+        "max_turns": [0],
+        "trainer.profile_steps": [[1]],
+        "trainer.profile_tool": ["torch_memory"],
+        "trainer.profile_dir": [str(folder / "profiles")],
+        "ray_init.timeline_json_file": [str(folder / "timeline.json")],
+        "retriever.url": ["http://127.0.0.1:10"],
         "custom_reward_function.path": [str(folder / "plug.py"), None],
         "custom_reward_function.name": ["other"],
         "algorithm.adv_estimator": ["rloo", "grpo"],
@@ -402,7 +446,13 @@ def test_the_tables_name_only_keys_that_exist() -> None:
 
 def concrete(pattern: str) -> str:
     """A key that a pattern of verl's table means."""
-    ends = {"critic.model.fsdp_config.*": "compute_dtype", f"{ACTOR}policy_loss.*": "tau_pos"}
+    ends = {
+        "critic.model.fsdp_config.*": "compute_dtype",
+        f"{ACTOR}policy_loss.*": "tau_pos",
+        f"{ROLLOUT}sampling_params.*": "top_k",
+        "sampling_params.*": "temperature",
+        "reward.reward_manager.*": "name",
+    }
     for section in ("actor_rollout_ref.actor", "actor_rollout_ref", "trainer"):
         key = pattern.replace("*", section, 1) if pattern.startswith("*") else pattern
         key = key.replace("*", ends.get(pattern, "own"))
@@ -413,11 +463,17 @@ def concrete(pattern: str) -> str:
 
 @pytest.mark.parametrize("pattern", VERL_KEYS)
 def test_a_key_of_verl_acts_or_is_told(pattern: str, every: Walk) -> None:
-    answer, key = VERL_KEYS[pattern], concrete(pattern)
-    if not isinstance(answer, Renamed | Fallback):
+    key = concrete(pattern)
+    answer: Any = VERL_KEYS[pattern]
+    new = key
+    while isinstance(answer, Renamed):
+        new = _renamed(new, _pattern_for(new) or new, answer.to)
+        answer = VERL_KEYS.get(_pattern_for(new) or "") if new not in KEYS else None
+    if isinstance(answer, Harmless | Only):
         assert every.told(key, {key: "own"}), "neither a note nor an error"
         return
-    new = _renamed(key, pattern, answer.to)
+    if isinstance(answer, Fallback):
+        new = _renamed(key, pattern, answer.to)
     value = every.value(new, "plain")
     given = {**every.stage.base, key: value}
     given.pop(new, None)

@@ -298,6 +298,7 @@ class Stage:
             (OwnTimeLimit, "__init__"),
             (Trackers, "on_start"),
             (Trackers, "on_validation"),
+            (Trackers, "on_generations"),
             (AgentLoopManager, "generate_sequences"),
             (fsdp_model, "fully_shard"),
             (torch.distributed, "init_process_group"),

@@ -14,9 +14,10 @@ from cpu_time import cpu_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.boxed import last_boxed
 from agentrl.errors import PluginError, RewardError
 from agentrl.rewards import default_compute_score
-from agentrl.rewards.dispatcher import GOLD_PROBLEMS, SCORES, truth_problem
+from agentrl.rewards.dispatcher import GOLD_PROBLEMS, QUESTIONS, SCORES, truth_problem
 from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
 from agentrl.rewards.scores.numbers import last_number, to_number
 from agentrl.types import Sample
@@ -112,7 +113,7 @@ def test_any_text_is_scored(text: str) -> None:
     assert gsm8k.compute_score(text, "72", method="flexible") in (0.0, 1.0)
     assert arithmetic.compute_score(text, "72") in (0.0, 1.0)
     assert search_em.compute_score(text, ["72"], format_reward=True) in (0.0, 0.1, 0.2, 0.8, 1.0)
-    math.last_boxed(text)
+    last_boxed(text)
 
 
 def test_scoring_a_long_run_of_digits_takes_no_time() -> None:
@@ -247,6 +248,26 @@ def test_default_score_routes_by_data_source() -> None:
     assert default_compute_score("agentrl/arithmetic", "72", "72", {"messages": []}) == 1.0
     assert default_compute_score("searchR1_nq", "<answer>a b</answer>", {"target": ["b"]}) == 1.0
     assert default_compute_score("lighteval/MATH", r"\boxed{1}", "1") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("source", "right", "wrong", "truth"),
+    [
+        ("gsm8k", "#### 72", "#### 7", "72"),
+        *((name, "<answer>the Beatles</answer>", "<answer>b</answer>", {"target": ["Beatles"]}) for name in QUESTIONS),
+        ("hiyouga/geometry3k", r"\boxed{2\sqrt{3}}", r"\boxed{3}", r"2 \sqrt { 3 }"),
+        ("HuggingFaceH4/MATH-500", r"\boxed{0.5}", r"\boxed{3}", r"\frac{1}{2}"),
+    ],
+)
+def test_data_sources_by_their_common_names(source: str, right: str, wrong: str, truth: Any) -> None:
+    assert default_compute_score(source, right, truth) == 1.0
+    assert default_compute_score(source, wrong, truth) == 0.0
+
+
+@pytest.mark.parametrize(("given", "near"), [("GSM8K", "gsm8k"), ("hotpot_qa", "hotpotqa"), ("NQ", "nq")])
+def test_an_unknown_source_names_the_nearest(given: str, near: str) -> None:
+    with pytest.raises(PluginError, match=f"Did you mean '{near}'"):
+        default_compute_score(given, "", "")
 
 
 @pytest.mark.parametrize("source", ["openai/gsm8k", "agentrl/arithmetic", "lighteval/MATH", "searchR1_nq"])

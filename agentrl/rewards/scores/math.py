@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from agentrl.boxed import last_boxed
 from agentrl.reported import finite_number_of
 from agentrl.rewards.scores.gold_texts import container_as_text, none_as_text
 from agentrl.rewards.scores.math_compare import same_answer, undecided
@@ -18,21 +19,7 @@ from agentrl.rewards.scores.math_process import Comparer
 from agentrl.rewards.scores.math_text import squeeze
 
 
-def last_boxed(text: str) -> str | None:
-    r"""Content of the last `\boxed{…}` or `\fbox{…}` with balanced braces, or None."""
-    start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
-    if start < 0:
-        return None
-    opening = text.index("{", start)
-    depth = 0
-    for place in range(opening, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[opening + 1 : place]
-    return None
-
-
-def gold_problem(ground_truth: Any) -> str | None:
+def math_gold_problem(ground_truth: Any) -> str | None:
     """Why a ground truth cannot be scored; None: it can."""
     if isinstance(ground_truth, bool) or not (
         isinstance(ground_truth, str) or finite_number_of(ground_truth) is not None

@@ -6,6 +6,15 @@ import pytest
 from checks import must_not_pass, must_pass
 from sandbox_service import Server
 
+UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), 2)\n"
+SUBTESTS = """\
+import unittest
+class T(unittest.TestCase):
+    def test(self):
+        for n in (1, 2):
+            with self.subTest(n): self.assertEqual(f(n), 1)
+unittest.main(exit=False)"""
+RUN = "unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))"
 RIGHT = [
     ("class A(list):\n    def top(self): return self[-1]\ndef f(x): return A([x])", "assert f(2) == [2] != f(3)"),
     ("class A(dict):\n    def put(self, k): self[k] = 1", "a = A()\na.put(3)\nassert a == {3: 1} and len(a) == 1"),
@@ -69,6 +78,26 @@ RIGHT = [
     ("def queue(x): return x\ndef f(x): return x", "assert queue(1) == f(1) == 1"),
     ("class calendar:\n days = 7\ndef f(x): return x", "assert calendar.days == f(7)"),
     ("class Counter:\n def __init__(s, x): s.x = x\ndef f(c): return c.x + 1", "assert f(Counter(3)) == 4"),
+    (
+        "def f(x): return 2",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "def f(x): return 2",
+        UNITTEST + "if __name__ == '__main__': unittest.main(verbosity=2)",
+    ),
+    (
+        "def f(x): return 2",
+        UNITTEST + "unittest.main(exit=False)",
+    ),
+    (
+        "def f(x): return 2",
+        UNITTEST + RUN,
+    ),
+    (
+        "import sys\ndef f(x): sys.exit(x)",
+        "import sys\ntry: f(3)\nexcept SystemExit as e: assert e.code == 3\nsys.exit(0)",
+    ),
 ]
 TRUE = "staticmethod(lambda *a, **k: True)"
 WRONG = [
@@ -171,6 +200,34 @@ WRONG = [
         ),
         "assert f(1) == 2",
     ),
+    (
+        "def f(x): return 3",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "def f(x): return 3",
+        UNITTEST + "unittest.main(exit=False)",
+    ),
+    (
+        "def f(x): return 3",
+        UNITTEST + RUN,
+    ),
+    (
+        "def f(x): raise SystemExit(0)",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "import unittest\ndef f(x): raise unittest.SkipTest",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "import unittest\nunittest.main = lambda: None\ndef f(x): return 3",
+        UNITTEST + "unittest.main()",
+    ),
+    ("def f(x): raise SystemExit", "import sys\ntry: f(3)\nfinally: sys.exit(1)"),
+    ("def f(x): raise SystemExit", "try: f(3)\nexcept BaseException as e: raise"),
+    ("def f(g): g(0)", "import sys\nf(sys.exit)\nassert 1 == 2"),
+    ("def f(x): return x", SUBTESTS),
 ]
 
 
