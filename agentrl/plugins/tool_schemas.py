@@ -8,11 +8,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from referencing import Registry
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from agentrl.errors import ConfigError, repr_of, suggest
+from agentrl.plugins.schema_conflicts import Conflicts, fits_all, resolver_of
 from agentrl.types import JsonDict
 
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
@@ -31,15 +30,11 @@ _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 """Keywords whose schemas describe the same value as the schema around them."""
-_BOUNDS = (
-    ("minimum", "maximum"),
-    ("minLength", "maxLength"),
-    ("minItems", "maxItems"),
-    ("minProperties", "maxProperties"),
-)
+_OBJECT: JsonDict = {"type": "object"}
 
-Node = tuple[str, JsonDict, frozenset[str]]
-"""Place of a schema within `parameters`, the schema, and the properties that schemas around it give the same value."""
+Node = tuple[str, JsonDict, frozenset[str], bool]
+"""Place of a schema within `parameters`, the schema, the properties that schemas around it give the same value, and
+whether a value is to fit it, unlike what stands in `not`."""
 
 
 def checked_schema(schema: Any, where: str) -> JsonDict:
@@ -64,6 +59,60 @@ def checked_schema(schema: Any, where: str) -> JsonDict:
     return dict(schema)
 
 
+def described_schema(entry: Mapping[str, Any], own: Mapping[str, Any] | None, where: str) -> JsonDict:
+    """The schema of a tool that is given as `{name, description, parameters}`.
+
+    `parameters` is JSON Schema, or only its properties::
+
+        {expression: {type: string}}        -> {type: object, properties: {expression: …}, required: [expression]}
+        {expression: {type: string}, digits: {type: integer, default: 2}}                  required: [expression]
+
+    Args:
+        entry: the description; what it omits is as in `own`.
+        own: the schema of the tool itself; None: it has none.
+        where: the file and entry, or the row.
+
+    Raises:
+        ConfigError: as `checked_schema`, or a parameter that the tool does not take.
+    """
+    name = entry.get("name")
+    function = dict((own or {}).get("function") or {})
+    given = entry.get("parameters")
+    parameters = function.get("parameters", {"type": "object", "properties": {}}) if given is None else given
+    if isinstance(parameters, Mapping) and given is not None and not _is_schema(parameters):
+        parameters = _of_properties(parameters, function.get("parameters"))
+    described = {"name": name, "description": entry.get("description") or function.get("description") or ""}
+    schema = checked_schema({"type": "function", "function": {**described, "parameters": dict(parameters)}}, where)
+    known = (function.get("parameters") or {}).get("properties") or {}
+    for parameter in parameters.get("properties") or {}:
+        if known and parameter not in known:
+            raise ConfigError(f"{where}: tool '{name}' takes no argument '{parameter}'.{suggest(parameter, known)}")
+    return schema
+
+
+def _is_schema(parameters: Mapping[str, Any]) -> bool:
+    """Whether a mapping is JSON Schema of an object; a property may be called `type` or `properties` as well."""
+    return isinstance(parameters.get("type"), str | list) or (
+        isinstance(parameters.get("properties"), Mapping) and not isinstance(parameters["properties"].get("type"), str)
+    )
+
+
+def _of_properties(properties: Mapping[str, Any], own: Mapping[str, Any] | None) -> JsonDict:
+    """JSON Schema of properties: those are required that say so, else that the tool requires, else without default."""
+    known, needed = (own or {}).get("properties") or {}, (own or {}).get("required") or ()
+    plain: JsonDict = {}
+    required: list[str] = []
+    for name, value in properties.items():
+        fields = dict(value) if isinstance(value, Mapping) else {}
+        if isinstance(fields.get("required"), bool):
+            is_required = fields.pop("required")
+        else:
+            is_required = name in needed if name in known else "default" not in fields
+        plain[name] = fields or value
+        required += [name] if is_required else []
+    return {"type": "object", "properties": plain, "required": required}
+
+
 def _problem(parameters: Any) -> tuple[str, str] | None:
     """The first problem: its place and what is wrong."""
     if not isinstance(parameters, Mapping):
@@ -76,14 +125,24 @@ def _problem(parameters: Any) -> tuple[str, str] | None:
     if kinds != "object" and "object" not in kinds:
         return "", f"`type` is {kinds!r}, wanted object: a call's arguments are an object of named values"
     nodes = [*_walk("", dict(parameters), frozenset())]
-    for place, node, around in nodes:
-        text = _bad_reference(node, dict(parameters)) or _bad_required(node, around) or _impossible(node)
+    for place, node, around, _ in nodes:
+        text = _bad_reference(node, dict(parameters)) or _bad_required(node, around)
         if text is not None:
             return place, text
     try:
         Draft202012Validator(parameters).is_valid({})
+        return _conflict(nodes, dict(parameters))
     except RecursionError:
         return "", "the schema refers to itself without end"
+
+
+def _conflict(nodes: list[Node], parameters: JsonDict) -> tuple[str, str] | None:
+    """The innermost schema that no value fits; one that only forbids a property (`not: {}`) may stand inside."""
+    conflicts = Conflicts(parameters)
+    for place, node, _, is_asked in reversed(nodes):
+        text = conflicts.of(node, *([] if place else [_OBJECT])) if is_asked else None
+        if text is not None and (not place or not fits_all(node.get("not", False))):
+            return place, text if place else f"no call would fit: {text}"
     return None
 
 
@@ -104,10 +163,11 @@ def _of_schema_error(error: SchemaError) -> tuple[str, str]:
     return _place(path), message
 
 
-def _walk(place: str, node: JsonDict, around: frozenset[str]) -> Iterator[Node]:
+def _walk(place: str, node: JsonDict, around: frozenset[str], is_asked: bool = True) -> Iterator[Node]:
     """Every schema in a schema, itself first."""
-    yield place, node, around
-    own = around | frozenset(node.get("properties") or {})
+    yield place, node, around, is_asked
+    siblings = [part for part in node.get("allOf", ()) if isinstance(part, Mapping)]
+    own = around.union(*(part.get("properties") or {} for part in (node, *siblings)))
     for key, value in node.items():
         if key in _NAMED:
             inner = [(f"{place}.{key}.{name}", item) for name, item in value.items()]
@@ -119,15 +179,14 @@ def _walk(place: str, node: JsonDict, around: frozenset[str]) -> Iterator[Node]:
             continue
         for at, item in inner:
             if isinstance(item, Mapping):
-                yield from _walk(at, dict(item), own if key in _SAME_VALUE else frozenset())
+                inside = own if key in _SAME_VALUE else frozenset[str]()
+                yield from _walk(at, dict(item), inside, is_asked and key not in ("not", "if"))
 
 
 def _bad_reference(node: JsonDict, parameters: JsonDict) -> str | None:
     """Why the schema's `$ref` leads nowhere; None if it does lead somewhere."""
     reference, seen = node.get("$ref"), set[str]()
-    resource = DRAFT202012.create_resource(parameters)
-    registry: Registry[Any] = Registry().with_resource(resource.id() or "", resource)
-    resolver = registry.resolver(resource.id() or "")
+    resolver = resolver_of(parameters)
     while isinstance(reference, str):
         if reference in seen:
             return f"`$ref: {reference}` leads back to itself"
@@ -154,22 +213,6 @@ def _bad_required(node: JsonDict, around: frozenset[str]) -> str | None:
     for name in node.get("required") or ():
         if name not in own and not any(re.search(pattern, name) for pattern in patterns):
             return f"`required` names '{name}', which is not in `properties`.{suggest(name, own)}"
-    return None
-
-
-def _impossible(node: JsonDict) -> str | None:
-    """Why no value at all fits."""
-    listed = node.get("enum")
-    if listed == []:
-        return "`enum` is empty: no value would fit"
-    values = [node["const"]] if "const" in node else listed
-    if values and "type" in node:
-        kind = Draft202012Validator({"type": node["type"]})
-        if not any(kind.is_valid(value) for value in values):
-            return f"no value of {repr_of(values)} is of `type` {node['type']}"
-    for low, high in _BOUNDS:
-        if low in node and high in node and node[low] > node[high]:
-            return f"`{low}` {node[low]} is above `{high}` {node[high]}"
     return None
 
 

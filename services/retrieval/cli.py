@@ -78,7 +78,7 @@ def index(arguments: Sequence[str]) -> int:
 
     given = vars(_index_parser().parse_args(arguments))
     if given["kind"] != "bm25":
-        _need("faiss", "torch", "transformers")
+        _need("faiss", "sentence_transformers")
     files, out, force, quiet = (given.pop(name) for name in ("corpus", "out", "force", "quiet"))
     documents = build_index(files, out, BuildOptions(**given), force, quiet)
     sys.stdout.write(f"{out}: {given['kind']} index of {documents} documents\n")

@@ -155,7 +155,8 @@ class DenseSearch:
             self._index = faiss.read_index(str(folder / _FILE), faiss.IO_FLAG_MMAP)
         except RuntimeError as error:
             raise UserInputError(f"{folder}: faiss cannot read it ({error}); build the index again") from error
-        self._encoder = Encoder(settings["encoder"], Preset(**settings["preset"]), settings["max_tokens"], device)
+        preset = None if settings["preset"] is None else Preset(**settings["preset"])
+        self._encoder = Encoder(settings["encoder"], preset, settings["max_tokens"], device)
         given, wanted = self._encoder.queries([_PROBE_TEXT])[0], np.load(folder / _PROBE)
         if not is_same_direction(given, wanted):
             raise UserInputError(

@@ -1,18 +1,20 @@
-"""Texts to vectors with any Hugging Face encoder; how a model wants to be used is a preset."""
+"""Texts to vectors with any encoder of sentence-transformers or Hugging Face; how it wants to be used is a preset."""
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from agentrl.errors import UserInputError, suggest
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 Vectors = npt.NDArray[np.float32]
 
@@ -42,86 +44,41 @@ PRESETS = {
 """`auto` takes those of e5 and bge by the model's name, else what sentence-transformers' files say, else plain."""
 
 _LAST_TOKEN = ({"e5", "mistral"}, {"bge", "gemma2"}, {"bge", "icl"}, {"bge", "code"}, {"bge", "reasoner"})
-"""Words in the names of large models that are E5 or BGE but pool unlike the others."""
+"""Words in the names of large models that are E5 or BGE but want to be used unlike the others: as their files say."""
 
 
-def find_preset(name: str, model: str) -> Preset:
-    """The preset of that name; `auto` finds the one that fits the model.
+def find_preset(name: str, model: str) -> Preset | None:
+    """The preset of that name; `auto` finds the one that fits the model. None: what the model's own files say.
 
     Raises:
-        UserInputError: an unknown name.
+        UserInputError: an unknown name, or a model that no preset fits and that has no such files.
     """
     if name != "auto":
         if name not in PRESETS:
             raise UserInputError(f"--preset {name!r}.{suggest(name, [*PRESETS, 'auto'])}")
         return PRESETS[name]
-    return _preset_by_name(Path(model).name) or _sentence_transformers_preset(model) or PRESETS["plain"]
-
-
-def _preset_by_name(model: str) -> Preset | None:
-    """Presets of families whose files do not say how a query differs from a document.
-
-    Raises:
-        UserInputError: a model that pools in a way that is not here.
-    """
-    words = set(model.lower().replace("_", "-").split("-"))
-    if any(name <= words for name in _LAST_TOKEN):
+    words = set(Path(model).name.lower().replace("_", "-").split("-"))
+    if any(family <= words for family in _LAST_TOKEN):
+        if _describes_itself(model):
+            return None
         raise UserInputError(
-            f"--encoder {model}: a model of this name pools by its last token, which is not supported; "
-            "choose a --preset if this one does not"
+            f"--encoder {model}: a model of this name pools by its last token, which no preset does, and it has no "
+            "modules.json that says so; choose a --preset if this one does not"
         )
     for family, variants in (("e5", ("instruct",)), ("bge", ("zh", "m3"))):
         if family in words:
-            variant = next((f"{family}-{one}" for one in variants if one in words), family)
-            return PRESETS[variant]
-    return None
+            return PRESETS[next((f"{family}-{one}" for one in variants if one in words), family)]
+    return None if _describes_itself(model) else PRESETS["plain"]
 
 
-def _sentence_transformers_preset(model: str) -> Preset | None:
-    """What the model's own files say, in a folder or on the hub."""
-    modules = _read(model, "modules.json")
-    if modules is None:
-        return None
-    types = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    unknown = set(types) - {"Transformer", "Pooling", "Normalize"}
-    if unknown:
-        raise UserInputError(f"{model}: its module {unknown.pop()} is not supported; choose a --preset to ignore it")
-    pooling = "mean"
-    for module in modules:
-        if module["type"].endswith("Pooling"):
-            config = _read(model, f"{module['path']}/config.json") or {}
-            pooling = _pooling(model, config)
-    prompts = (_read(model, "config_sentence_transformers.json") or {}).get("prompts") or {}
-    return Preset(
-        query_prefix=prompts.get("query") or "",
-        passage_prefix=prompts.get("document") or prompts.get("passage") or "",
-        pooling=pooling,
-        normalize="Normalize" in types,
-    )
-
-
-def _pooling(model: str, config: dict[str, Any]) -> str:
-    """How a `Pooling` module pools; newer files name it, older ones have a switch for each way."""
-    ways = [
-        name.removeprefix("pooling_mode_") for name, on in config.items() if name.startswith("pooling_mode_") and on
-    ]
-    named = config.get("pooling_mode")
-    ways = [named] if isinstance(named, str) else ways or ["mean_tokens"]
-    known = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean"}
-    if len(ways) != 1 or ways[0] not in known:
-        raise UserInputError(f"{model}: it pools by {' and '.join(ways)}, which is not supported; choose a --preset")
-    return known[ways[0]]
-
-
-def _read(model: str, name: str) -> Any:
-    """A JSON file of a model; None where it has none."""
+def _describes_itself(model: str) -> bool:
+    """Whether a folder, or a model of the hub, has the files of sentence-transformers."""
     from transformers.utils import cached_file
 
     try:
-        path = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
+        return cached_file(model, "modules.json", _raise_exceptions_for_missing_entries=False) is not None
     except OSError:  # no such model either: loading it says so
-        return None
-    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
+        return False
 
 
 def _find_device(name: str) -> str:
@@ -142,19 +99,36 @@ def _find_device(name: str) -> str:
     return name
 
 
-def _limit(max_tokens: int, name: str, tokenizer: Any, model: Any) -> int:
+def _load(name: str, preset: Preset | None, device: str) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    if preset is None:
+        own = SentenceTransformer(name, device=device)
+        own.prompts["document"] = (
+            own.prompts.get("document") or own.prompts.get("passage") or ""
+        )  # older files: passage
+        return own
+    transformer = Transformer(name)
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), preset.pooling)]
+    if preset.normalize:
+        modules.append(Normalize())
+    prompts = {"query": preset.query_prefix, "document": preset.passage_prefix}
+    return SentenceTransformer(modules=modules, device=device, prompts=prompts)
+
+
+def _limit(max_tokens: int, name: str, model: SentenceTransformer) -> int:
     """The tokens that are wanted, or as many as the model takes.
 
     Raises:
         UserInputError: no text fits into them.
     """
-    positions = getattr(model.config, "max_position_embeddings", None) or 0
     # RoBERTa and its kin count positions from the one behind that of the padding.
-    tables = (part for path, part in model.named_modules() if path.endswith("position_embeddings"))
-    skipped = next((table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None), 0)
-    limits = (max_tokens, tokenizer.model_max_length, positions - skipped)
-    lowest = int(min(limit for limit in limits if limit > 0))
-    special = tokenizer.num_special_tokens_to_add()
+    tables: list[Any] = [part for path, part in model.named_modules() if path.endswith("position_embeddings")]
+    padded = [table for table in tables if getattr(table, "padding_idx", None) is not None]
+    positions = [len(table.weight) - (table.padding_idx + 1) for table in padded]
+    lowest = int(min(max_tokens, model.max_seq_length or max_tokens, *positions))
+    special = model.tokenizer.num_special_tokens_to_add()
     if lowest <= special:
         raise UserInputError(f"--max-tokens {lowest}: wanted more than the {special} special tokens of {name}")
     return lowest
@@ -165,7 +139,7 @@ class Encoder:
 
     Args:
         model: folder or hub name.
-        preset: how it wants to be used.
+        preset: how it wants to be used; None: as its own files say.
         max_tokens: longer texts are cut; the attribute is at most what the model takes.
         device: cpu, cuda, or auto: cuda where there is one.
 
@@ -173,51 +147,35 @@ class Encoder:
         UserInputError: the model or the device cannot be used.
     """
 
-    def __init__(self, model: str, preset: Preset, max_tokens: int, device: str = "auto") -> None:
-        import torch
+    def __init__(self, model: str, preset: Preset | None, max_tokens: int, device: str = "auto") -> None:
         from safetensors import SafetensorError
-        from transformers import AutoModel, AutoTokenizer
 
-        self._torch, self.preset, self.device = torch, preset, _find_device(device)
+        self.preset, self.device = preset, _find_device(device)
         self._lock = threading.Lock()
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model)
-            self._model = AutoModel.from_pretrained(model).to(self.device).eval()
-            if self._model.config.is_encoder_decoder:
-                self._model = self._model.get_encoder()
-            self.max_tokens = _limit(max_tokens, model, self._tokenizer, self._model)
-            self._encode(["what it cannot do is said now,", "not when the corpus has been read"])
+            self._model = _load(model, preset, self.device)
+            self.max_tokens = self._model.max_seq_length = _limit(max_tokens, model, self._model)
+            self.passages(["what it cannot do is said now,", "not when the corpus has been read"])
         except (OSError, ValueError, LookupError, RuntimeError, ImportError, SafetensorError) as error:
             reason = str(error).partition("\n")[0]
-            raise UserInputError(f"--encoder {model}: transformers cannot use it on {self.device}: {reason}") from error
+            raise UserInputError(
+                f"--encoder {model}: sentence-transformers cannot use it on {self.device}: {reason}"
+            ) from error
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Vectors of queries, of shape (texts, dimension)."""
-        return self._encode([self.preset.query_prefix + text for text in texts])
+        return self._encode(self._model.encode_query, texts)
 
     def passages(self, texts: Sequence[str]) -> Vectors:
         """Vectors of documents, of shape (texts, dimension)."""
-        return self._encode([self.preset.passage_prefix + text for text in texts])
+        return self._encode(self._model.encode_document, texts)
 
-    def _encode(self, texts: list[str]) -> Vectors:
-        torch = self._torch
+    def _encode(self, encode: Callable[..., Any], texts: Sequence[str]) -> Vectors:
         # A tokenizer must not be used by two threads: it keeps its padding and truncation in itself.
-        with self._lock, torch.inference_mode():
-            inputs: Any = self._tokenizer(
-                texts, padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt"
-            ).to(self.device)
-            # (texts, tokens, dimension), then one vector per text
-            states = self._model(**inputs).last_hidden_state
-            if self.preset.pooling == "cls":
-                pooled = states[:, 0]
-            else:
-                mask = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
-                pooled = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
-            if self.preset.normalize:
-                pooled = torch.nn.functional.normalize(pooled, dim=-1)
-            vectors: Vectors = pooled.float().cpu().numpy()
-        return vectors
+        with self._lock:
+            vectors: Vectors = encode(list(texts), batch_size=len(texts), show_progress_bar=False)
+        return vectors.astype(np.float32, copy=False)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any] | None:
         """What an index keeps of it."""
-        return asdict(self.preset)
+        return None if self.preset is None else asdict(self.preset)

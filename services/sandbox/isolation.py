@@ -10,12 +10,14 @@ from typing import Any
 from agentrl.services.sandbox.filesystem_layout import FilesystemLayout
 from agentrl.services.sandbox.guest.supervisor import SHARED
 from agentrl.services.sandbox.memory_cgroup import MemoryCgroups
-from agentrl.services.sandbox.mounts import SHM_MB, TMPFS_INODES, bubblewrap_mounts, mount_script
 from agentrl.services.sandbox.run_limits import MIB
 from agentrl.services.sandbox.seccomp import SeccompFilters
 
 LEVELS = ("bubblewrap", "namespaces", "rlimits")
 """Strongest first."""
+_SHM_MB = 64
+_TMPFS_INODES = 16_384
+"""Files that a private folder in memory can hold: an empty one takes a kilobyte that no size counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Isolation:
     memory_cgroups: MemoryCgroups | None = None
     """Where memory of runs is limited by the kernel."""
     forks: bool = False
-    """Sandboxes are forked from interpreters that are up (see `zygote_pool`), else each is started anew."""
+    """Runs are forks of interpreters that are up (see `zygote_pool`), else each starts one."""
 
     @property
     def has_own_root(self) -> bool:
@@ -79,60 +81,39 @@ class Isolation:
         }
         return {"landlock": self.landlock, "paths": paths if self.landlock else {}}
 
-    def command(self, folder: Path, uid: int | None, control: int) -> list[str]:
-        """Arguments that start the launcher in a sandbox around `folder`."""
+    def supervised_command(self, uid: int | None, control: int) -> list[str]:
+        """Arguments that start a launcher where the code has no file system of its own."""
         launcher = [self.layout.python, "-S", "-B", str(self.layout.guest / "launcher.py"), str(control)]
-        if self.level == "bubblewrap":
-            return [*self._bubblewrap(folder), "--", *launcher]
-        if self.level == "namespaces":
-            return [*self._unshare(folder, control), *launcher]
-        supervisor = [
-            sys.executable,
-            "-S",
-            "-B",
-            str(self.layout.guest / "supervisor.py"),
-            "-" if uid is None else str(uid),
-        ]
-        return [*supervisor, *launcher]
+        supervisor = [sys.executable, "-S", "-B", str(self.layout.guest / "supervisor.py")]
+        return [*supervisor, "-" if uid is None else str(uid), *launcher]
 
-    def zygote_command(self, runs_folder: Path, socket: int) -> list[str]:
-        """Arguments that start a zygote, which makes the sandboxes of all folders below `runs_folder`."""
+    def zygote_command(self, socket: int) -> list[str]:
+        """Arguments that start a zygote, which makes all sandboxes with a file system of their own."""
         zygote = [self.layout.python, "-S", "-B", str(self.layout.guest / "zygote.py"), str(socket)]
         if self.level == "namespaces":
-            user = [] if self.own_users else ["--user", "--map-root-user"]
-            script = mount_script(self.layout, runs_folder, runs_folder, socket, apart=False)
-            return ["unshare", *user, "--mount", "--uts", "/bin/sh", "-c", script, "sandbox", *zygote]
+            return zygote
         user = [] if self.own_users else ["--unshare-user", "--uid", "0", "--gid", "0"]
-        return [
-            *(self.layout.bubblewrap, *user, "--unshare-uts", "--hostname", "sandbox", "--die-with-parent"),
-            *("--cap-add", "ALL", *bubblewrap_mounts(self.layout, runs_folder, own_proc=False), "--", *zygote),
-        ]
+        rights = ["--unshare-uts", "--die-with-parent", "--cap-add", "ALL"]
+        return [self.layout.bubblewrap, *user, *rights, "--dev-bind", "/", "/", "--", *zygote]
 
-    def zygote_setup(self) -> dict[str, Any]:
-        """What a zygote is told (see `guest/sandbox_fork.py`)."""
+    def zygote_setup(self, runs_folder: Path, root: Path) -> dict[str, Any]:
+        """What a zygote is told (see `guest/sandbox_fork.py`).
+
+        Args:
+            runs_folder: holds the folders of all runs.
+            root: a folder to mount on.
+        """
         return {
+            "enters": self.level == "namespaces",
+            "forks": self.forks,
+            "own_users": self.own_users,
+            "root": str(root),
+            "runs": str(runs_folder),
             "inside": self.layout.inside,
             "shown": self.layout.shown,
-            "own_users": self.own_users,
-            "shm_bytes": SHM_MB * MIB,
+            "etc": str(self.layout.etc),
+            "links": {path: target for target, path in self.layout.links},
+            "shm_bytes": _SHM_MB * MIB,
             "tmp_bytes": self.layout.tmp_mb * MIB,
-            "inodes": TMPFS_INODES,
+            "inodes": _TMPFS_INODES,
         }
-
-    def _bubblewrap(self, folder: Path) -> list[str]:
-        users = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        if not self.own_users:
-            users = ["--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
-        return [
-            *(self.layout.bubblewrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
-            *("--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent", "--new-session", *users),
-            *bubblewrap_mounts(self.layout, folder / "work"),
-        ]
-
-    def _unshare(self, folder: Path, control: int) -> list[str]:
-        shell = ["/bin/sh", "-c", mount_script(self.layout, folder, folder / "work", control), "sandbox"]
-        names = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
-        if self.own_users:
-            return ["unshare", *names, *shell]
-        drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
-        return ["unshare", "--user", "--map-root-user", *names, *shell, *drop]

@@ -6,8 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from agentrl.errors import UserInputError, suggest
@@ -21,7 +19,6 @@ from agentrl.services.sandbox.launcher_process import (
     start_launcher,
     wait_readable,
 )
-from agentrl.services.sandbox.mounts import ADMIN_PATH
 from agentrl.services.sandbox.seccomp import INSTALL, SeccompFilters, libseccomp
 from agentrl.services.sandbox.user_range import find_users
 from agentrl.services.sandbox.zygote_pool import Zygote
@@ -45,7 +42,7 @@ def choose_isolation(
         layout: the part of this machine that the code sees.
         wanted: a level, or None.
         required: the weakest acceptable level, or None.
-        fresh: start an interpreter for each run, even if runs could be forks of a running one.
+        fresh: start an interpreter for each run, instead of forking one that is up.
         allow_weak: take a level also where code in it could end the server, or has no seccomp filter.
 
     Raises:
@@ -72,11 +69,8 @@ def choose_isolation(
 def _build(
     level: str, server_folder: Path, layout: FilesystemLayout, fresh: bool, allow_weak: bool
 ) -> tuple[Isolation | None, str]:
-    missing = [
-        name for name in _needs(level) if shutil.which(name) is None and shutil.which(name, path=ADMIN_PATH) is None
-    ]
-    if missing:
-        return None, f"{' and '.join(missing)} not found (Debian: apt-get install bubblewrap util-linux)"
+    if level == "bubblewrap" and shutil.which("bwrap") is None:
+        return None, "bwrap not found (Debian: apt-get install bubblewrap)"
     users, no_users = find_users()
     found, problem = _build_as(users is not None, no_users, level, server_folder, layout, fresh, allow_weak)
     if found is None and users is not None and level != "rlimits":  # a container may permit user namespaces only
@@ -108,16 +102,10 @@ def _build_as(
     if libseccomp() is not None:
         filters = SeccompFilters(level != "rlimits", alone=level != "rlimits" or own_users, scoped=scoped)
     details = _details(level, own_users, landlock, filters is not None)
-    isolation = Isolation(level, layout, own_users, filters, landlock, details)
-    forking = replace(isolation, forks=True)
-    if isolation.has_own_root and not fresh and _probe(forking, server_folder) is None:
-        return forking, ""
+    forks = level != "rlimits" and not fresh
+    isolation = Isolation(level, layout, own_users, filters, landlock, details, forks=forks)
     problem = _probe(isolation, server_folder)
     return (isolation, "") if problem is None else (None, problem)
-
-
-def _needs(level: str) -> Sequence[str]:
-    return {"bubblewrap": ["bwrap"], "namespaces": ["unshare", "mount", "pivot_root"], "rlimits": []}[level]
 
 
 def _weakness(scoped: bool, no_users: str) -> str:
@@ -142,12 +130,12 @@ def _details(level: str, own_users: bool, landlock: int, seccomp: bool) -> tuple
 def _probe(isolation: Isolation, server_folder: Path) -> str | None:
     """Run a little Python in a sandbox; returns None if it works, else the problem."""
     users, _ = find_users()
-    folder = server_folder / f"probe-{isolation.level}-{isolation.forks}"
+    folder = server_folder / f"probe-{isolation.level}"
     uid = users[0] if users and isolation.own_users else None
-    make_run_folder(folder, uid, isolation.forks)
+    make_run_folder(folder, uid, isolation.has_own_root)
     (folder / "work" / "main.py").write_text("import subprocess\n", encoding="utf-8")
     try:
-        if not isolation.forks:
+        if not isolation.has_own_root:
             return _try(isolation, folder, uid, start_launcher(isolation, folder, uid))
         with Zygote(isolation, server_folder) as zygote:
             return _try(isolation, folder, uid, zygote.start(folder))

@@ -98,7 +98,7 @@ def launcher_pipes() -> Iterator[LauncherPipes]:
 
 
 def start_launcher(isolation: Isolation, folder: Path, uid: int | None) -> LauncherProcess:
-    """Start a launcher around a run's folder.
+    """Start a launcher around a run's folder, where it has no file system of its own.
 
     Raises:
         OSError: no process or file descriptor can be created.
@@ -106,7 +106,7 @@ def start_launcher(isolation: Isolation, folder: Path, uid: int | None) -> Launc
     with launcher_pipes() as ends:
         control, *streams = ends.theirs
         process = subprocess.Popen(
-            isolation.command(folder, uid, control),
+            isolation.supervised_command(uid, control),
             env=isolation.environment(folder),
             cwd="/",
             pass_fds=[control],
@@ -158,12 +158,12 @@ def encode_job(job: dict[str, Any], isolation: Isolation, folder: Path, uid: int
     return encode_message({**own, **job}) + program
 
 
-def make_run_folder(folder: Path, uid: int | None, forked: bool) -> None:
-    """Make the folders of a run: `work` and `tmp` for its code, `root` to mount on; a fork needs only the first."""
+def make_run_folder(folder: Path, uid: int | None, has_own_root: bool) -> None:
+    """Make the folders of a run: `work` and, unless it has a file system of its own, `tmp`."""
     os.mkdir(folder, 0o711)
     os.chmod(folder, 0o711)  # whatever the umask is
-    for name in ("work",) if forked else ("work", "tmp", "root"):
+    for name in ("work",) if has_own_root else ("work", "tmp"):
         path = os.path.join(folder, name)
         os.mkdir(path, 0o700)
-        if uid is not None and name != "root":
+        if uid is not None:
             os.chown(path, uid, uid)

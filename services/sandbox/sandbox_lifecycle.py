@@ -72,8 +72,6 @@ class Sandbox:
         self._allowed_cpu_s: float | None = None
         self._control.setblocking(False)
         self._pidfd = os.pidfd_open(self._pid)
-        self._init_pid = 0
-        self._init_fd: int | None = None
         self._loop.add_reader(self._pidfd, self._on_exit)
         self._input_writer: InputWriter | None = None
         self.stdout = OutputReader(launcher.stdout, output_bytes)
@@ -139,15 +137,6 @@ class Sandbox:
         await self._expect(b"R")
         if self.memory is not None:
             await self._count_memory(self.memory)
-        if self.isolation.has_own_root and not self._launcher.is_first:
-            below = descendants(self._pid)
-            if not below:
-                raise SandboxFault("the sandbox died while it started")
-            # The first is process 1 of the pid namespace: when it dies, the kernel ends all others.
-            try:
-                self._init_pid, self._init_fd = below[0], os.pidfd_open(below[0])
-            except OSError as error:
-                raise SandboxFault(f"the sandbox died while it started: {error}") from error
 
     async def begin(self, job: dict[str, Any], stdin: bytes | None) -> None:
         """Give the launcher its job and wait for the moment in which the code starts.
@@ -225,7 +214,6 @@ class Sandbox:
             if not await self._came(self._exited):
                 await asyncio.to_thread(kill_tree, self._pid)
                 await self._came(self._exited)
-        await self._init_gone()
         if self.memory is not None and self.stopped is None:
             self.stopped = self.memory.excess
         for reader in (self.stdout, self.stderr):
@@ -241,9 +229,6 @@ class Sandbox:
             os.close(self._stdin)
             self._stdin = -1
         self._control.close()
-        if self._init_fd is not None:
-            os.close(self._init_fd)
-            self._init_fd = None
         await asyncio.to_thread(remove_folder, self.folder)
 
     async def _count_memory(self, memory: MemoryCgroup) -> None:
@@ -274,30 +259,11 @@ class Sandbox:
             errors = self.stderr.take()[-_SHOWN_BYTES:].decode(errors="replace").strip()
             raise SandboxFault(f"the sandbox did not start: {errors or 'no reason given'}")
 
-    async def _init_gone(self) -> None:
-        """Bubblewrap may end before its namespace has: wait for that."""
-        if self._init_fd is None:
-            return
-        gone = asyncio.Event()
-        self._loop.add_reader(self._init_fd, gone.set)
-        await self._came(gone)
-        self._loop.remove_reader(self._init_fd)
-        with contextlib.suppress(ChildProcessError):  # it is ours now that its parent is dead
-            pid, _, usage = os.wait4(self._init_pid, os.WNOHANG)
-            if pid:  # its time is not in that of bubblewrap, which did not wait for it
-                self._ended = self._ended._replace(cpu_s=self._ended.cpu_s + usage.ru_utime + usage.ru_stime)
-
     def _end(self) -> None:
-        # A bubblewrap that dies as it starts leaves a launcher behind, which ends when nobody can send it a job.
+        # When the first process of a namespace dies, the kernel ends the others; elsewhere the supervisor does.
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
-        if self._init_fd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
-        elif not self.isolation.has_own_root:
-            signal_quietly(self._pid, signal.SIGTERM)  # the supervisor ends the others
-        else:
-            signal_quietly(self._pid, signal.SIGKILL)
+        signal_quietly(self._pid, signal.SIGKILL if self._launcher.is_first else signal.SIGTERM)
 
     async def _came(self, event: asyncio.Event, timeout_s: float = _GONE_S) -> bool:
         try:

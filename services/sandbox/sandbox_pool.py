@@ -43,7 +43,7 @@ class SandboxPool:
         """Kept of each output stream."""
         self._free_uids = deque(uids)
         self._numbers = itertools.count()
-        self._zygotes = ZygotePool(isolation, runs_folder) if isolation.forks else None
+        self._zygotes = ZygotePool(isolation, runs_folder) if isolation.has_own_root else None
         self._ready: deque[Sandbox] = deque()
         self._starting = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +121,7 @@ class SandboxPool:
         memory = None
         try:
             memory = None if cgroups is None else cgroups.take()
-            make_run_folder(folder, owner, self.isolation.forks)
+            make_run_folder(folder, owner, self.isolation.has_own_root)
             launcher = (
                 await self._zygotes.start(folder) if self._zygotes else start_launcher(self.isolation, folder, owner)
             )
@@ -142,7 +142,7 @@ class SandboxPool:
         return sandbox
 
     async def _close_when_up(self, starting: asyncio.Task[Sandbox]) -> None:
-        """Ended in the middle of its start, bubblewrap would leave processes that nobody knows of."""
+        """Ended in the middle of its start, it would leave processes that nobody knows of."""
         with contextlib.suppress(SandboxFault):
             await self._close(await starting)
 

@@ -1,4 +1,4 @@
-"""Running interpreters that fork sandboxes: a fork and a few mounts instead of bubblewrap and a start of Python."""
+"""Running interpreters that fork sandboxes: a run costs a fork and a few mounts."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Zygote:
 
     def _launch(self, isolation: Isolation, runs_folder: Path, theirs: socket.socket) -> int:
         process = subprocess.Popen(
-            isolation.zygote_command(runs_folder, theirs.fileno()),
+            isolation.zygote_command(theirs.fileno()),
             env=isolation.environment(runs_folder),
             cwd="/",
             pass_fds=[theirs.fileno()],
@@ -120,7 +120,7 @@ class Zygote:
         theirs.close()
         with process:
             with contextlib.suppress(BrokenPipeError):
-                self.socket.send(repr(isolation.zygote_setup()).encode())
+                self.socket.send(repr(isolation.zygote_setup(runs_folder, self._root)).encode())
             pid = self._hear()
             if self._hear() == b"R":
                 return int(pid)

@@ -10,9 +10,9 @@ import os
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_MOVE = 2, 4, 8, 32, 4096, 8192
 MS_REC, MS_PRIVATE = 16384, 1 << 18
-_MS_RDONLY = 1
+MS_RDONLY = 1
 _DETACH = 2
-_CLONE = {"x86_64": 56, "aarch64": 220}
+_CLONE, _PIVOT_ROOT = {"x86_64": 56, "aarch64": 220}, {"x86_64": 155, "aarch64": 41}
 _NEW_CGROUP, _NEW_USER = 0x02000000, 0x10000000
 _PARENT, _MOUNT, _UTS, _IPC, _PID, _NET = 0x8000, 0x20000, 0x04000000, 0x08000000, 0x20000000, 0x40000000
 _SET_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_SECCOMP, _NO_NEW_PRIVS, _AMBIENT = 1, 4, 24, 22, 38, 47
@@ -60,6 +60,11 @@ def own_user_namespace(uid: int) -> None:
             stream.write(text)
 
 
+def own_mounts() -> None:
+    """Have mounts and a host name that no other process sees."""
+    _checked(_libc.unshare(_MOUNT | _UTS), "unshare")
+
+
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
     """Make a mount, or change one."""
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
@@ -70,7 +75,22 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 def bind_read_only(source: str, target: str) -> None:
     """Show a folder or file at another place too."""
     mount(source, target, None, MS_BIND | MS_REC)
-    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | _MS_RDONLY)
+    restrict_mount(target, MS_RDONLY)
+
+
+def restrict_mount(target: str, flags: int = 0) -> None:
+    """Let a mount give no rights and no devices, and what else the flags say."""
+    kept = os.statvfs(target).f_flag & MS_NOEXEC  # a user namespace may not take it away
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | flags | kept)
+
+
+def change_root(folder: str) -> None:
+    """Make a mount the root, and let all others go that are not below it."""
+    os.chdir(folder)
+    number = ctypes.c_long(_PIVOT_ROOT[os.uname().machine])
+    _checked(_libc.syscall(number, b".", b"."), "pivot_root")  # the old root then lies over the new one
+    unmount(".")
+    os.chdir("/")
 
 
 def unmount(target: str) -> None:
@@ -88,10 +108,10 @@ def hide_memory() -> None:
     _prctl(_SET_DUMPABLE, 0)
 
 
-def drop_bounding_set() -> None:
-    """No program that is started from here on gains capabilities."""
+def drop_bounding_set(kept: int = 0) -> None:
+    """No program that is started from here on gains capabilities, except those of the mask."""
     number = 0
-    while _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0) == 0:
+    while kept >> number & 1 or _libc.prctl(_CAPBSET_DROP, number, 0, 0, 0) == 0:
         number += 1
 
 

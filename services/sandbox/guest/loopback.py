@@ -1,7 +1,6 @@
-"""Sets up a new network namespace, brings up its loopback device; as a program, `python -S loopback.py`, of its own.
+"""Sets up a new network namespace: brings up its loopback device.
 
 Buffers of its connections stay small: they are memory that no limit of a process counts.
-The program also gives its machine the name that code sees.
 """
 
 from __future__ import annotations
@@ -26,8 +25,3 @@ def bring_up() -> None:
                 stream.write(_TCP_BUFFER)
         except OSError:  # a container may show it read-only
             return
-
-
-if __name__ == "__main__":
-    bring_up()
-    _socket.sethostname("sandbox")

@@ -5,7 +5,8 @@ message asks for a sandbox: the name of its folder, with its control socket, std
 process id of the sandbox's first process, whose parent is the server, or `E` and the reason why it cannot start.
 
 That first process has new namespaces: it mounts its private folders, unmounts the others, gives up its rights, forks
-the launcher (see `launcher.py`) and waits for it. When it ends, the kernel ends everything else in the sandbox.
+the launcher (see `launcher.py`) and waits for it. The launcher is this interpreter's fork, or a new one if that is
+wanted. When the first process ends, the kernel ends everything else in the sandbox.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         launcher,
         linux_calls,
         loopback,
+        sandbox_root,
         session_repl,
         tested_program,
     )
@@ -36,6 +38,7 @@ else:
     import launcher
     import linux_calls
     import loopback
+    import sandbox_root
     import session_repl
     import tested_program
 
@@ -46,13 +49,11 @@ _WARM = (
 """The modules that code imports most; they keep no state except what a fork renews."""
 _JOBS = {"session_repl": session_repl, "check_run": check_run, "tested_program": tested_program}
 _OURS = (
-    *_JOBS,
-    *("call_peer", "call_values", "check_names", "fast_exit", "launcher", "linux_calls", "loopback", "sandbox_fork"),
-    "unittest_watch",
+    *(*_JOBS, "call_peer", "call_values", "check_names", "fast_exit", "launcher", "linux_calls", "loopback"),
+    *("sandbox_fork", "sandbox_root", "unittest_watch"),
 )
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
 _MESSAGE = 65536
-_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus")
 
 
 def main(given: int, bare: frozenset[str]) -> int:
@@ -64,14 +65,17 @@ def main(given: int, bare: frozenset[str]) -> int:
     os.closerange(_SOCKET + 1, _MAX_FD)
     socket = _socket.socket(fileno=_SOCKET)
     setup = eval(socket.recv(_MESSAGE), {"__builtins__": {}})  # the server wrote it with repr
+    try:
+        _go_apart(setup)
+    except OSError as error:
+        os.write(2, f"{error}\n".encode())
+        os._exit(1)
     for name in _WARM:
         __import__(name)
     for name in _OURS:
         del sys.modules[name]
     last = fast_exit.FastExit()
     gc.freeze()  # a collection in a fork would touch, and so copy, every object made up to here
-    linux_calls.mount(None, "/", None, linux_calls.MS_REC | linux_calls.MS_PRIVATE)
-    _socket.sethostname("sandbox")
     _become_orphan(socket)
     _serve(socket, setup)
     try:
@@ -81,6 +85,16 @@ def main(given: int, bare: frozenset[str]) -> int:
         raise
     last.expect(code)
     return code
+
+
+def _go_apart(setup: dict[str, Any]) -> None:
+    """Leave the machine's file system for that of the sandboxes."""
+    if setup["enters"]:  # else bubblewrap did
+        if not setup["own_users"]:
+            linux_calls.own_user_namespace(0)
+        linux_calls.own_mounts()
+    _socket.sethostname("sandbox")
+    sandbox_root.make_shared(setup)
 
 
 def _become_orphan(socket: _socket.socket) -> None:
@@ -131,11 +145,12 @@ def _become_sandbox(setup: dict[str, Any], name: str, fds: list[int]) -> None:
     try:
         os.setsid()
         loopback.bring_up()
-        _mount(setup, name)
+        sandbox_root.make_own(setup, name)
         if not setup["own_users"]:
             linux_calls.own_user_namespace(1000)
-        linux_calls.drop_bounding_set()
-        linux_calls.keep_capabilities(linux_calls.USER_CHANGES if setup["own_users"] else 0)
+        kept = linux_calls.USER_CHANGES if setup["own_users"] else 0
+        linux_calls.drop_bounding_set(0 if setup["forks"] else kept)
+        linux_calls.keep_capabilities(kept)
         # Before the launcher asks for a job: it gets none from a server that died earlier, and then ends by itself.
         linux_calls.die_with_parent()
         launcher_pid = os.fork()
@@ -144,6 +159,9 @@ def _become_sandbox(setup: dict[str, Any], name: str, fds: list[int]) -> None:
         os._exit(1)
     if launcher_pid:
         _wait_for(launcher_pid)
+    if not setup["forks"]:
+        program = [sys.executable, "-S", "-B", f"{os.path.dirname(__file__)}/launcher.py", str(_CONTROL)]
+        os.execv(program[0], program)
 
 
 def _wait_for(launcher_pid: int) -> None:
@@ -156,35 +174,3 @@ def _wait_for(launcher_pid: int) -> None:
         if pid == launcher_pid:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
-
-
-def _mount(setup: dict[str, Any], name: str) -> None:
-    # The zygote sees the folders of all runs below `inside`. The sandbox must see only its own there: it is bound aside
-    # to /dev/shm, all of `inside` is unmounted, and the one folder is moved to its place.
-    inside, private = setup["inside"], linux_calls.MS_NOSUID | linux_calls.MS_NODEV
-    linux_calls.mount(f"{inside}/{name}/work", "/dev/shm", None, linux_calls.MS_BIND)
-    linux_calls.unmount(inside)
-    linux_calls.mount("/dev/shm", inside, None, linux_calls.MS_MOVE)
-    linux_calls.mount(None, inside, None, linux_calls.MS_REMOUNT | linux_calls.MS_BIND | private)
-    covered = [(path, os.open(path, os.O_PATH)) for path in setup["shown"] if path.startswith(("/tmp/", "/dev/shm/"))]
-    linux_calls.mount("proc", "/proc", "proc", private | linux_calls.MS_NOEXEC)
-    for part in _READ_ONLY:
-        if os.path.exists(f"/proc/{part}"):
-            linux_calls.bind_read_only(f"/proc/{part}", f"/proc/{part}")
-    options = "newinstance,ptmxmode=0666,mode=620"
-    linux_calls.mount("devpts", "/dev/pts", "devpts", linux_calls.MS_NOSUID | linux_calls.MS_NOEXEC, options)
-    for folder, size in (("/dev/shm", setup["shm_bytes"]), ("/tmp", setup["tmp_bytes"])):
-        linux_calls.mount("tmpfs", folder, "tmpfs", private, f"mode=1777,size={size},nr_inodes={setup['inodes']}")
-    for path, fd in covered:  # an interpreter below /tmp was just hidden by the new /tmp: show it again
-        _make_place(path, fd)
-        linux_calls.bind_read_only(f"/proc/self/fd/{fd}", path)
-        os.close(fd)
-
-
-def _make_place(path: str, fd: int) -> None:
-    """Make an empty folder or file to mount something on."""
-    if os.path.isdir(f"/proc/self/fd/{fd}"):
-        os.makedirs(path, 0o755, exist_ok=True)
-        return
-    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))

@@ -1,7 +1,6 @@
 """A Python interpreter that is up already and forks one sandbox after another (see `sandbox_fork.py`).
 
-Usage: `python -S -B zygote.py SOCKET`, in the file system that sandboxes see, with every run's folder below the place
-of a run's own folder.
+Usage: `python -S -B zygote.py SOCKET`, with the right to mount, or to make a user namespace that has it.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
@@ -69,16 +70,10 @@ def test_presets_are_found_by_name_and_by_folder(tmp_path: Path) -> None:
     assert (PRESETS["e5"].query_prefix, PRESETS["e5"].passage_prefix) == ("query: ", "passage: ")
     with pytest.raises(UserInputError, match="Did you mean 'e5'"):
         find_preset("e5x", "x")
-    folder = write_modules(tmp_path, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False})
-    assert find_preset("auto", str(folder)) == Preset(pooling="cls", normalize=False)
-    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "q: ", "passage": "p: "}}')
-    assert find_preset("auto", str(folder)) == Preset("q: ", "p: ", pooling="cls", normalize=False)
-    written = json.loads((folder / "modules.json").read_text())
-    written.append({"path": "2_Dense", "type": "sentence_transformers.models.Dense"})
-    (folder / "modules.json").write_text(json.dumps(written))
-    with pytest.raises(UserInputError, match="Dense"):
-        find_preset("auto", str(folder))
+    folder = describe(tmp_path / "own")
+    assert find_preset("auto", str(folder)) is None, "as the model's own files say"
     assert find_preset("dot", str(folder)) == PRESETS["dot"]
+    assert find_preset("auto", str(describe(tmp_path / "e5-base"))) == PRESETS["e5"]
 
 
 @pytest.mark.parametrize(
@@ -91,51 +86,91 @@ def test_presets_are_found_by_name_and_by_folder(tmp_path: Path) -> None:
         "BAAI/bge-reasoner-embed-qwen3-8b-0923",
     ],
 )
-def test_models_that_pool_by_their_last_token_are_refused(model: str) -> None:
-    with pytest.raises(UserInputError, match="last token"):
+def test_models_of_a_known_name_that_pool_by_their_last_token_need_files_that_say_so(
+    model: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserInputError, match=r"last token.*no modules\.json"):
         find_preset("auto", model)
-
-
-@pytest.mark.parametrize(
-    ("config", "pooling"),
-    [
-        ({}, "mean"),
-        ({"pooling_mode": "cls"}, "cls"),
-        ({"pooling_mode": "mean"}, "mean"),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "mean_tokens and max_tokens"),
-        ({"pooling_mode_lasttoken": True}, "lasttoken"),
-    ],
-)
-def test_pooling_that_the_model_says(tmp_path: Path, config: dict[str, object], pooling: str) -> None:
-    folder = str(write_modules(tmp_path, config))
-    if pooling in ("mean", "cls"):
-        assert find_preset("auto", folder).pooling == pooling
-    else:
-        with pytest.raises(UserInputError, match=f"pools by {pooling}"):
-            find_preset("auto", folder)
+    assert find_preset("auto", str(describe(tmp_path / Path(model).name))) is None
 
 
 def test_a_model_of_the_hub_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was downloaded once lies in the cache."""
-    snapshot = tmp_path / "models--someone--own" / "snapshots" / "0123"
-    snapshot.parent.mkdir(parents=True)
-    write_modules(tmp_path, {"pooling_mode_cls_token": True}).rename(snapshot)
-    (snapshot.parents[1] / "refs").mkdir()
-    (snapshot.parents[1] / "refs" / "main").write_text("0123")
+    snapshots = tmp_path / "models--someone--own" / "snapshots"
+    describe(snapshots / "0123")
+    (snapshots.parent / "refs").mkdir()
+    (snapshots.parent / "refs" / "main").write_text("0123")
     monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path), raising=False)
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert find_preset("auto", "someone/own").pooling == "cls"
+    assert find_preset("auto", "someone/own") is None
+    assert find_preset("auto", "someone/else") == PRESETS["plain"]
 
 
-def write_modules(folder: Path, pooling: dict[str, object]) -> Path:
-    """A sentence-transformers folder without its weights."""
-    folder = folder / "own"
-    (folder / "1_Pooling").mkdir(parents=True)
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    written = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
-    (folder / "modules.json").write_text(json.dumps(written))
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+def describe(folder: Path, pooling: dict[str, Any] | None = None, *more: str) -> Path:
+    """Write the files of sentence-transformers into a folder: a transformer, how it pools, and modules behind it."""
+    kinds = ("Transformer", "Pooling", *more)
+    modules = [{"idx": n, "name": str(n), "path": "" if n == 0 else f"{n}_{kind}"} for n, kind in enumerate(kinds)]
+    for module, kind in zip(modules, kinds, strict=True):
+        module["type"] = f"sentence_transformers.models.{kind}"
+        (folder / str(module["path"])).mkdir(parents=True, exist_ok=True)
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32} | (pooling or {})))
     return folder
+
+
+def states_of(folder: Path, text: str) -> torch.Tensor:
+    """What the transformer itself gives for each token."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    with torch.inference_mode():
+        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        states: torch.Tensor = BertModel.from_pretrained(folder).eval()(**inputs).last_hidden_state[0]
+    return states
+
+
+POOLINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "pooling_mode_cls_token": lambda states: states[0],
+    "pooling_mode_mean_tokens": lambda states: states.mean(0),
+    "pooling_mode_lasttoken": lambda states: states[-1],
+    "pooling_mode_max_tokens": lambda states: states.max(0).values,
+}
+
+
+@pytest.mark.parametrize("way", POOLINGS)
+def test_pooling_and_prompts_are_those_of_the_model(encoder_folder: Path, tmp_path: Path, way: str) -> None:
+    folder = describe(shutil.copytree(encoder_folder, tmp_path / "own"), {each: each == way for each in POOLINGS})
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "red: ", "passage": "blue: "}}')
+    encoder = Encoder(str(folder), find_preset("auto", str(folder)), 16, "cpu")
+    query, passage = encoder.queries(["apple", "the sea"])[0], encoder.passages(["apple", "the sea"])[0]
+    assert np.allclose(query, POOLINGS[way](states_of(folder, "red: apple")).numpy(), atol=1e-5)
+    assert np.allclose(passage, POOLINGS[way](states_of(folder, "blue: apple")).numpy(), atol=1e-5)
+
+
+def test_modules_behind_the_pooling_are_those_of_the_model(encoder_folder: Path, tmp_path: Path) -> None:
+    folder = describe(shutil.copytree(encoder_folder, tmp_path / "own"), None, "Dense", "Normalize")
+    config = {
+        "in_features": 32,
+        "out_features": 8,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+    weight = torch.randn(8, 32, generator=torch.Generator().manual_seed(5))
+    save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
+    wanted = torch.nn.functional.normalize(weight @ states_of(folder, "apple").mean(0), dim=0).numpy()
+    assert np.allclose(Encoder(str(folder), None, 16, "cpu").queries(["apple", "sea"])[0], wanted, atol=1e-5)
+
+
+def test_an_index_of_a_model_that_says_how_it_is_used(build: Build, encoder_folder: Path, tmp_path: Path) -> None:
+    pooling = {"pooling_mode": "lasttoken"}
+    folder = describe(shutil.copytree(encoder_folder, tmp_path / "own"), pooling, "Normalize")
+    index = Index(build(ROWS, kind="dense", encoder=str(folder), max_tokens=16))
+    assert index.about["settings"]["preset"] is None
+    assert [ids(hits) for hits in index.search([str(row["contents"]) for row in ROWS], 1)] == [
+        [str(row["id"])] for row in ROWS
+    ]
+    describe(folder, {"pooling_mode": "cls"}, "Normalize")
+    with pytest.raises(UserInputError, match="made by another encoder"):
+        Index(tmp_path / "index")
 
 
 @pytest.mark.parametrize("preset", [*PRESETS.values(), Preset(pooling="cls", normalize=False)])
@@ -151,17 +186,11 @@ def test_vectors_do_not_depend_on_the_padding(encoder_folder: Path, preset: Pres
 
 
 def test_mean_pooling_is_over_the_tokens(encoder_folder: Path) -> None:
-    model = BertModel.from_pretrained(encoder_folder).eval()
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(encoder_folder)
     encoder = Encoder(str(encoder_folder), PRESETS["e5"], 16, "cpu")
-    with torch.inference_mode():
-        inputs = tokenizer("query: red apple", return_tensors="pt", return_token_type_ids=False)
-        states = model(**inputs).last_hidden_state[0]
-        first = model(**tokenizer("red apple", return_tensors="pt", return_token_type_ids=False)).last_hidden_state[0]
-    wanted = torch.nn.functional.normalize(states.mean(0), dim=0).numpy()
+    wanted = torch.nn.functional.normalize(states_of(encoder_folder, "query: red apple").mean(0), dim=0).numpy()
     assert np.allclose(encoder.queries(["red apple", "a longer text than that"])[0], wanted, atol=1e-5)
     cls = Encoder(str(encoder_folder), Preset(pooling="cls", normalize=False), 16, "cpu")
-    assert np.allclose(cls.queries(["red apple"])[0], first[0].numpy(), atol=1e-5)
+    assert np.allclose(cls.queries(["red apple"])[0], states_of(encoder_folder, "red apple")[0].numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("dense_index", ["flat", "hnsw"])
@@ -254,7 +283,7 @@ def test_an_index_of_another_encoder_is_refused(
     with pytest.raises(UserInputError, match="made by another encoder"):
         Index(folder)
     shutil.rmtree(copy)
-    with pytest.raises(UserInputError, match="transformers cannot use it"):
+    with pytest.raises(UserInputError, match="sentence-transformers cannot use it"):
         Index(folder)
     other = BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     BertModel(other).save_pretrained(copy)

@@ -42,6 +42,12 @@ print(socket.create_connection(listener.getsockname(), 1).getpeername()[0], sock
 print(socket.gethostname())
 """
 TERMINAL = "import os, pty; print(os.listdir('/dev/pts'), os.ttyname(pty.openpty()[1]), os.path.exists('/dev/tty'))"
+MANY = """
+for folder in ("/tmp", "/dev/shm"):
+    try:
+        for number in range(20_000): open(f"{folder}/{number}", "w").close()
+    except OSError: print(number)
+"""
 DAEMON = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  os.fork() or time.sleep(60)\n  os._exit(0)"
 
 
@@ -80,6 +86,7 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
         if level != "rlimits":
             assert (await run(LOCAL)).stdout == "127.0.0.1 127.0.0.1\nsandbox\n"
             assert (await run(TERMINAL)).stdout == "['ptmx'] /dev/pts/0 True\n"
+            assert (await run(MANY)).stdout == "16383\n16383\n", "the folder itself is one"
         assert (echo.stdout, network.return_code, daemon.return_code) == ("a\n", 1, 0)
         assert (shell.stdout, shell.stderr, shell.return_code) == ("b\n", "c\n", 0)
         assert bomb.status == "TimeLimitExceeded"
