@@ -272,3 +272,11 @@ def test_the_recipe_that_config_path_and_name_mean(tmp_path: Path, monkeypatch: 
     assert named_recipe(None, "grpo") == Path("grpo")
     with pytest.raises(ConfigError, match="--config-path: got 'cnf', which is no folder"):
         named_recipe("cnf", None)
+
+
+def test_megatron_is_one_sentence(tmp_path: Path) -> None:
+    section = "megatron: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 4, use_mbridge: false}"
+    text = f"defaults: [ppo_megatron_trainer, _self_]\nactor_rollout_ref: {{actor: {{{section}}}}}\n"
+    assert "megatron.pipeline_model_parallel_size: got 2 and 4, but Megatron is not supported" in refused(
+        tmp_path, text
+    )
