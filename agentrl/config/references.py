@@ -36,7 +36,7 @@ def resolve_references(recipe: Recipe, model: type[Section]) -> None:
     ::
 
         ${section.key}, ${.key}, ${..key}       another value; with a dot one beside this, with two one section up
-        ${oc.select:section.key,default}        the same, or the default where there is no such key
+        ${oc.select:section.key,default}        the same, or the default where the key is not found
         ${oc.env:NAME}, ${oc.env:NAME,default}, ${NAME}    an environment variable
 
     Problems are added to the recipe; the value then stays unchanged.
@@ -62,7 +62,7 @@ class _Resolver:
 
         Args:
             value: as it was written.
-            key: whose value it is.
+            key: the key that has it.
             visiting: the keys through which it was reached.
         """
         if isinstance(value, list):
@@ -125,7 +125,7 @@ class _Resolver:
         return text if field is None or accepts(field, str) else parse_scalar(text)
 
     def _default(self, text: str, key: str) -> Any:
-        """A default as it stands in a reference."""
+        """A default that a reference gives."""
         if text in ("null", "None"):
             return None
         try:
@@ -135,7 +135,7 @@ class _Resolver:
 
 
 class _NoSuchKeyError(_UnresolvedError):
-    """A reference to a key that there is not."""
+    """A reference to a key that is not found."""
 
 
 def _absolute(name: str, key: str) -> str:
