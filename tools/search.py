@@ -168,7 +168,7 @@ def _fields(document: ShownDocument, number: int, query: str, chars: int | None)
 def _unknown(hit: Any, number: int, query: str) -> ToolServiceError:
     """The error for a document that would reach the model empty."""
     got = f"the keys {', '.join(map(str, hit)) or 'of an empty object'}" if isinstance(hit, dict) else f"{hit!r:.200}"
-    wanted = f"wanted its text under one of {', '.join(TEXTS)}"
+    wanted = f"wanted its text under one of {', '.join(TEXTS)}, and not an empty one"
     return ToolServiceError(f"the search service's document {number} for {query!r:.100}: got {got}; {wanted}")
 
 

@@ -8,6 +8,11 @@
     {"_source": {"title": "...", "text": "..."}, "_score": 2.5}     Elasticsearch, OpenSearch
     {"properties": {...}}, {"payload": {...}}, {"entity": {...}}    Weaviate, Qdrant, Milvus
     {"title": "...", "snippet": "..."}, {"content": "..."}          web searches, Haystack
+    {"title": "...", "content": [{"text": "..."}]}                  texts in parts, as of vector stores
+
+and answers that hold them at the top, `{"result": [...]}`, or further in: `{"hits": {"hits": [...]}}` of Elasticsearch,
+`{"response": {"docs": [...]}}` of Solr, `{"result": {"points": [...]}}` of Qdrant, `{"webPages": {"value": [...]}}` of
+Bing, `{"web": {"results": [...]}}` of Brave, `{"query": {"search": [...]}}` of MediaWiki.
 """
 
 from __future__ import annotations
@@ -18,34 +23,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 RESULTS = (
-    "result",
-    "results",
-    "responses",
-    "documents",
-    "docs",
-    "hits",
-    "matches",
-    "passages",
-    "data",
-    "items",
-    "value",
+    *("result", "results", "responses", "response", "documents", "docs", "hits", "matches", "passages", "chunks"),
+    *("data", "items", "value", "records", "nodes", "points", "entries", "search_results", "retrieval_results"),
+    *("result_items", "result_list", "sources", "organic", "organic_results", "web_pages", "web", "search", "pages"),
+    *("root", "children", "message", "get", "query"),
 )
-"""Where an answer holds its results."""
+"""Where an answer holds its results, or a mapping that does. Case, `_` and `-` do not matter, here and below."""
 TEXTS = (
     *("contents", "page_content", "content", "text", "body", "passage", "passage_text", "document", "document_text"),
     *("doc", "chunk", "chunk_text", "chunk_content", "content_with_weight", "paragraph", "raw_text", "raw_content"),
-    *("snippet", "sentence", "abstract", "summary", "description"),
+    *("markdown", "full_text", "plain_text", "text_content", "article", "extract", "excerpt", "document_excerpt"),
+    *("snippet", "snippets", "sentence", "abstract", "abstract_text", "summary", "description", "extractive_answers"),
+    *("highlights", "extra_snippets"),
 )
-"""Where a document holds its text. Case, `_` and `-` do not matter: `pageContent` is `page_content`."""
+"""Where a document holds its text: `pageContent` is `page_content`."""
+_INNER_TEXTS = ("text", "content", "snippet", "rendered", "value", "markdown")
+"""Where a text that is a mapping holds it: `{"type": "text", "text": "..."}`."""
 _TITLES = (
     *("title", "page_title", "wikipedia_title", "wiki_title", "doc_title", "document_title", "document_name"),
-    *("heading", "headline", "file_name", "name"),
+    *("heading", "headline", "file_name", "display_name", "name"),
 )
 _SCORES = ("score", "relevance_score", "similarity", "relevance", "search_score", "rerank_score")
-_IDS = ("id", "doc_id", "document_id", "docno", "uuid", "pid", "passage_id", "chunk_id")
+_IDS = ("id", "doc_id", "document_id", "docno", "uuid", "pid", "passage_id", "chunk_id", "page_id")
 _WRAPPERS = (
     *("document", "doc", "node", "source", "properties", "payload", "entity", "fields", "kwargs", "passage", "chunk"),
-    *("object", "segment", "record", "item", "attributes"),
+    *("object", "segment", "record", "item", "attributes", "struct_data", "derived_struct_data"),
 )
 """Mappings around the document's own."""
 _BESIDE = ("metadata", "meta", "payload", "extra_info", "additional")
@@ -70,13 +72,21 @@ class ShownDocument:
 def results_of(answer: Any, queries: int) -> list[list[Any]] | None:
     """The hits of each query; None if the answer does not hold one list per query (or the hits of a single one)."""
     if isinstance(answer, dict):
-        for key in RESULTS:
-            if key in answer:
-                found = _per_query(answer[key], queries, may_be_empty=key != "result")
+        held = _plain(answer)
+        for key in _names(RESULTS):
+            if key in held:
+                found = _per_query(_unkeyed(key, held[key]), queries, may_be_empty=key != "result")
                 if found is not None:
                     return found
         return None
     return _per_query(answer, queries, may_be_empty=False)
+
+
+def _unkeyed(key: str, value: Any) -> Any:
+    """Results that stand under names of their own: pages by number (MediaWiki), one list by its class (Weaviate)."""
+    if key == "pages" and isinstance(value, dict):
+        return list(value.values())
+    return next(iter(value.values())) if key == "get" and isinstance(value, dict) and len(value) == 1 else value
 
 
 def _per_query(value: Any, queries: int, *, may_be_empty: bool) -> list[list[Any]] | None:
@@ -99,8 +109,8 @@ def read_document(hit: Any) -> ShownDocument | None:
     score = None
     if isinstance(hit, list) and len(hit) == 2 and isinstance(hit[1], int | float):  # LangChain: [document, score]
         hit, score = hit
-    if isinstance(hit, str | int | float):
-        return _with(_of_text(str(hit)), score, "")
+    if isinstance(hit, str):
+        return _with(_of_text(hit), score, "") if hit.strip() else None
     if not isinstance(hit, dict):
         return None
     layers, beside = _layers(hit)
@@ -129,12 +139,11 @@ def _layers(hit: Layer) -> tuple[list[Layer], list[Layer]]:
 
 
 def _read(layers: list[Layer]) -> ShownDocument | None:
-    """The first text and the first title; a title alone is a document too."""
-    key, text = next(_texts(layers), ("", None))
-    title = _first(layers, _TITLES)
-    if text is None and title is None:
+    """The first text and the first title; a title alone is a document too, an empty text is none."""
+    key, text = next(_texts(layers), ("", ""))
+    title = next(_titles(layers), "")
+    if not title and not text.strip():
         return None
-    title, text = str(title or "").strip(), text or ""
     if key == "contents":
         document = _of_text(text)
         if not title or document.title.strip('"') == title.strip('"'):
@@ -149,9 +158,23 @@ def _texts(layers: list[Layer]) -> Iterator[tuple[str, str]]:
     yield from sorted(found, key=lambda pair: not pair[1].strip())
 
 
+def _titles(layers: list[Layer]) -> Iterator[str]:
+    for layer in layers:
+        for value in (layer.get(name) for name in _names(_TITLES)):
+            title = str(value) if isinstance(value, int | float) else (_text(value) or "").strip()
+            if title:
+                yield title
+
+
 def _text(value: Any) -> str | None:
-    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
-        return "\n".join(value)
+    """A text, the one within a mapping, or those of a list, each on a line of its own."""
+    if isinstance(value, dict):
+        inner = _plain(value)
+        return next((inner[name] for name in _names(_INNER_TEXTS) if isinstance(inner.get(name), str)), None)
+    if isinstance(value, list) and value:
+        parts = [_text(part) for part in value if not isinstance(part, list)]
+        texts = [part for part in parts if part is not None]
+        return "\n".join(texts) if len(texts) == len(value) else None
     return value if isinstance(value, str) else None
 
 

@@ -1,4 +1,4 @@
-"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | export | docs | demo`.
+"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | trace | export | …`.
 
 Each command imports its code only when it runs, so `agentrl --help` answers immediately.
 """
@@ -35,7 +35,6 @@ app.add_typer(plugin_commands.app, name="plugins")
 app.add_typer(serve, name="serve")
 app.add_typer(docs, name="docs")
 
-Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a recipe in agentrl's configs/.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="section.key=value, YAML values: \\[a,b], null, true, 1e-6, 'text'.")
 ]
@@ -85,10 +84,10 @@ def options(
     ] = False,
 ) -> None:
     """Set up logging before any command."""
-    from agentrl.cli.output import set_up_logging
+    from agentrl.cli.output import log_level, set_up_logging
 
     set_debug(debug)
-    set_up_logging(debug)
+    set_up_logging(log_level(debug))
 
 
 @app.command()
@@ -106,22 +105,29 @@ def train(
     from agentrl.cli.train import dry_run as show_plan
     from agentrl.cli.train import read_arguments, train_command
 
-    run = show_plan if dry_run else train_command
-    run(*read_arguments(config, overrides or [], config_path, config_name, config_dir))
+    recipe, given = read_arguments(config, overrides or [], config_path, config_name, config_dir)
+    if dry_run:
+        show_plan(recipe, given)
+    else:
+        train_command(recipe, given)
 
 
 @app.command()
 def sft(
-    config: Config,
+    config: Recipe = None,
     overrides: Overrides = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the resolved config; start nothing.")
     ] = False,
 ) -> None:
     """Train a model on demonstrations (supervised fine-tuning)."""
-    from agentrl.cli.train import sft_command
+    from agentrl.cli.train import read_arguments, sft_command
 
-    sft_command(config, overrides or [], dry_run=dry_run)
+    recipe, left = read_arguments(config, overrides or [], config_path, config_name, config_dir, usual="sft_trainer")
+    sft_command(recipe, left, dry_run=dry_run)
 
 
 @app.command()
@@ -129,6 +135,8 @@ def generate(
     config: JobConfig = None,
     overrides: Overrides = None,
     file: ConfigOption = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="The same as model.path=MODEL.")] = None,
     agent_loop: AgentLoop = None,
     tools: ToolYaml = None,
@@ -138,7 +146,7 @@ def generate(
     """Write a model's responses to the prompts of a parquet file; a second start goes on where a first one ended."""
     from agentrl.cli.jobs import generate_command, job_overrides, job_source
 
-    source, keys = job_source(config, file, overrides or [])
+    source, keys = job_source(config, overrides or [], file, config_path, config_name, "generation")
     own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
     generate_command(source, [*keys, *job_overrides(own)], overwrite=overwrite)
 
@@ -148,6 +156,8 @@ def evaluate(
     config: JobConfig = None,
     overrides: Overrides = None,
     file: ConfigOption = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Let this model answer the prompts of data.path first.")
     ] = None,
@@ -169,7 +179,7 @@ def evaluate(
     if compare:
         compare_command([*([config] if config else []), *(overrides or [])], out, seed, overwrite=overwrite)
         return
-    source, keys = job_source(config, file, overrides or [])
+    source, keys = job_source(config, overrides or [], file, config_path, config_name, "evaluation")
     own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
     path = None if out is None else str(out)
     eval_command(source, [*keys, *job_overrides({**own, "data.output_path": path})], overwrite=overwrite)
@@ -229,6 +239,17 @@ def check(
         check_template(template, tools=tools, chat_template=chat_template, tokenizer=tokenizer, kwargs=kwargs or [])
     elif audit is not None:
         check_rollouts(audit, step, limit)
+
+
+@app.command()
+def trace(
+    run: Annotated[Path, typer.Argument(help="A run folder (trainer.default_local_dir), or one of its checkpoints.")],
+    last: Annotated[int | None, typer.Option(min=1, help="Only this many of the newest steps.")] = None,
+) -> None:
+    """Print where the time of a run's steps went."""
+    from agentrl.cli.trace import trace_run
+
+    trace_run(run, last)
 
 
 @serve.command("engine", context_settings=FORWARD)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from agentrl.cli.train import split_arguments
 from agentrl.config.job_run import load_evaluation, load_generation
+from agentrl.config.recipe_files import named_recipe
 from agentrl.errors import UserInputError
 
 if TYPE_CHECKING:
@@ -30,18 +31,25 @@ def job_overrides(options: Mapping[str, str | int | None]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
 
 
-def job_source(config: str | None, file: str | None, overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The YAML, given as first argument or by `--config`, and the overrides.
+def job_source(
+    config: str | None,
+    overrides: list[str],
+    file: str | None,
+    config_path: str | None,
+    config_name: str | None,
+    usual: str,
+) -> tuple[str | None, list[str]]:
+    """The YAML, given as first argument, by `--config` or by Hydra's options, and the overrides.
 
     Raises:
-        UserInputError: it is given twice.
+        UserInputError: it is given twice, or Hydra's options name none; `usual` is the name that they leave out.
     """
-    if config is None:
-        return file, list(overrides)
-    first, rest = split_arguments(config, list(overrides))
-    if file is not None and first is not None:
-        raise UserInputError(f"got the configuration twice: {first} and --config {file}")
-    return first or file, rest
+    first, rest = split_arguments(config, overrides)
+    by_hydra = named_recipe(config_path, config_name, usual) if config_path or config_name else None
+    given = [str(source) for source in (first, file, by_hydra) if source is not None]
+    if len(given) > 1:
+        raise UserInputError(f"got the configuration twice: {' and '.join(given)}")
+    return given[0] if given else None, rest
 
 
 def generate_command(source: str | None, overrides: list[str], *, overwrite: bool) -> None:
@@ -49,11 +57,11 @@ def generate_command(source: str | None, overrides: list[str], *, overwrite: boo
     # Before engines and torch are imported: a typo is reported within a second.
     job = load_generation(source, overrides)
     from agentrl.jobs.generate import GenerationJob
-    from agentrl.jobs.parts import refuse_existing
+    from agentrl.jobs.parts import refuse_taken
 
     assert job.data.output_path is not None
     output = Path(job.data.output_path)
-    refuse_existing(output, overwrite=overwrite)
+    refuse_taken(output, overwrite=overwrite)
     work = GenerationJob(job, output)
     with JobProgress("generated", "prompts") as progress:
         work.generate(progress.advance, overwrite=overwrite)
@@ -65,10 +73,10 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
     """Score responses, after generating them where a model is given."""
     job = load_evaluation(source, overrides)
     from agentrl.jobs.evaluate import evaluate_responses, result_path
-    from agentrl.jobs.parts import refuse_existing
+    from agentrl.jobs.parts import refuse_taken
 
     output = result_path(job)
-    refuse_existing(output, output.with_suffix(".png"), overwrite=overwrite)
+    refuse_taken(output, output.with_suffix(".png"), overwrite=overwrite)
     files = job.data.path
     assert files is not None
     if job.model.path:
@@ -84,7 +92,7 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
         result = evaluate_responses(job, files, progress.advance, overwrite=overwrite)
     show_result(_console(), result)
     for failure in result["failures"]:
-        typer.echo(f"no score: {failure['count']} x {failure['cause']}", err=True)
+        typer.echo(f"{failure['count']} x {failure['cause']}", err=True)
     typer.echo(f"result: {output}\nplot: {output.with_suffix('.png')}")
 
 
@@ -94,10 +102,10 @@ def compare_command(runs: Sequence[str], out: Path | None, seed: int, *, overwri
         raise UserInputError(f"--compare: got {len(runs)} runs, wanted two: agentrl eval --compare RUN_A RUN_B")
     from agentrl.cli.output import write_text
     from agentrl.jobs.compare import compare_evaluations, read_scored
-    from agentrl.jobs.parts import refuse_existing
+    from agentrl.jobs.parts import refuse_taken
 
     if out is not None:
-        refuse_existing(out, overwrite=overwrite)
+        refuse_taken(out, overwrite=overwrite)
     a, b = (read_scored(Path(run)) for run in runs)
     comparison = compare_evaluations(a, b, seed)
     console = _console()

@@ -37,13 +37,13 @@ def dry_run(recipe: str | Path | None, overrides: list[str]) -> None:
         typer.echo(f"# {topic + ':':<14} {text}")
 
 
-def sft_command(config: str, overrides: list[str], *, dry_run: bool = False) -> None:
+def sft_command(recipe: str | Path | None, overrides: list[str], *, dry_run: bool = False) -> None:
     """Run supervised training to its end, or only check it and print the configuration."""
     from agentrl.config import dump_config, load
     from agentrl.config.idle_sft_keys import IDLE_SFT_KEYS
     from agentrl.config.sft import SFT_CHECKS, SFTConfig
 
-    resolved = load(*split_arguments(config, overrides), SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
+    resolved = load(recipe, overrides, SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
     from agentrl.trainer.sft import SFTTrainer
 
     trainer = SFTTrainer(resolved)
@@ -56,7 +56,12 @@ def sft_command(config: str, overrides: list[str], *, dry_run: bool = False) -> 
 
 
 def read_arguments(
-    config: str | None, overrides: list[str], config_path: str | None, config_name: str | None, config_dir: str | None
+    config: str | None,
+    overrides: list[str],
+    config_path: str | None,
+    config_name: str | None,
+    config_dir: str | None,
+    usual: str = "ppo_trainer",
 ) -> tuple[str | Path | None, list[str]]:
     """The recipe and the overrides of a command line, with Hydra's options for the former.
 
@@ -73,7 +78,7 @@ def read_arguments(
         return recipe, left
     if recipe is not None:
         raise ConfigError(f"got the recipe {recipe} and --config-path or --config-name, wanted one of them")
-    return named_recipe(config_path, config_name), left
+    return named_recipe(config_path, config_name, usual), left
 
 
 def split_arguments(config: str | None, overrides: list[str]) -> tuple[str | None, list[str]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from agentrl.config.base import InputPath, ModelPath, RowsDecide, Section
+from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, RowsDecide, Section
 from agentrl.config.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -58,11 +58,6 @@ class OptimConfig(Section):
     """Length of the schedule; -1: the trainer's own number of steps."""
 
 
-def long_dtype(name: object) -> object:
-    """A data type by its whole name: verl writes `fp32` and `bf16`."""
-    return {"fp32": "float32", "bf16": "bfloat16"}.get(name, name) if isinstance(name, str) else name
-
-
 class FSDPConfig(Section):
     """Sharding and precision."""
 
@@ -72,10 +67,10 @@ class FSDPConfig(Section):
     """Keep optimizer state in host memory between uses (GPU only)."""
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
-    model_dtype: Annotated[Literal["float32", "bfloat16"], BeforeValidator(long_dtype)] = "float32"
+    model_dtype: Annotated[Literal["float32", "bfloat16"], DtypeSpelling] = "float32"
     """Data type of frozen weights (the reference), and of the computation where `compute_dtype` is auto. Weights that
     learn, their gradients and the optimizer state are always float32, 16 bytes a weight: bfloat16 loses small steps."""
-    compute_dtype: Annotated[Literal["auto", "float32", "bfloat16"], BeforeValidator(long_dtype)] = "auto"
+    compute_dtype: Annotated[Literal["auto", "float32", "bfloat16"], DtypeSpelling] = "auto"
     """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
 
 

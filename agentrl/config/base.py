@@ -98,3 +98,20 @@ def _listed(value: Any) -> Any:
 
 Names = Annotated[list[str], BeforeValidator(_listed)]
 """A list of names; a single name counts as a list of one."""
+
+_DTYPES = {
+    **dict.fromkeys(("fp32", "f32", "float"), "float32"),
+    **dict.fromkeys(("bf16", "bfloat"), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+}
+
+
+def _full_name(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    name = value.lower().removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
+DtypeSpelling = BeforeValidator(_full_name)
+"""A data type under the other names that the field uses: `fp32`, `bf16`, `torch.bfloat16`, `half`."""

@@ -110,6 +110,27 @@ def check_plugins(config: RunConfig) -> Problems:
         yield f"actor_rollout_ref.rollout.agent.default_agent_loop: got '{name}'.{suggest(name, loops)}"
 
 
+def check_search(config: RunConfig) -> Problems:
+    """A run that searches has something to search in."""
+    if config.do_search and config.searches and not config.has_tools:
+        yield (
+            "do_search: got true, but the run has no tool to search with: set retriever.url, or "
+            "actor_rollout_ref.rollout.multi_turn.tool_config_path to a YAML with a tool named search"
+        )
+    url = config.retriever.url
+    if url is not None and not url.startswith(("http://", "https://")):
+        yield f"retriever.url: got '{url}', wanted http://host:port"
+
+
+def check_reward_manager(config: RunConfig) -> Problems:
+    """A reward manager of the user's own has a place and a name."""
+    module = config.reward_manager.module
+    if config.reward_manager.source == "importlib":
+        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", module.name, "a class")):
+            if not value:
+                yield f"reward_manager.module.{key}: not given, wanted {wanted}: reward_manager.source is importlib"
+
+
 def check_validation(config: RunConfig) -> Problems:
     """Settings of validation have rows to act on."""
     if config.data.val_files:
@@ -281,6 +302,8 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_files,
     check_names,
     check_plugins,
+    check_search,
+    check_reward_manager,
     check_validation,
     check_dataset_weights,
     check_batches,

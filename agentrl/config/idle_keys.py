@@ -13,8 +13,8 @@ from typing import Any
 
 from agentrl.config.actor import ActorRolloutRefConfig, OptimConfig
 from agentrl.config.idle import Idle, value_at
+from agentrl.config.idle_engine_keys import IDLE_ENGINE_KEYS
 from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
-from agentrl.config.machine import engine_name, uses_cuda
 from agentrl.config.root import RunConfig
 
 USES_GAMMA = frozenset({"gae", "reinforce_plus_plus"})
@@ -90,11 +90,12 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
             *("data.train_batch_size", "data.dataset_weights", "data.shuffle", "data.seed"),
             *("trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
-            *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps"),
+            *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps", "trainer.profile_*"),
+            "trainer.log_train_generations",
         ),
         lambda run: run.trainer.val_only,
         "trainer.val_only is true, so nothing is trained",
-        but=(f"{_ACTOR}fsdp_config.*",),
+        but=("algorithm.adv_estimator", f"{_ACTOR}fsdp_config.*"),
     ),
     Idle(
         tuple(f"{_ROLLOUT}{name}" for name in ("temperature", "top_p", "top_k", "min_p")),
@@ -164,44 +165,6 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         "algorithm.rollout_correction.bypass_old_log_prob is true, so old log-probs are not computed",
     ),
 )
-_OF_ENGINES: tuple[Idle[RunConfig], ...] = (
-    Idle(
-        (
-            *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}tensor_model_parallel_size", f"{_ROLLOUT}gpu_memory_utilization"),
-            *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len"),
-            *(f"{_ROLLOUT}server.host", f"{_ROLLOUT}server.start_timeout_s"),
-        ),
-        lambda run: bool(_policy(run).rollout.server.addresses),
-        "rollout.server.addresses names running servers, so this run starts none",
-    ),
-    Idle(
-        (f"{_ROLLOUT}embedded.*",),
-        lambda run: engine_name(run) == "sglang",
-        "the engine is SGLang: use rollout.max_num_seqs, max_model_len, max_num_batched_tokens or server.args",
-    ),
-    Idle(
-        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
-        lambda run: engine_name(run) == "embedded",
-        "the embedded engine takes what it needs of one device: it is a setting of SGLang",
-    ),
-    Idle(
-        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
-        lambda run: not uses_cuda(run),
-        "the engines run on the CPU",
-    ),
-    *(
-        Idle(
-            (f"{_ROLLOUT}embedded.{own}",),
-            lambda run, key=key: getattr(_policy(run).rollout, key) is not None,  # type: ignore[misc]
-            f"rollout.{key} is given",
-        )
-        for own, key in (
-            ("max_running_requests", "max_num_seqs"),
-            ("max_context_length", "max_model_len"),
-            ("prefill_chunk", "max_num_batched_tokens"),
-        )
-    ),
-)
 _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
     Idle((f"{_ROLLOUT}max_refills",), lambda run: not _policy(run).rollout.refill, "rollout.refill is false"),
     Idle(
@@ -220,8 +183,23 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
             *(f"{_ROLLOUT}multi_turn.max_{name}" for name in ("tool_calls", "parallel_calls", "tool_response_length")),
             f"{_ROLLOUT}multi_turn.mask_tool_call_args",
         ),
-        lambda run: not (_policy(run).rollout.multi_turn.tool_config_path or _policy(run).rollout.multi_turn.tool_envs),
+        lambda run: not run.has_tools,
         "the run has no tools (rollout.multi_turn.tool_config_path)",
+    ),
+    Idle(
+        ("retriever.topk",),
+        lambda run: not run.has_tools,
+        "retriever.url is not given, and the run has no tools (rollout.multi_turn.tool_config_path)",
+    ),
+    Idle(
+        ("do_search",),
+        lambda run: not run.searches,
+        "rollout.agent.default_agent_loop is {actor_rollout_ref.rollout.agent.default_agent_loop}",
+    ),
+    Idle(
+        ("max_turns",),
+        lambda run: not run.searches,
+        "do_search is false; agents with tools have rollout.multi_turn.max_assistant_turns",
     ),
     Idle(
         (f"{_ROLLOUT}multi_turn.tool_response_truncate_side",),
@@ -239,10 +217,25 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
     Idle(
         (
             *("custom_reward_function.*", "reward_model.sandbox_fusion.*"),
-            *("reward_model.reward_manager", "reward_model.timeout_s"),
+            *("reward_model.reward_manager", "reward_model.timeout_s", "reward_manager.*"),
         ),
         lambda run: run.reward_model.combine.outcome == 0,
         "reward_model.combine.outcome is 0, so no score function is called",
+    ),
+    Idle(
+        ("reward_manager.module.*",),
+        lambda run: run.reward_manager.source == "register",
+        "reward_manager.source is register, so the manager is found by its name",
+    ),
+    Idle(
+        ("reward_manager.name", "reward_model.reward_manager"),
+        lambda run: run.reward_manager.source == "importlib",
+        "reward_manager.source is importlib, so reward_manager.module names the manager",
+    ),
+    Idle(
+        ("reward_model.reward_manager",),
+        lambda run: run.reward_manager.name is not None,
+        "reward_manager.name is given",
     ),
     Idle(
         ("reward_model.combine.level",),
@@ -287,9 +280,14 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         "rollout.val_kwargs.temperature is 0, so validation is greedy",
     ),
     Idle(
-        ("trainer.log_val_generations",),
+        ("trainer.log_val_generations", "trainer.log_train_generations"),
         lambda run: not SHOWS_CONVERSATIONS & set(run.trainer.logger),
         f"none of trainer.logger shows conversations ({', '.join(sorted(SHOWS_CONVERSATIONS))} do)",
+    ),
+    Idle(
+        ("trainer.profile_tool", "trainer.profile_dir"),
+        lambda run: not run.trainer.profile_steps,
+        "trainer.profile_steps names no step",
     ),
     Idle(
         ("trainer.total_epochs",),
@@ -323,7 +321,7 @@ IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
     *OF_MICRO_BATCHES,
     *OF_THE_MACHINE,
-    *_OF_ENGINES,
+    *IDLE_ENGINE_KEYS,
     *_OF_ROLLOUTS,
     *_OF_THE_TRAINER,
 )

@@ -65,7 +65,7 @@ OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
     *_precision(f"{_AR}actor"),
     *_precision("critic"),
     Idle(
-        (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus"),
+        (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus", "ray_init.timeline_json_file"),
         lambda run: run.trainer.backend == "local",
         "trainer.backend is local: everything runs in this process",
     ),

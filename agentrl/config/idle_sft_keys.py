@@ -6,18 +6,21 @@ from agentrl.config.idle import Idle
 from agentrl.config.idle_keys import schedule
 from agentrl.config.idle_machine_keys import rows_or_tokens
 from agentrl.config.machine import is_cuda
-from agentrl.config.sft import SFTConfig, SFTDataConfig
+from agentrl.config.sft import SINGLE_TURN, SFTConfig, SFTDataConfig
 
 
 def _single_turn(run: SFTConfig) -> bool:
-    data = run.data
-    return data.multiturn.enable is False or None not in (data.prompt_key, data.response_key)
+    return run.data.multiturn.enable is False or any(getattr(run.data, key) is not None for key in SINGLE_TURN)
 
 
 IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
     Idle(("optim.muon_*",), lambda run: run.optim.name == "adamw", "optim.name is adamw"),
     Idle(("trainer.test_freq", "data.val_*"), lambda run: not run.data.val_files, "data.val_files is not given"),
-    Idle(("data.messages_key",), _single_turn, "rows hold a prompt and a response (data.multiturn.enable, prompt_key)"),
+    Idle(
+        ("data.messages_key",),
+        _single_turn,
+        "rows hold a prompt and a response, as data.multiturn.enable or prompt_key says",
+    ),
     Idle(("data.truncation",), lambda run: run.data.filter_overlong, "data.filter_overlong is true"),
     *rows_or_tokens("data", SFTDataConfig, "max_token_len"),
     Idle(
@@ -27,7 +30,7 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
     ),
     Idle(
         ("trainer.max_ckpt_to_keep",),
-        lambda run: run.trainer.save_freq <= 0,
+        lambda run: isinstance(run.trainer.save_freq, int) and run.trainer.save_freq <= 0,
         "trainer.save_freq is {trainer.save_freq}, so no checkpoint is saved",
     ),
     Idle(("trainer.seed",), lambda run: not run.data.shuffle, "data.shuffle is false"),

@@ -32,7 +32,8 @@ VERL_NAMES = frozenset(
         *("dp_reward_loop", "megatron_reward_loop", "npu_profile", "fsdp", "megatron", "dp"),
     }
 )
-"""Names of verl's own base configurations. Where no such file is found, agentrl's defaults stand in its place."""
+"""Names of verl's own base configurations. Where no such file is found, or only that of a checkout of verl, agentrl's
+defaults stand in its place."""
 _HEADER = re.compile(r"\A(?:\s*#.*\n)*?\s*#\s*@package\s+(\S+)")
 _TOP = "_global_"
 
@@ -144,7 +145,7 @@ def find_include(include: Include, folder: Path | None, roots: Sequence[Path], w
     for place in [*near, *roots]:
         for candidate in (place / f"{relative}.yaml", place / f"{relative}.yml", place / relative):
             if candidate.is_file():
-                return candidate
+                return None if is_of_verl(candidate) else candidate
     try:
         return find_file(relative, folder, ".yaml")
     except ConfigError as error:
@@ -154,6 +155,14 @@ def find_include(include: Include, folder: Path | None, roots: Sequence[Path], w
         near_verl = suggest(str(include.name), VERL_NAMES)
         hint = near_verl if "Did you mean" in near_verl and "Did you mean" not in text else ""
         raise ConfigError(f"{where}: defaults: {text}{hint}") from None
+
+
+def is_of_verl(path: Path) -> bool:
+    """Whether a file is one of verl's own base configurations, in a checkout or an installation of verl."""
+    return any(
+        folder.parts[-3:] == ("verl", "trainer", "config") and (folder.parents[1] / "__init__.py").is_file()
+        for folder in path.resolve().parents
+    )
 
 
 def header_package(text: str) -> str | None:

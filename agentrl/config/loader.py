@@ -92,6 +92,7 @@ def check_run_config(config: RunConfig) -> None:
     Raises:
         ConfigError: lists all combinations.
     """
+    config.choose()  # again: a key that decides may have been assigned since
     problems = [line for check in CHECKS for line in check(config)]
     if problems:
         raise ConfigError(problems)

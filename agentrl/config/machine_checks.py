@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
-from agentrl.config.machine import engine_name
+from agentrl.config.machine import engine_name, uses_cuda
 from agentrl.config.root import RayInitConfig, RunConfig
 
 Problems = Iterator[str]
@@ -69,6 +69,15 @@ def offload_problems(key: str, fsdp: FSDPConfig) -> Problems:
     for name in ("param_offload", "optimizer_offload"):
         if getattr(fsdp, name):
             yield f"{key}.{name}: got true, but trainer.device is cpu: nothing to offload from"
+
+
+def check_profiler(config: RunConfig) -> Problems:
+    """Steps count from 1, and GPUs are only profiled where there are some."""
+    trainer = config.trainer
+    if min(trainer.profile_steps or [1]) < 1:
+        yield f"trainer.profile_steps: got {trainer.profile_steps}, wanted numbers of steps, from 1 on"
+    if trainer.profile_steps and trainer.profile_tool in ("nsys", "torch_memory") and not uses_cuda(config):
+        yield f"trainer.profile_tool: got {trainer.profile_tool}, which needs a GPU; on CPUs, torch writes traces"
 
 
 def check_servers(config: RunConfig) -> Problems:
@@ -142,6 +151,7 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_backend,
     check_ray,
     check_device,
+    check_profiler,
     check_servers,
     check_context,
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentrl.config.base import Section
 from agentrl.config.schema import find_field
+from agentrl.config.translate import is_known
 from agentrl.config.value_tree import Tree, leaves
-from agentrl.config.verl_keys import is_known
 from agentrl.errors import ConfigError
 
 _FEWEST = 4
@@ -49,18 +49,20 @@ SIGNS: dict[str, frozenset[str]] = {
     "NeMo RL": frozenset({"policy", "grpo", "loss_fn", "cluster", "env", "checkpointing"}),
 }
 """Keys at the top of other trainers' recipes; two of them name the trainer."""
-HERE: dict[str, str] = {
-    **dict.fromkeys(("base_model", "model_name_or_path", "pretrain"), "actor_rollout_ref.model.path"),
-    **dict.fromkeys(("datasets", "dataset_name", "prompt_data", "dataset"), "data.train_files"),
-    **dict.fromkeys(("learning_rate", "actor_learning_rate"), "actor_rollout_ref.actor.optim.lr"),
-    **dict.fromkeys(("num_generations", "n_samples_per_prompt"), "actor_rollout_ref.rollout.n"),
-    **dict.fromkeys(("num_epochs", "num_train_epochs", "max_epochs"), "trainer.total_epochs"),
-    **dict.fromkeys(("output_dir", "save_path"), "trainer.default_local_dir"),
-    **dict.fromkeys(("max_completion_length", "generate_max_len"), "data.max_response_length"),
-    "rollout_batch_size": "data.train_batch_size",
-    "advantage_estimator": "algorithm.adv_estimator",
+HERE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("base_model", "model_name_or_path", "pretrain"), ("actor_rollout_ref.model.path", "model.path")),
+    **dict.fromkeys(("datasets", "dataset_name", "prompt_data", "dataset"), ("data.train_files",)),
+    **dict.fromkeys(("learning_rate", "actor_learning_rate"), ("actor_rollout_ref.actor.optim.lr", "optim.lr")),
+    **dict.fromkeys(("num_generations", "n_samples_per_prompt"), ("actor_rollout_ref.rollout.n",)),
+    **dict.fromkeys(("num_epochs", "num_train_epochs", "max_epochs"), ("trainer.total_epochs",)),
+    **dict.fromkeys(("output_dir", "save_path"), ("trainer.default_local_dir",)),
+    **dict.fromkeys(("max_completion_length", "generate_max_len"), ("data.max_response_length",)),
+    **dict.fromkeys(("sequence_len", "cutoff_len", "max_seq_length", "max_length"), ("data.max_length",)),
+    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), ("data.micro_batch_size_per_gpu",)),
+    "rollout_batch_size": ("data.train_batch_size",),
+    "advantage_estimator": ("algorithm.adv_estimator",),
 }
-"""What such a key is here."""
+"""What such a key is here: the first that the model has."""
 
 
 def refuse_other_trainer(path: Path, tree: Tree, model: type[Section]) -> None:
@@ -73,9 +75,10 @@ def refuse_other_trainer(path: Path, tree: Tree, model: type[Section]) -> None:
     whose = f"the recipe of another trainer ({name})" if name else "no recipe of agentrl"
     unknown = [key for key in tree if find_field(model, key) is None]
     shown = ", ".join(unknown[:_MOST_SHOWN]) + (", …" if len(unknown) > _MOST_SHOWN else "")
-    here = [f"{key} is {HERE[key]}" for key in unknown if key in HERE and find_field(model, HERE[key]) is not None]
-    ours = f"; here {', '.join(here[:_MOST_SHOWN])}" if here else ""
+    ours = ((key, next((name for name in HERE.get(key, ()) if find_field(model, name)), None)) for key in unknown)
+    here = [f"{key} is {name}" for key, name in ours if name is not None]
+    hints = f"; here {', '.join(here[:_MOST_SHOWN])}" if here else ""
     raise ConfigError(
-        f"{path}: is {whose}: {len(keys) - known} of its {len(keys)} keys ({shown}) are unknown{ours}. "
+        f"{path}: is {whose}: {len(keys) - known} of its {len(keys)} keys ({shown}) are unknown{hints}. "
         f"A recipe has the sections {', '.join(model.model_fields)}"
     )

@@ -8,8 +8,8 @@ from agentrl.config.base import Section
 from agentrl.config.problems import show_value
 from agentrl.config.recipe import Recipe
 from agentrl.config.schema import accepts, find_field, nearest
+from agentrl.config.translate import is_known
 from agentrl.config.value_tree import Tree, set_value
-from agentrl.config.verl_keys import is_known
 from agentrl.yaml_reader import parse_flow, parse_scalar
 
 

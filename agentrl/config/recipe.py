@@ -8,8 +8,9 @@ from typing import Any
 
 from agentrl.config.base import Section
 from agentrl.config.schema import describe_field, find_field, section_of
+from agentrl.config.translate import settle_foreign, translate, translate_values
 from agentrl.config.value_tree import Tree, drop_value, leaves, set_value
-from agentrl.config.verl_keys import Foreign, settle_foreign, translate, translate_values
+from agentrl.config.verl_keys import Foreign
 from agentrl.files import CONFIGS
 
 
@@ -72,7 +73,7 @@ class Recipe:
         """What was given for a key or within a section, by the names that the user wrote."""
         own = translate(_single(key), model)[0]
         ours = {name: value for name, value in leaves(self.tree) for new, _ in leaves(own) if _within(name, new)}
-        return ours | {name: given.value for name, given in self.foreign.items() if _within(name, key)}
+        return ours | {name: given.value for name, given in self.foreign.items() if _within(given.written or name, key)}
 
     def drop(self, key: str, model: type[Section]) -> None:
         """Forget what was given for a key or within a section."""

@@ -15,6 +15,7 @@ from agentrl.config.includes import (
     Include,
     find_include,
     header_package,
+    is_of_verl,
     join,
     read_defaults,
     search_folders,
@@ -22,10 +23,10 @@ from agentrl.config.includes import (
 from agentrl.config.other_trainers import refuse_other_trainer
 from agentrl.config.overrides import apply_override
 from agentrl.config.recipe import Recipe
+from agentrl.config.translate import is_known
 from agentrl.config.value_tree import Tree, leaves, set_value
-from agentrl.config.verl_keys import is_known
 from agentrl.errors import ConfigError
-from agentrl.files import expand, find_file
+from agentrl.files import expand, find_file, put_on_import_path
 from agentrl.yaml_reader import parse_flow, read_yaml
 
 DUMP_MARK = "# Every key of a run, defaults included.\n"
@@ -102,14 +103,18 @@ class _Files:
 
     def read_first(self, source: str | Path) -> None:
         """Read the recipe that the user names; verl's own base configuration means agentrl's defaults."""
+        name = Path(source).stem
+        path: Path | None = None
         try:
             path = find_file(source, suffix=".yaml")
         except ConfigError:
-            if Path(source).stem not in VERL_NAMES:
+            if name not in VERL_NAMES:
                 raise
-            self._recipe.replaced[Path(source).stem] = None
+        if path is None or is_of_verl(path):
+            self._recipe.replaced[name] = None
             self.lay({}, None, "", ())
             return
+        put_on_import_path(path.parent)
         self._roots.append(path.resolve().parent)
         self._read(path, "", ())
 

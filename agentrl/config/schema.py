@@ -141,6 +141,16 @@ def accepts(field: FieldInfo, kind: type) -> bool:
     return False
 
 
+def list_item(field: FieldInfo) -> type | None:
+    """The plain kind of the items of a field that accepts a list; None for other fields."""
+    for alternative in _alternatives(field.annotation):
+        plain = get_args(alternative)[0] if get_origin(alternative) is Annotated else alternative
+        if get_origin(plain) in (list, tuple):
+            item = get_args(plain)[0]
+            return get_args(item)[0] if get_origin(item) is Annotated else item  # type: ignore[no-any-return]
+    return None
+
+
 def path_kind(field: FieldInfo) -> PathKind | None:
     """How to treat the text of a field that holds paths; None for other fields."""
     for item in field.metadata:

@@ -15,13 +15,19 @@ from agentrl.config.root import RayInitConfig
 from agentrl.config.sft_keys import SFT_KEYS
 from agentrl.config.verl_keys import Answer
 
+SINGLE_TURN = ("prompt_key", "response_key", "prompt_dict_keys", "response_dict_keys")
+"""Keys of `data` for rows with a prompt and a response."""
+
+
+Every = int | Literal["after_each_epoch"]
+
 
 class MultiturnConfig(Section):
     """The kind of rows."""
 
     enable: bool | None = None
     """true: conversations (`data.messages_key`); false: a prompt and a response (`data.prompt_key`, `response_key`);
-    null: the latter if one of those keys is given or the file has no conversations."""
+    null: the latter if a key of them is given, or if the file has columns of these names and no conversations."""
 
 
 class SFTDataConfig(RowsDecide):
@@ -126,10 +132,10 @@ class SFTTrainerConfig(Section):
     """`console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`; a single name needs no list."""
     log_freq: int = Field(default=1, ge=1)
     """Report means every `log_freq` steps."""
-    test_freq: int = -1
-    """Validate every `test_freq` steps; -1: only after the last step."""
-    save_freq: int = -1
-    """Save a checkpoint every `save_freq` steps and after the last step; -1: never."""
+    test_freq: Every = -1
+    """Validate every `test_freq` steps, or after_each_epoch, and after the last step; -1: only then."""
+    save_freq: Every = -1
+    """Save a checkpoint every `save_freq` steps, or after_each_epoch, and after the last step; -1: never."""
     max_ckpt_to_keep: int | None = Field(default=None, ge=1)
     """Number of checkpoints to keep; null: all."""
     max_skipped_steps: int | None = Field(default=20, ge=1)
@@ -182,7 +188,7 @@ def check_sft_rows(config: SFTConfig) -> Iterator[str]:
     data = config.data
     if not data.use_dynamic_bsz and data.micro_batch_size_per_gpu is None:
         yield "data.use_dynamic_bsz: got false, which needs data.micro_batch_size_per_gpu"
-    single = [name for name in ("prompt_key", "response_key", "prompt_dict_keys") if getattr(data, name) is not None]
+    single = [name for name in SINGLE_TURN if getattr(data, name) is not None]
     if data.multiturn.enable and single:
         yield (
             f"data.multiturn.enable: got true (rows hold conversations), but data.{single[0]} is given, which is for "

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from agentrl.config.value_tree import leaves
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataError, EngineError, FailureBudgetError
 from agentrl.inference.launch import EngineServers
-from agentrl.jobs.parts import JobParts, identity_of
+from agentrl.jobs.parts import Advance, JobParts, identity_of
 from agentrl.jobs.tables import NO_SOURCE, JobTable, prompt_columns
 from agentrl.reported import json_of
 from agentrl.rollout.manager import AgentLoopManager
@@ -51,13 +51,6 @@ _MARK = b"agentrl.job"
 """Metadata of the output that says which job wrote it."""
 
 
-class Advance(Protocol):
-    """Hears how far a job is."""
-
-    def __call__(self, done: int, total: int, kept: int) -> None:
-        """`done` of `total` rows are done, `kept` of them by an earlier start."""
-
-
 class GenerationJob:
     """One job, checked: nothing has started yet.
 
@@ -80,6 +73,7 @@ class GenerationJob:
                 raise DataError(
                     table.files[0], None, column, "a column of this name", f"none: set data.{key} to another name"
                 )
+        _tell_of_routes(table, job)
         self._raw = raw = not job.has_loop and data.text_prompts == "raw" and table.has_texts(data.prompt_key)
         if raw:
             told = "the column '%s' holds texts: the model continues them, without a chat template (%s)"
@@ -218,7 +212,25 @@ class GenerationJob:
             for key, value in settings.items()
             if key.startswith(sections) and not key.startswith(_CHANGES_NOTHING)
         }
-        return counts | identity_of(self._files, self.config.model.path)
+        turns, agent = self.config.rollout.multi_turn, self.config.rollout.agent
+        named = (turns.tool_config_path, turns.interaction_config_path, agent.agent_loop_config_path)
+        files = [*self._files, *(file for file in named if file)]
+        return counts | {"an agent loop": self.config.has_loop} | identity_of(files, self.config.model.path)
+
+
+def _tell_of_routes(table: JobTable, job: GenerationConfig) -> None:
+    """Say what rows ask for that this job does otherwise: their own loop, tools and interaction."""
+    rows, default = table.routes(), job.rollout.agent.default_agent_loop
+    if not job.has_loop:
+        if rows:
+            told = (
+                "the rows name %s, which have no effect here: without --agent-loop a prompt gets one answer, no tools"
+            )
+            logger.warning(told, ", ".join(rows))
+        return
+    names = table.table.column("agent_name").to_pylist() if "agent_name" in table.names else []
+    if others := sorted({name for name in names if name not in (None, "", default)}):
+        logger.warning("rows with an `agent_name` keep it (%s); %s is for those without", ", ".join(others), default)
 
 
 class _Engines:
@@ -234,7 +246,8 @@ class _Engines:
             if self._run.trainer.backend == "ray":
                 from agentrl.single_controller.ray_runtime import init_ray
 
-                self._stack.enter_context(init_ray(self._run.ray_init.num_cpus, self._run.ray_init.address))
+                ray = self._run.ray_init
+                self._stack.enter_context(init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
             self._manager = AgentLoopManager(self._run, self._servers.addresses)
             self._stack.callback(self._manager.shutdown)
         except BaseException:

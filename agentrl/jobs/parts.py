@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import orjson
 
@@ -29,6 +29,13 @@ from agentrl.reported import json_of
 logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
+
+
+class Advance(Protocol):
+    """Hears how far a job is."""
+
+    def __call__(self, done: int, total: int, kept: int) -> None:
+        """`done` of `total` rows are done, `kept` of them by an earlier start."""
 
 
 class JobParts:
@@ -50,7 +57,7 @@ class JobParts:
         self._overwrite = overwrite
 
     def __enter__(self) -> Self:
-        refuse_existing(self.output, overwrite=self._overwrite)
+        refuse_taken(self.output, overwrite=self._overwrite)
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / "lock").open("w")
@@ -67,6 +74,9 @@ class JobParts:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        kept = [*self.folder.glob("batch_*.json"), *self.folder.glob("logs/*")]
+        if not kept:  # nothing to go on with, and nothing that says why
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
     def read(self, number: int) -> Any | None:
@@ -144,7 +154,7 @@ class JobParts:
         return self.folder / f"batch_{number:06d}.json"
 
 
-def refuse_existing(*files: Path, overwrite: bool) -> None:
+def refuse_taken(*files: Path, overwrite: bool) -> None:
     """Refuse to write over what is there.
 
     Raises:
@@ -162,7 +172,7 @@ def identity_of(files: list[str], model: str = "") -> dict[str, Any]:
     folder = Path(model).expanduser()
     weights = sorted(folder.glob("*.safetensors")) if model and folder.is_dir() else []
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weights]
-    found: dict[str, Any] = {"the content of data.path": _digest(files)}
+    found: dict[str, Any] = {"the content of its files": _digest(files)}
     return found | (
         {"the weights in model.path": blake2b(repr(states).encode(), digest_size=8).hexdigest()} if states else {}
     )

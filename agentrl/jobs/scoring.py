@@ -12,8 +12,7 @@ from agentrl.config.job_run import scoring_of
 from agentrl.config.jobs import EvalConfig
 from agentrl.errors import FailureBudgetError, InfrastructureError, PluginError, RewardError
 from agentrl.interfaces import RewardInput, RewardManager
-from agentrl.jobs.generate import Advance
-from agentrl.jobs.parts import JobParts
+from agentrl.jobs.parts import Advance, JobParts
 from agentrl.jobs.tables import JobTable, facts_in, responses_in
 from agentrl.plugins import registry
 from agentrl.reported import finite_number_of, json_of

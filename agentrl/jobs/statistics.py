@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 _MOST_SUBSETS = 1000
-"""maj@k looks at all subsets of the responses up to this number, else at so many drawn ones."""
+"""maj@k looks at all subsets of the responses; where there are more than this, at this many drawn ones."""
 _CHUNK = 1 << 22
 
 
@@ -89,7 +89,7 @@ def powers_up_to(n: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PairedDifference:
     """By how much B is better than A on the same prompts."""
 
     prompts: int
@@ -109,7 +109,7 @@ class Difference:
 
 def paired_bootstrap(
     a: Sequence[float], b: Sequence[float], *, seed: int, resamples: int = 10_000, level: float = 0.95
-) -> Difference:
+) -> PairedDifference:
     """Percentile bootstrap over prompts of the mean difference (Efron & Tibshirani, 1993, chapter 13).
 
     A resample draws prompts, and takes of each both values: what makes a prompt hard is the same for both.
@@ -126,7 +126,7 @@ def paired_bootstrap(
     means = _resampled_means(differences, rng, resamples)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     better = float((means > 0).mean() + (means == 0).mean() / 2)
-    return Difference(len(differences), float(np.mean(a)), float(np.mean(b)), float(low), float(high), better)
+    return PairedDifference(len(differences), float(np.mean(a)), float(np.mean(b)), float(low), float(high), better)
 
 
 def _resampled_means(values: Floats, rng: np.random.Generator, resamples: int) -> Floats:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl.data.dataset import expand_files
-from agentrl.data.row import OPTIONAL_COLUMNS, RowReader, messages_in
+from agentrl.data.row import OPTIONAL_COLUMNS, RowReader, messages_in, without_nones
 from agentrl.errors import DataError, suggest
 from agentrl.types import Sample
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NO_SOURCE = "generation"
 """`data_source` of rows that have none, where nothing is scored."""
+_ROUTES = ("agent_name", "tools_kwargs", "interaction_kwargs", "tool_config")
 
 
 class JobTable:
@@ -103,6 +104,13 @@ class JobTable:
             row["prompt"] = prompt
         file, place = self.place(number)
         return RowReader(file, "prompt").sample(row, place, number)
+
+    def routes(self) -> list[str]:
+        """What the first row says about its agent loop, tools and interaction, by column."""
+        row = without_nones(self.row(0))
+        inside = row.get("extra_info")
+        here = [name for name in _ROUTES if row.get(name)]
+        return here + [f"extra_info.{name}" for name in _ROUTES if isinstance(inside, dict) and inside.get(name)]
 
     def has_texts(self, column: str) -> bool:
         """Whether a column holds texts rather than messages, or messages as JSON text."""

@@ -30,6 +30,8 @@ from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
 
 logger = logging.getLogger(__name__)
+VERL_LOOPS = ("single_turn_agent", "tool_agent")
+"""Loops that others know by these names with `_loop` at the end."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,24 @@ def load_tools(path: str | Path, near: Path | None = None, discover: Discover = 
     return specs
 
 
+def load_tool(name: str, config: JsonDict, where: str, schema: JsonDict | None = None) -> ToolSpec:
+    """One tool, as an entry of a tool YAML would give it.
+
+    Args:
+        name: registered name.
+        config: of the entry.
+        where: named in errors.
+        schema: None: the tool's own.
+
+    Raises:
+        PluginError: the tool cannot be found or built.
+    """
+    entry = {"class_name": name, "config": config, "tool_schema": schema}
+    (spec,) = _read_tools(entry, Path(), where, ask_servers)
+    _try_build(spec, where)
+    return spec
+
+
 def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> Iterator[ToolSpec]:
     """The tool of an entry, or the tools of its MCP servers."""
     config = _mapping(entry, "config", where)
@@ -250,6 +270,7 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
         PluginError: a class cannot be found or is not an agent loop.
     """
     specs = {name: LoopSpec(name, cls) for name in known("agent_loops") if (cls := registered_loop(name)[0])}
+    specs = {f"{name}_loop": specs[name] for name in VERL_LOOPS if name in specs} | specs
     if path is None:
         return specs
     file, entries = _read_entries(path, near, "", ())

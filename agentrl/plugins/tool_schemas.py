@@ -8,11 +8,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from referencing import Registry
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from agentrl.errors import ConfigError, repr_of, suggest
+from agentrl.plugins.schema_conflicts import Conflicts, fits_all, resolver_of
 from agentrl.types import JsonDict
 
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
@@ -31,15 +30,11 @@ _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
 """Keywords whose schemas describe the same value as the schema around them."""
-_BOUNDS = (
-    ("minimum", "maximum"),
-    ("minLength", "maxLength"),
-    ("minItems", "maxItems"),
-    ("minProperties", "maxProperties"),
-)
+_OBJECT: JsonDict = {"type": "object"}
 
-Node = tuple[str, JsonDict, frozenset[str]]
-"""Place of a schema within `parameters`, the schema, and the properties that schemas around it give the same value."""
+Node = tuple[str, JsonDict, frozenset[str], bool]
+"""Place of a schema within `parameters`, the schema, the properties that schemas around it give the same value, and
+whether a value is to fit it, unlike what stands in `not`."""
 
 
 def checked_schema(schema: Any, where: str) -> JsonDict:
@@ -130,14 +125,24 @@ def _problem(parameters: Any) -> tuple[str, str] | None:
     if kinds != "object" and "object" not in kinds:
         return "", f"`type` is {kinds!r}, wanted object: a call's arguments are an object of named values"
     nodes = [*_walk("", dict(parameters), frozenset())]
-    for place, node, around in nodes:
-        text = _bad_reference(node, dict(parameters)) or _bad_required(node, around) or _impossible(node)
+    for place, node, around, _ in nodes:
+        text = _bad_reference(node, dict(parameters)) or _bad_required(node, around)
         if text is not None:
             return place, text
     try:
         Draft202012Validator(parameters).is_valid({})
+        return _conflict(nodes, dict(parameters))
     except RecursionError:
         return "", "the schema refers to itself without end"
+
+
+def _conflict(nodes: list[Node], parameters: JsonDict) -> tuple[str, str] | None:
+    """The innermost schema that no value fits; one that only forbids a property (`not: {}`) may stand inside."""
+    conflicts = Conflicts(parameters)
+    for place, node, _, is_asked in reversed(nodes):
+        text = conflicts.of(node, *([] if place else [_OBJECT])) if is_asked else None
+        if text is not None and (not place or not fits_all(node.get("not", False))):
+            return place, text if place else f"no call would fit: {text}"
     return None
 
 
@@ -158,10 +163,11 @@ def _of_schema_error(error: SchemaError) -> tuple[str, str]:
     return _place(path), message
 
 
-def _walk(place: str, node: JsonDict, around: frozenset[str]) -> Iterator[Node]:
+def _walk(place: str, node: JsonDict, around: frozenset[str], is_asked: bool = True) -> Iterator[Node]:
     """Every schema in a schema, itself first."""
-    yield place, node, around
-    own = around | frozenset(node.get("properties") or {})
+    yield place, node, around, is_asked
+    siblings = [part for part in node.get("allOf", ()) if isinstance(part, Mapping)]
+    own = around.union(*(part.get("properties") or {} for part in (node, *siblings)))
     for key, value in node.items():
         if key in _NAMED:
             inner = [(f"{place}.{key}.{name}", item) for name, item in value.items()]
@@ -173,15 +179,14 @@ def _walk(place: str, node: JsonDict, around: frozenset[str]) -> Iterator[Node]:
             continue
         for at, item in inner:
             if isinstance(item, Mapping):
-                yield from _walk(at, dict(item), own if key in _SAME_VALUE else frozenset())
+                inside = own if key in _SAME_VALUE else frozenset[str]()
+                yield from _walk(at, dict(item), inside, is_asked and key not in ("not", "if"))
 
 
 def _bad_reference(node: JsonDict, parameters: JsonDict) -> str | None:
     """Why the schema's `$ref` leads nowhere; None if it does lead somewhere."""
     reference, seen = node.get("$ref"), set[str]()
-    resource = DRAFT202012.create_resource(parameters)
-    registry: Registry[Any] = Registry().with_resource(resource.id() or "", resource)
-    resolver = registry.resolver(resource.id() or "")
+    resolver = resolver_of(parameters)
     while isinstance(reference, str):
         if reference in seen:
             return f"`$ref: {reference}` leads back to itself"
@@ -208,22 +213,6 @@ def _bad_required(node: JsonDict, around: frozenset[str]) -> str | None:
     for name in node.get("required") or ():
         if name not in own and not any(re.search(pattern, name) for pattern in patterns):
             return f"`required` names '{name}', which is not in `properties`.{suggest(name, own)}"
-    return None
-
-
-def _impossible(node: JsonDict) -> str | None:
-    """Why no value at all fits."""
-    listed = node.get("enum")
-    if listed == []:
-        return "`enum` is empty: no value would fit"
-    values = [node["const"]] if "const" in node else listed
-    if values and "type" in node:
-        kind = Draft202012Validator({"type": node["type"]})
-        if not any(kind.is_valid(value) for value in values):
-            return f"no value of {repr_of(values)} is of `type` {node['type']}"
-    for low, high in _BOUNDS:
-        if low in node and high in node and node[low] > node[high]:
-            return f"`{low}` {node[low]} is above `{high}` {node[high]}"
     return None
 
 

@@ -31,10 +31,10 @@ SCORES: dict[str, ScoreFunction] = {
 }
 """Score function by `data_source`; `*` stands for anything."""
 GOLD_PROBLEMS: dict[ScoreFunction, Callable[[Any], str | None]] = {
-    gsm8k.compute_score: gsm8k.gold_problem,
-    arithmetic.compute_score: arithmetic.gold_problem,
-    math.compute_score: math.gold_problem,
-    search_em.compute_score: search_em.gold_problem,
+    gsm8k.compute_score: gsm8k.gsm8k_gold_problem,
+    arithmetic.compute_score: arithmetic.arithmetic_gold_problem,
+    math.compute_score: math.math_gold_problem,
+    search_em.compute_score: search_em.search_gold_problem,
 }
 """Why a score cannot read a ground truth, by score function."""
 TAKES_EXTRA_INFO = frozenset({arithmetic.compute_score})
@@ -107,7 +107,7 @@ def truth_problem(sample: Sample, *, language: str | None = "python") -> str | N
     if truth in (None, "", [], {}) or truth != truth:
         return f"no `reward_model.ground_truth`, which the score of data_source '{source}' needs"
     if source in CODE_SOURCES:
-        return code.gold_problem(truth, language) if language is not None else None
+        return code.code_gold_problem(truth, language) if language is not None else None
     function = _in_table(source)
     reads = GOLD_PROBLEMS.get(function) if function is not None else None
     return reads(truth) if reads is not None else None

@@ -110,7 +110,7 @@ def check_kwargs(function: ScoreFunction, kwargs: Mapping[str, Any]) -> None:
 
 def scores_by_source(config: RunConfig) -> bool:
     """Whether rows are scored by the built-in function of their `data_source`, and by nothing of the user's."""
-    return config.custom_reward_function.path is None and config.reward_model.reward_manager in MANAGERS
+    return config.custom_reward_function.path is None and config.reward_manager_name in MANAGERS
 
 
 def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = None) -> RewardManager:
@@ -124,8 +124,8 @@ def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = Non
     Raises:
         PluginError: unknown manager, or the score function cannot be loaded.
     """
-    section = config.reward_model
-    name, timeout_s = section.reward_manager, section.timeout_s
+    section, name = config.reward_model, config.reward_manager_name
+    timeout_s = section.timeout_s
     if name == "batch" and config.custom_reward_function.path is None:
         raise PluginError(
             "reward_model.reward_manager: batch calls a score function with lists (data_sources, solution_strs, "

@@ -26,6 +26,7 @@ from agentrl.plugins import (
 from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
 from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
+from agentrl.rollout.search_keys import search_loops, search_tools
 from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
@@ -79,6 +80,7 @@ class RolloutSetup:
         discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)
         tools = load_tools(turns.tool_config_path, discover=discover) if turns.tool_config_path else []
         tool_envs = {name: load_tools(path, discover=discover) for name, path in turns.tool_envs.items()}
+        tools, tool_envs = search_tools(config, tools, tool_envs)
         _check_stop_tools(turns.stop_tools, [tools, *tool_envs.values()])
         for specs in (tools, *tool_envs.values()):
             check_limits(specs, num_workers(config))
@@ -90,11 +92,13 @@ class RolloutSetup:
             tools=tools,
             tool_envs=tool_envs,
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
-            loops=load_agent_loops(rollout.agent.agent_loop_config_path),
+            loops=search_loops(config, load_agent_loops(rollout.agent.agent_loop_config_path)),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
             rewards=load_reward_manager(config, num_workers(config), renderer),
             limits=loop_limits(config),
-            training=Training(turns.trainable_turns, turns.mask_tool_call_args),
+            training=Training(
+                turns.trainable_turns, turns.mask_tool_call_args, config.algorithm.state_masking.markers()
+            ),
         )
 
     @property

@@ -39,8 +39,7 @@ def main() -> None:
     # By name: the command line lies above the trainer.
     importlib.import_module("agentrl.cli.output").set_up_logging(debug=False)
     logger.warning("this is `agentrl sft` here, which starts %s by itself", "its ranks" if ranks != "1" else "its rank")
-    sys.argv = ["agentrl", "sft", *arguments]
-    importlib.import_module("agentrl.cli").main()
+    importlib.import_module("agentrl.cli").main(["sft", *arguments])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
@@ -12,8 +13,11 @@ from agentrl.config import RunConfig, check_run_config, note_idle
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError, PluginError
+from agentrl.hub import check_model
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.batch_columns import truncates_sampling
+from agentrl.trainer.checkpoint import CheckpointManager
+from agentrl.trainer.folders import check_folders, output_folders
 from agentrl.trainer.row_keys import RowUse
 from agentrl.types import Sample
 
@@ -40,7 +44,11 @@ def prepare(config: RunConfig) -> RunInputs:
     """
     check_run_config(config)
     _check_trainer(config)
+    check_folders(output_folders(config))
+    trainer = config.trainer
+    CheckpointManager(Path(trainer.default_local_dir)).check(trainer.resume_mode, trainer.resume_from_path)
     setup = RolloutSetup.load(config)
+    _check_models(config)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])
     after = [*(["tool"] if tools else []), *(["user"] if setup.interactions else [])]
     report = probe_template(setup.renderer, [tool.schema for tool in tools] or None, after)
@@ -54,6 +62,23 @@ def prepare(config: RunConfig) -> RunInputs:
     batch_size = min(config.data.train_batch_size, len(train)) if val_only else config.data.train_batch_size
     loader = StatefulLoader(train, batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights)
     return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader))
+
+
+def _check_models(config: RunConfig) -> None:
+    """Look at the folders of the models that the run loads; the policy's tokenizer was loaded already.
+
+    Raises:
+        ConfigError: a path is no model.
+    """
+    models = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
+    if config.needs_critic and not config.trainer.val_only:
+        models["critic.model.path"] = config.critic.model.path
+    for key, path in models.items():
+        try:
+            if path:
+                check_model(path)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from error
 
 
 def _check_trainer(config: RunConfig) -> None:

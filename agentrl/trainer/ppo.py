@@ -22,10 +22,11 @@ from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.processes import RunProcesses
+from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
-from agentrl.trainer.validation import Validator, sample_batch
+from agentrl.trainer.validation import Validator, conversations, sample_batch
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +64,15 @@ class RayPPOTrainer:
             dump_folder=_path(config.trainer.validation_data_dir),
             show=config.trainer.log_val_generations,
         )
+        self.profile = StepProfiler(config, self.inputs.total_steps)
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
+        self._first_step = 0
+        """The last finished step when the run began."""
         self._saved_step: int | None = None
         self._updating = False
-        """The weights are between two steps: they are not those of the last finished one any more."""
+        """An update is under way."""
+        self._updates: list[set[int | None]] = []
+        """How many the actor and the critic had taken, each of their ranks, when it began."""
 
     def fit(self) -> None:
         """Train from the newest checkpoint, or from the start, to the last step.
@@ -114,7 +120,8 @@ class RayPPOTrainer:
         timer = m.StageTimer(partial(self.trackers.on_stage, step))
         metrics: m.Metrics = {}
         try:
-            self._train(step, timer, metrics)
+            with self.profile(step, self.processes.groups):
+                self._train(step, timer, metrics)
             last = step == self.inputs.total_steps
             if self.inputs.val_samples and _is_due(self.config.trainer.test_freq, step, last):
                 with timer("testing"):
@@ -140,7 +147,7 @@ class RayPPOTrainer:
         metrics |= m.reward_metrics(batch)
         learns = step > self.config.trainer.critic_warmup
         with self.guard.deferred():
-            self._updating = True
+            self._updates, self._updating = self._count_updates(), True
             if self.processes.critic is not None:
                 with timer("update_critic"):
                     metrics |= self.processes.critic.update_critic(batch).meta_info["metrics"]
@@ -247,6 +254,9 @@ class RayPPOTrainer:
 
     def _show_rollouts(self, rollouts: DataProto, step: int) -> None:
         self.trackers.on_rollouts(step, rollouts)
+        most = self.config.trainer.log_train_generations
+        if most > 0:
+            self.trackers.on_generations(step, conversations(rollouts, step, self.inputs.renderer.decode, most))
         folder = _path(self.config.trainer.rollout_data_dir)
         if folder is not None:
             renderer = self.inputs.renderer
@@ -262,6 +272,7 @@ class RayPPOTrainer:
             self._saved_step = self.state.step if found.parent == self.folder else None
         resumed = None if found is None else self.state.step
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
+        self._first_step = self.state.step
         self.trackers.on_start(RunInfo(*names, self.folder, self.inputs.total_steps, resumed, config))
         self._sync_weights()
 
@@ -273,8 +284,15 @@ class RayPPOTrainer:
 
     def _save_at_end(self, error: BaseException) -> None:
         """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
-        step = self.state.step
-        if self.config.trainer.save_freq <= 0 or step in (0, self._saved_step):
+        step, every = self.state.step, self.config.trainer.save_freq
+        if step in (0, self._saved_step):
+            return
+        if every <= 0:
+            new = step - self._first_step
+            if new:
+                logger.warning(
+                    "%d finished steps are not saved: trainer.save_freq=%d asks for no checkpoint", new, every
+                )
             return
         try:
             reason = self._why_not_save(error)
@@ -298,13 +316,17 @@ class RayPPOTrainer:
         """
         if self.guard.at_once:
             return "it was asked to stop at once"
-        if self._updating:
-            return "the next update was under way, so that the weights are between two steps"
         if isinstance(error, CheckpointError):
             return "its checkpoint cannot be written"
         # After Ctrl-C workers may still compute, which takes as long as it takes: whoever waits may press it again.
         self.processes.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)
+        if self._updating and self._count_updates() != self._updates:
+            return "the next update was under way, so that the weights are between two steps"
         return None
+
+    def _count_updates(self) -> list[set[int | None]]:
+        """One number for each model: all its ranks have taken as many updates, and whole ones."""
+        return [set(counts) for counts in self.processes.count_updates()]
 
     def _write_checkpoint(self, folder: Path) -> None:
         self.state.save(folder)

@@ -23,7 +23,7 @@ import torch
 from agentrl.chat.loading import load_renderer
 from agentrl.config import dump_config
 from agentrl.config.machine import is_cuda
-from agentrl.config.sft import SFTConfig
+from agentrl.config.sft import Every, SFTConfig
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, DataError, text_of
 from agentrl.hub import model_folder
 from agentrl.observability.tracker import RunInfo, Tracker
@@ -38,6 +38,8 @@ from agentrl.workers.sft import SFTWorker
 
 logger = logging.getLogger(__name__)
 MODEL_FOLDER = "huggingface"
+FREE_TIMEOUT_S = 60.0
+"""How long ranks may take to end their last call before the run ends without saving."""
 VALIDATION_ROWS = 512
 """Rows that are sent to the ranks at a time."""
 
@@ -70,8 +72,8 @@ class SFTTrainer:
         assert data.train_files is not None
         self.train = SFTDataset(data.train_files, data, renderer, data.train_max_samples)
         self.val = SFTDataset(data.val_files, data, renderer, data.val_max_samples) if data.val_files else None
-        per_epoch = max(1, len(self.train) // data.train_batch_size)
-        self.total_steps = trainer.total_training_steps or per_epoch * trainer.total_epochs
+        self.epoch_steps = max(1, len(self.train) // data.train_batch_size)
+        self.total_steps = trainer.total_training_steps or self.epoch_steps * trainer.total_epochs
         self._check_sizes(renderer.name)
         self.rows = RowOrder(len(self.train), data.shuffle, trainer.seed)
         self.skipped = SkippedSteps(trainer.max_skipped_steps)
@@ -155,7 +157,7 @@ class SFTTrainer:
         if trainer.ranks > 1:
             from agentrl.single_controller.ray_runtime import init_ray
 
-            stack.enter_context(init_ray(ray.num_cpus, ray.address))
+            stack.enter_context(init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
         backend: Any = "ray" if trainer.ranks > 1 else "local"
         self.group = stack.enter_context(create_worker_group(backend, pool, SFTWorker, self.config))
         self.group.init_model(self.total_steps)
@@ -239,8 +241,9 @@ class SFTTrainer:
             "timing_s/testing": time.perf_counter() - began,
         }
 
-    def _is_due(self, every: int) -> bool:
-        return every > 0 and (self.step == self.total_steps or self.step % every == 0)
+    def _is_due(self, every: Every) -> bool:
+        steps = self.epoch_steps if every == "after_each_epoch" else every
+        return steps > 0 and (self.step == self.total_steps or self.step % steps == 0)
 
     def _save(self) -> None:
         """Write a checkpoint. A stop waits for it, so that ranks are not killed writing."""
@@ -256,12 +259,14 @@ class SFTTrainer:
 
     def _save_at_end(self, error: BaseException) -> None:
         """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
-        if self.config.trainer.save_freq <= 0 or self.step in (0, self._saved_step):
+        saves = self.config.trainer.save_freq
+        if (saves != "after_each_epoch" and saves <= 0) or self.step in (0, self._saved_step):
             return
         reason = "its checkpoint cannot be written" if isinstance(error, CheckpointError) else None
         reason = "an update was under way, so that the weights are between two steps" if self._updating else reason
         if reason is None:
             try:
+                self.group.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)
                 logger.warning("saving step %d before the run ends", self.step)
                 self._save()
                 return

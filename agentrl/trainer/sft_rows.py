@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentrl.config.sft import SFTDataConfig
+from agentrl.config.sft import SINGLE_TURN, SFTDataConfig
 from agentrl.data.row import ROLES, messages_in, without_nones
 from agentrl.errors import DataError, suggest
 from agentrl.types import JsonDict, Message
@@ -95,7 +95,7 @@ class DemonstrationReader:
         config = self.config
         if config.multiturn.enable is not None:
             return config.multiturn.enable
-        if config.prompt_key is not None or config.response_key is not None:
+        if any(getattr(config, key) is not None for key in SINGLE_TURN):
             return False
         return config.messages_key in names or not {PROMPT, RESPONSE} <= set(names)
 

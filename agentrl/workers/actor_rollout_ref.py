@@ -13,7 +13,7 @@ from agentrl.config.checks import policy_loss_problems
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
-from agentrl.single_controller import Dispatch, Worker, register
+from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
@@ -24,13 +24,14 @@ from agentrl.workers.micro_limits import log_prob_limits, update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_update import update_policy
+from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.token_stats import EntropyMode
 
 
-class ActorRolloutRefWorker(Worker):
+class ActorRolloutRefWorker(ProfiledWorker):
     """One rank of the policy (`actor`) or of the reference policy (`ref`).
 
     Args:
@@ -41,7 +42,7 @@ class ActorRolloutRefWorker(Worker):
     def __init__(self, config: RunConfig, role: Literal["actor", "ref"] = "actor") -> None:
         self.config = config
         self.role = role
-        self.updates_done = 0
+        self.updates_done = self._steps_done = 0
         self.total_steps = 0
 
     @register(Dispatch.ONE_TO_ALL)
@@ -112,11 +113,16 @@ class ActorRolloutRefWorker(Worker):
             time.perf_counter() - began,
             self._peak,
         )
-        self.updates_done += 1
+        self.updates_done, self._steps_done = self.updates_done + 1, self.model.steps_begun
         named = {f"actor/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         if actor.use_kl_loss:
             named["actor/kl_coef"] = actor.kl_loss_coef
         return DataProto(meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
+
+    @register(Dispatch.ONE_TO_ALL)
+    def count_updates(self) -> int | None:
+        """The updates that the weights have taken; None: in the middle of one, which has begun an optimizer step."""
+        return self.updates_done if self.model.steps_begun == self._steps_done else None
 
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:

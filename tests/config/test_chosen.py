@@ -73,7 +73,10 @@ def test_a_configuration_of_python_and_its_dump(caplog: pytest.LogCaptureFixture
         check_run_config(config)
         check_run_config(config)
     assert (config.actor_rollout_ref.rollout.n, len(caplog.messages)) == (8, 1)
-    assert f"n: {8}" in dump_config(config)
+    assert "n: 8" in dump_config(config)
+    config.algorithm.adv_estimator = "gae"
+    check_run_config(config)
+    assert config.actor_rollout_ref.rollout.n == 1
 
 
 def test_a_validation_compares_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -92,6 +92,16 @@ def test_verl_s_own_files_mean_agentrl_s_defaults(tmp_path: Path, caplog: pytest
     assert "hydra.defaults and hydra.run.dir have no effect here" in caplog.text
 
 
+def test_files_of_a_checkout_of_verl_are_replaced_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = tmp_path / "verl" / "trainer" / "config"
+    write(config, "ppo_trainer.yaml", "data: {seed: 9, no_such_key: 1}\n")
+    write(tmp_path, "verl/__init__.py", "")
+    text = f"hydra: {{searchpath: ['file://{config}']}}\ndefaults: [ppo_trainer, _self_]\n"
+    assert load(tmp_path, text).data.seed == 1
+    load_config(config / "ppo_trainer.yaml", overrides())
+    assert set(caplog.messages) == {"agentrl's own defaults replace verl's 'ppo_trainer'"}
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -29,7 +29,7 @@ GUIDE = (
     "docs/quickstart.md",
     "docs/python_api.md",
     "docs/data.md",
-    "docs/warm_start.md",
+    "docs/sft.md",
     "docs/generate_eval.md",
     "docs/write_a_tool.md",
     "docs/write_an_interaction.md",
@@ -40,6 +40,7 @@ GUIDE = (
     "docs/rewards.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/profiling.md",
     "docs/token_rules.md",
 )
 SAID = {
@@ -105,6 +106,7 @@ def folder(tmp_path: Path, model: Path) -> Path:
     (tmp_path / "my_run.yaml").write_text(MY_RUN)
     talk = [{"role": "user", "content": "40 + 2"}, {"role": "assistant", "content": "42"}]
     pq.write_table(pa.Table.from_pylist([{"messages": talk}] * 32), tmp_path / "demonstrations.parquet")
+    pq.write_table(pa.Table.from_pylist([{"extra_info": question}] * 32), tmp_path / "gsm8k_sft.parquet")
     return tmp_path
 
 

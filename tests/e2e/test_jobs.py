@@ -115,6 +115,16 @@ def test_texts_are_continued_and_can_be_messages_of_a_user(workspace: Workspace,
     assert responses("raw.parquet") != responses("messages.parquet")
 
 
+def test_rows_that_name_their_own_loop_are_told_of(workspace: Workspace, engine: str, folder: Path) -> None:
+    names = pa.array(["react_agent", *[None] * (ROWS - 1)])
+    pq.write_table(pq.read_table("rows.parquet").append_column("agent_name", names), "routed.parquet")
+    routed = settings(workspace, engine, "out.parquet", data__path="routed.parquet", data__n_samples=1)
+    told = done("generate", *routed)
+    assert "the rows name agent_name, which have no effect here: without --agent-loop" in told
+    told = done("generate", *routed, "--overwrite", "--agent-loop", "single_turn_agent")
+    assert "rows with an `agent_name` keep it (react_agent); single_turn_agent is for those without" in told
+
+
 def test_a_loop_with_tools_and_its_evaluation(workspace: Workspace, engine: str, folder: Path) -> None:
     arguments = settings(workspace, engine, "out.json", rollout__prompt_length=800, rollout__response_length=24)
     arguments = ["eval", *arguments, "rollout.server.addresses=null", "rollout.name=embedded"]

@@ -113,7 +113,7 @@ def test_failures_are_named_and_counted_and_are_no_zeros() -> None:
     assert found["sources"]["mine"]["mean"]["value"] == 1.0
     assert found["prompts"][0]["scores"] == [1.0, None, 1.0, None]
     assert [failure["count"] for failure in found["failures"]] == [1, 1]
-    assert re.search(r"no score: 1 x .*KeyError: 'boom' \(score\.py:4\)", told.output)
+    assert re.search(r"1 x no score: .*KeyError: 'boom' \(score\.py:4\)", told.output)
     assert "failed when it was generated" in told.output
 
 
@@ -141,7 +141,7 @@ def test_a_second_start_scores_only_what_is_left(monkeypatch: pytest.MonkeyPatch
     before = Path("calls").read_text()
     told = evaluated(*arguments)
     assert "going on after 4 of 6 prompts that an earlier start finished" in told.output
-    assert Path("calls").read_text() == before + "r4\nr5\n"
+    assert sorted(Path("calls").read_text().removeprefix(before).split()) == ["r4", "r5"]
     assert result_in("r.eval.json")["sources"]["mine"]["responses"] == 6
     assert not Path("r.eval.json.parts").exists()
 
@@ -180,7 +180,7 @@ def test_bad_input_is_one_message_and_nothing_is_written(arguments: list[str], m
 
 def test_a_configuration_is_given_once() -> None:
     told = evaluated("y.yaml", "--config", "x.yaml", code=2)
-    assert "got the configuration twice: y.yaml and --config x.yaml" in told.output
+    assert "got the configuration twice: y.yaml and x.yaml" in told.output
 
 
 def test_a_result_that_exists_is_kept() -> None:
@@ -248,13 +248,15 @@ def dump(folder: Path, step: int, scores: list[float]) -> None:
 def test_runs_are_compared_by_their_last_validation_also_with_a_result() -> None:
     dump(Path("run_a/validation"), 0, [1.0, 1.0])
     dump(Path("run_a/validation"), 20, [0.0, 0.0])
-    dump(Path("run_b"), 9, [1.0, 0.0])
+    dump(Path("elsewhere"), 9, [1.0, 0.0])
+    Path("run_b").mkdir()
+    Path("run_b/config.yaml").write_text("trainer: {validation_data_dir: elsewhere}")
     told = evaluated("--compare", "run_a", "run_b")
     assert "A: run_a/validation/20.jsonl" in told.output
     assert "+0.500" in told.output
     write(Path("r.parquet"), ROWS)  # the same questions, named by what the user says
     evaluated("data.path=r.parquet")
-    found = evaluated("--compare", "r.eval.json", "run_b/9.jsonl").output
+    found = evaluated("--compare", "r.eval.json", "elsewhere/9.jsonl").output
     assert "+0.125" in found  # 0.5 and 0.25 there, 1 and 0 here
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,34 @@ def test_a_neighbour_that_is_imported_only_when_a_function_runs(tmp_path: Path) 
     assert load_file(plugin(tmp_path, source, nearby_later="WORD = 'late'")).word() == "late"
     with pytest.raises(ImportError):
         import nearby_never  # type: ignore[import-not-found] # noqa: F401
+
+
+def test_neighbours_of_the_same_name_are_kept_apart_when_functions_import_them(tmp_path: Path) -> None:
+    source = "def word():\n    import nearby_helpers\n    return nearby_helpers.WORD\n"
+    source += "def deep():\n    from nearby_parts.words import WORD\n    import nearby_parts.words as w\n"
+    source += "    from nearby_parts import words\n    return WORD, w.WORD, words.WORD\n"
+    source += "def later():\n    from nearby_helpers import later\n    return later()\n"
+    helpers = "def later():\n    import nearby_more\n    return nearby_more.WORD\n"
+    loaded = []
+    for name in ("first", "second", "third"):
+        (tmp_path / name / "nearby_parts").mkdir(parents=True)
+        (tmp_path / name / "nearby_parts" / "words.py").write_text(f"WORD = '{name}'")
+        nearby = {"nearby_helpers": f"WORD = '{name}'\n{helpers}", "nearby_more": f"WORD = '{name}'"}
+        loaded.append(load_file(plugin(tmp_path / name, source, **nearby)))
+    for names in (("first", "second", "third"), ("third", "first", "second")):
+        for name, module in zip(
+            names, (loaded[["first", "second", "third"].index(name)] for name in names), strict=True
+        ):
+            assert (module.word(), module.deep(), module.later()) == (name, (name,) * 3, name)
+
+
+def test_threads_of_two_plugins_import_neighbours_of_the_same_name(tmp_path: Path) -> None:
+    source = "def word():\n    import nearby_helpers\n    return nearby_helpers.WORD\n"
+    slow = "import time; time.sleep(0.05); WORD = "
+    names = ["first", "second", "third", "fourth"]
+    loaded = [load_file(plugin(tmp_path / name, source, nearby_helpers=f"{slow}'{name}'")) for name in names]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda module: module.word(), loaded * 4)) == names * 4
 
 
 def test_a_neighbour_that_fails_names_the_file(tmp_path: Path) -> None:

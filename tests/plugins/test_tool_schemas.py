@@ -65,6 +65,57 @@ def test_schemas_that_cannot_work(parameters: Any, place: str, fix: str) -> None
     assert fix in text
 
 
+INT = {"type": "integer"}
+CHAIN = of({"next": {"$ref": "#/$defs/T"}}, required=["next"])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"enum": ["a", "b"]}, "parameters: no call would fit: no value of ['a', 'b'] is of `type` object"),
+        ({"const": 3}, "no call would fit: no value of [3] is of `type` object"),
+        (of({"a": INT}, enum=[{"a": "x"}]), "no call would fit: no value of [{'a': 'x'}] fits what else"),
+        ({"not": {}}, "no call would fit: `not` refuses every value"),
+        ({"not": True}, "no call would fit: `not` refuses every value"),
+        ({"not": {"description": "nothing"}}, "no call would fit: `not` refuses every value"),
+        ({"not": {"type": "object"}}, "no call would fit: no value is of `type` object"),
+        (of({"a": False}, required=["a"]), "the required property 'a': `false` fits no value"),
+        (of({"a": {"not": {}}}, required=["a"]), "the required property 'a': `not` refuses every value"),
+        (of({"a": {"type": "string", "not": {"type": "string"}}}), ".properties.a: no value is of `type` string"),
+        (of({}, patternProperties={"^a": False}, required=["a"]), "the required property 'a': `false` fits no value"),
+        ({"allOf": [of({}, additionalProperties=False), of({"b": TEXT}, required=["b"])]}, "property 'b': `false`"),
+        ({"allOf": [of({"a": TEXT}), of({"a": INT}, required=["a"])]}, "no value is of `type` string and integer"),
+        (of({"a": {"$ref": "#/$defs/T", "type": "string"}}, **{"$defs": {"T": INT}}), "of `type` string and integer"),
+        ({"allOf": [{"type": "object"}, {"type": "string"}]}, "no value is of `type` object and object and string"),
+        ({"type": "object", "anyOf": [TEXT, INT]}, "no schema of `anyOf` fits: no value is of `type`"),
+        ({"anyOf": [False, False]}, "no schema of `anyOf` fits: `false` fits no value"),
+        ({"oneOf": [of({"a": TEXT}), of({"a": TEXT})]}, "`oneOf` lists each schema twice"),
+        (of({"a": TEXT, "b": False}, required=["a"], dependentRequired={"a": ["b"]}), "property 'b': `false`"),
+        (of({"a": TEXT}, required=["a"], dependentSchemas={"a": {"maxProperties": 0}}), "`required` names 1"),
+        (of({"a": TEXT, "b": TEXT}, required=["a", "b"], maxProperties=1), "`required` names 2 properties"),
+        (of({"a": TEXT}, additionalProperties=False, minProperties=2), "`minProperties` 2 is more than the 1"),
+        (of({"ab": TEXT}, required=["ab"], propertyNames={"maxLength": 1}), "a name that `propertyNames` refuses"),
+        (of({"a": {**INT, "minimum": 5, "maximum": 1}}), ".properties.a: `minimum` 5 is above `maximum` 1"),
+        (of({"a": {**INT, "exclusiveMinimum": 1, "exclusiveMaximum": 2}}), "no integer lies between 1 and 2"),
+        (of({"a": {"type": "number", "minimum": 1, "exclusiveMaximum": 1}}), "no number is above 1 and below 1"),
+        (of({"a": {**INT, "minimum": 6, "maximum": 9, "multipleOf": 5}}), "no multiple of 5 lies between 6 and 9"),
+        (of({"a": {**TEXT, "minLength": 3, "maxLength": 2}}), "`minLength` 3 is above `maxLength` 2"),
+        (of({"a": {**TEXT, "enum": ["abc"], "maxLength": 2}}), "no value of ['abc'] fits what else the"),
+        (of({"a": {"type": "array", "items": False, "minItems": 1}}), "at least 1 items are wanted, and"),
+        (of({"a": {"type": "array", "prefixItems": [TEXT], "items": False, "minItems": 2}}), "and item 2: `false`"),
+        (of({"a": {"type": "array", "contains": False}}), ".properties.a: `contains`: `false` fits no value"),
+        (of({"a": {"type": "array", "contains": TEXT, "minContains": 3, "maxItems": 2}}), "3 items that `con"),
+        (of({"a": {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3}}), "2 different v"),
+        (of({"a": {"$ref": "#/$defs/T"}}, required=["a"], **{"$defs": {"T": CHAIN}}), "another one of its own kind"),
+        ({"type": "object", "if": True, "then": False}, "no call would fit: `false` fits no value"),
+    ],
+)  # fmt: skip
+def test_schemas_that_no_call_fits(parameters: Any, told: str) -> None:
+    text = refusal(schema(parameters))
+    assert text.startswith("my.yaml: tools[0]: tool 'find': tool_schema.function.parameters")
+    assert told in text
+
+
 @pytest.mark.parametrize("given", [{}, [], None, {"function": {"name": 3}}, {"name": "f", "parameters": {}}])
 def test_what_is_no_function_schema(given: Any) -> None:
     assert "tool_schema: wanted {type: function" in refusal(given)
@@ -87,8 +138,23 @@ def test_what_is_no_function_schema(given: Any) -> None:
         of({"properties": {"type": "string"}, "type": TEXT, "required": {"type": "boolean"}}, required=["type"]),
         of({"a": {"type": "string", "enum": ["x", None]}, "b": True, "c": {"const": 1, "type": "number"}}),
         {"$schema": "http://json-schema.org/draft-07/schema#", **of({"a": TEXT}, required=["a"])},
+        {"allOf": [of({"a": TEXT}), {"required": ["a"]}]},
+        of({"a": TEXT, "b": False, "c": {"not": {}, "description": "no longer"}}, required=["a"]),
+        {"enum": [{"a": 1}, "b"]},
+        {"not": {"required": ["a", "b"]}, **of({"a": TEXT, "b": TEXT})},
+        of({"a": {"not": {"type": "null"}}, "b": {"not": {"enum": []}}}, required=["a", "b"]),
+        {"anyOf": [of({"a": TEXT}, required=["a"]), False]},
+        of({"a": {**INT, "minimum": 5, "exclusiveMaximum": 6}, "b": {"type": "number", "minimum": 1, "maximum": 1}}),
+        of({"a": {"type": "number", "exclusiveMinimum": 1, "exclusiveMaximum": 2, "multipleOf": 0.1}}, required=["a"]),
+        of({"a": {"type": ["string", "null"], "minLength": 3, "maxLength": 2}}, required=["a"]),
+        of({"a": {"type": "array", "items": False}, "b": {"type": "array", "contains": False, "minContains": 0}}),
+        of({"a": {"anyOf": [{"$ref": "#/$defs/T"}, {"type": "null"}]}}, required=["a"], **{"$defs": {
+            "T": of({"next": {"anyOf": [{"$ref": "#/$defs/T"}, {"type": "null"}]}}, required=["next"])}}),
+        of({"a": {"type": "array", "items": {"$ref": "#"}}}, required=["a"]),
+        of({"a": TEXT, "b": TEXT}, **{"if": {"required": ["a"]}, "then": {"required": ["b"]}}),
+        {"type": "object", "if": True, "else": False},
     ],
-)
+)  # fmt: skip
 def test_schemas_that_work(parameters: Any) -> None:
     assert checked_schema(schema(parameters), "here") == schema(parameters)
 

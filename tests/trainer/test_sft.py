@@ -116,6 +116,15 @@ def test_the_seed_decides_the_result(tiny_model_dir, facts, tmp_path):
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
+def test_saving_and_validating_after_each_epoch(tiny_model_dir, facts, tmp_path):
+    each = ["trainer.save_freq=after_each_epoch", "trainer.test_freq=after_each_epoch", f"data.val_files={facts}"]
+    cfg = config(tiny_model_dir, facts, tmp_path / "out", "data.train_batch_size=2", "trainer.total_epochs=2", *each)
+    memory = Memory()
+    run_sft(cfg, [memory])
+    assert [step for step, metrics in memory.steps.items() if "val/loss" in metrics] == [2, 4]
+    assert sorted(path.name for path in (tmp_path / "out").glob("global_step_*")) == ["global_step_2", "global_step_4"]
+
+
 def test_steps_follow_from_epochs(tiny_model_dir, facts, tmp_path):
     cfg = config(tiny_model_dir, facts, tmp_path / "out", "data.train_batch_size=2", "trainer.total_epochs=3")
     assert SFTTrainer(cfg, []).total_steps == 6

@@ -199,6 +199,31 @@ def test_what_asks_for_something_else_is_refused(override: str, said: str) -> No
         load(None, ["model.path=/m", "data.train_files=r", override], SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
 
 
+def test_hydras_options_and_base_configuration(tiny_model_dir: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.parquet", sums(6))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "mine.yaml").write_text(
+        f"defaults: [sft_trainer, _self_]\ndata: {{train_files: {rows}, train_batch_size: 3}}\n"
+        f"model: {{partial_pretrain: {tiny_model_dir}}}\ntrainer: {{default_local_dir: {tmp_path / 'run'}}}\n"
+    )
+    given = ["sft", f"--config-path={tmp_path / 'conf'}", "--config-name=mine", "optim.lr=1e-4", "--dry-run"]
+    shown = invoke(*given)
+    assert shown.exit_code == 0, shown.output
+    assert "2 of 3 conversations" in shown.output
+
+
+def test_the_recipe_of_another_trainer_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "axolotl.yaml").write_text(
+        "base_model: m\ndatasets: [{path: x, type: chat_template}]\nsequence_len: 4096\nlearning_rate: 1e-5\n"
+        "micro_batch_size: 2\nnum_epochs: 3\n"
+    )
+    refused = invoke("sft", str(tmp_path / "axolotl.yaml"))
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.split())
+    assert "is the recipe of another trainer (axolotl)" in said
+    assert "base_model is model.path, datasets is data.train_files, sequence_len is data.max_length" in said
+
+
 def test_a_dry_run_checks_everything_and_starts_nothing(tiny_model_dir: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.parquet", sums(6))
     given = [f"data.train_files={rows}", f"model.path={tiny_model_dir}", f"trainer.default_local_dir={tmp_path / 'r'}"]

@@ -11,7 +11,7 @@ import torch
 
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.cli.demo.tokenizer import build_tokenizer
-from agentrl.config.sft import SFTDataConfig
+from agentrl.config.sft import MultiturnConfig, SFTDataConfig
 from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.testing.models import byte_tokenizer
 from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch, render_example
@@ -46,6 +46,10 @@ def masked_runs(renderer: ChatRenderer, example: Example) -> list[str]:
         elif runs[-1]:
             runs.append([])
     return [renderer.tokenizer.decode(run) for run in runs if run]
+
+
+def plain(example: Example) -> Example:
+    return Example(list(example.ids), list(example.mask))
 
 
 def test_exactly_what_the_assistant_wrote_is_learned(renderer):
@@ -95,6 +99,66 @@ def test_a_template_that_changes_the_turn_is_refused():
     renderer = ChatRenderer(byte_tokenizer(), chat_template=template + other)
     with pytest.raises(TemplateError, match="continuation of its generation prompt"):
         render_example(renderer, MESSAGES[2:4])
+
+
+def test_a_turn_ends_where_generation_ends():
+    """Phi-3's template puts another stop token at the end of a conversation, which a policy never samples."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}<|endoftext|>{% endif %}"
+    )
+    tokenizer = byte_tokenizer()
+    stops = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    renderer = ChatRenderer(tokenizer, chat_template=template, stop_token_ids=stops)
+    example = render_example(renderer, [MESSAGES[0], MESSAGES[3], *MESSAGES[4:]])
+    assert masked_runs(renderer, example) == ["It is 42.<|im_end|>", "Yes.<|im_end|>"]
+
+
+def test_a_template_that_leaves_out_calls_is_refused():
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    with pytest.raises(
+        TemplateError, match=r"does not render the call of calculator in message 1.*model\.chat_template"
+    ):
+        render_example(renderer, MESSAGES, TOOLS)
+
+
+def test_thoughts_that_the_generation_prompt_begins_are_learned():
+    """DeepSeek-R1's template leaves thoughts out, and its generation prompt begins one."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    thought = {"role": "assistant", "content": "<think>\nHm.\n</think>\n42"}
+    example = render_example(renderer, [MESSAGES[0], thought, MESSAGES[4], thought])
+    assert masked_runs(renderer, example) == ["Hm.\n</think>\n42<|im_end|>"] * 2
+    assert renderer.tokenizer.decode(example.ids).count("<think>\n") == 2
+    with pytest.raises(TemplateError, match="continuation of its generation prompt"):
+        render_example(renderer, [MESSAGES[0], MESSAGES[3]])
+
+
+def test_thoughts_that_the_template_leaves_out_are_told(tmp_path, renderer, caplog):
+    thought = {**MESSAGES[5], "reasoning_content": "Hm."}
+    rows = [{"messages": [MESSAGES[4], thought]}, {"messages": MESSAGES[4:]}]
+    SFTDataset(write(tmp_path / "a.parquet", rows), SFTDataConfig(), renderer)
+    assert "leaves out `reasoning_content` in 1 conversations" in caplog.text
+
+
+def test_a_template_that_writes_arguments_as_text(tmp_path):
+    """DeepSeek's: `'<tool_call>' + arguments` fails for an object."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}"
+        "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    path = write(tmp_path / "a.parquet", [{"messages": as_text(MESSAGES[:2])}])
+    (example,) = SFTDataset(path, SFTDataConfig(), renderer).examples
+    assert masked_runs(renderer, example) == ['calculator {"expression": "6*7"}<|im_end|>']
 
 
 def write(path, rows):
@@ -174,6 +238,104 @@ def test_long_conversations_are_refused_or_counted(tmp_path, renderer):
     assert (len(dataset), dataset.left_out) == (1, 1)
     with pytest.raises(DataError, match="no conversation that can be used"):
         SFTDataset(path, SFTDataConfig(max_length=3, filter_overlong=True), renderer)
+
+
+def test_truncation_cuts_one_side_and_leaves_out_what_has_nothing_to_learn(tmp_path, renderer, caplog):
+    long = [{"role": "user", "content": "7" * 300}, MESSAGES[5]]
+    path = write(tmp_path / "a.parquet", [{"messages": MESSAGES[4:]}, {"messages": long}])
+    whole = [plain(example) for example in SFTDataset(path, SFTDataConfig(), renderer).examples]
+    left = SFTDataset(path, SFTDataConfig(max_length=100, truncation="left"), renderer)
+    assert [plain(example) for example in left.examples] == [
+        whole[0],
+        Example(whole[1].ids[-100:], whole[1].mask[-100:]),
+    ]
+    assert "cut 1 of 2 conversations (left) to 100 tokens" in caplog.text
+    right = SFTDataset(path, SFTDataConfig(max_length=100, truncation="right"), renderer)
+    assert [plain(example) for example in right.examples] == whole[:1]  # of the other one, only its question is left
+    assert "left out 1 conversations: nothing to learn" in caplog.text
+
+
+def test_a_prompt_and_a_response_are_a_conversation_of_one_turn(tmp_path, renderer):
+    wanted = render_example(renderer, MESSAGES[4:])
+    rows = [
+        ("a", {"prompt": "Sure?", "response": "Yes."}, {}),
+        ("b", {"question": "Sure?", "answer": "Yes."}, {"prompt_key": "question", "response_key": "answer"}),
+        ("c", {"prompt": [{"role": "user", "content": "Sure?"}], "response": "Yes.", "messages": MESSAGES[:2]}, None),
+        (
+            "d",
+            {"extra_info": {"in": {"question": "Sure?"}, "answer": "Yes."}},
+            {
+                "prompt_key": "extra_info",
+                "response_key": "extra_info",
+                "prompt_dict_keys": ["in", "question"],
+                "response_dict_keys": ["answer"],
+            },
+        ),
+    ]
+    for name, row, keys in rows:
+        config = SFTDataConfig(multiturn=MultiturnConfig(enable=False)) if keys is None else SFTDataConfig(**keys)
+        path = write(tmp_path / f"{name}.parquet", [row])
+        assert [plain(example) for example in SFTDataset(path, config, renderer).examples] == [wanted], name
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "said"),
+    [
+        ({"question": "1", "answer": "2"}, {}, r"'messages'.*no such column among question, answer.*data\.prompt_key"),
+        (
+            {"question": "1", "answer": "2"},
+            {"prompt_key": "question", "response_key": "answr"},
+            r"column 'answr'.*no such column among question, answer.*Did you mean 'answer'",
+        ),
+        (
+            {"extra_info": {"question": "1"}, "response": "2"},
+            {"prompt_key": "extra_info", "prompt_dict_keys": ["questoin"]},
+            r"row 0, column 'extra_info': got a struct of question, wanted a field 'questoin'.*Did you mean 'question'",
+        ),
+        (
+            {"prompt": "1", "response": "2"},
+            {"prompt_dict_keys": ["question"]},
+            r"row 0, column 'prompt': got '1', wanted a struct with the field 'question'",
+        ),
+        ({"prompt": "1", "response": ""}, {}, r"row 0, column 'response': got '', wanted text"),
+        ({"prompt": [MESSAGES[0], MESSAGES[3]], "response": "2"}, {"response_key": "response"}, "an assistant turn at"),
+        ({"messages": MESSAGES[4:], "enable_thinking": "yes"}, {}, "column 'enable_thinking'.*true or false"),
+    ],
+)
+def test_columns_and_cells_that_cannot_be_used(tmp_path, renderer, row, keys, said):
+    with pytest.raises(DataError, match=said):
+        SFTDataset(write(tmp_path / "bad.parquet", [row]), SFTDataConfig(**keys), renderer)
+
+
+def test_a_file_without_rows_is_named(tmp_path, renderer):
+    empty = pa.table({"messages": pa.array([], pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])))})
+    pq.write_table(empty, tmp_path / "empty.parquet")
+    with pytest.raises(DataError, match=r"empty\.parquet: got no rows, wanted at least one"):
+        SFTDataset(str(tmp_path / "empty.parquet"), SFTDataConfig(), renderer)
+    (tmp_path / "nothing.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match="not readable as parquet"):
+        SFTDataset(str(tmp_path / "nothing.parquet"), SFTDataConfig(), renderer)
+
+
+def test_at_most_so_many_rows_over_all_files(tmp_path, renderer):
+    files = [write(tmp_path / f"{i}.parquet", [{"messages": MESSAGES[4:]}] * 3) for i in range(2)]
+    for most, count in ((-1, 6), (2, 2), (4, 4), (9, 6)):
+        assert len(SFTDataset(files, SFTDataConfig(), renderer, most)) == count
+
+
+def test_a_row_says_whether_it_thinks(tmp_path):
+    """As Qwen3: without thinking, the generation prompt holds an empty thought, which is context, not learned."""
+    prompt = "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}<empty>{% endif %}"
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and enable_thinking is false %}"
+        "<empty>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}" + prompt + "{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    rows = [{"messages": MESSAGES[4:], "enable_thinking": value} for value in (True, False, None)]
+    examples = SFTDataset(write(tmp_path / "a.parquet", rows), SFTDataConfig(), renderer).examples
+    texts = [renderer.tokenizer.decode(list(example.ids)) for example in examples]
+    assert ["<empty>" in text for text in texts] == [False, True, False]
+    assert [masked_runs(renderer, example) for example in examples] == [["Yes.<|im_end|>"]] * 3
 
 
 def test_every_epoch_draws_each_row_once_even_where_batches_do_not_divide():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 from agentrl.cli import app
 from agentrl.config import dump_config
 from agentrl.errors import CheckpointError, ConfigError
+from agentrl.single_controller.ray_runtime import init_ray
 from agentrl.trainer.sft import SFTTrainer, run_sft
 from agentrl.workers.fsdp_model import FSDPModel
 
@@ -44,6 +46,14 @@ def same(one: Weights, two: Weights) -> bool:
     return all(torch.equal(value, two[name]) for name, value in one.items())
 
 
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    """One cluster for all runs of this file."""
+    with init_ray(num_cpus=2):
+        yield
+
+
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_two_ranks_equal_one(optimizer: str, tiny_model_dir: Path, rows: str, tmp_path: Path) -> None:
     """Batches of 5 rows, forward passes of at most 60 tokens: the ranks need different numbers of passes."""

@@ -11,7 +11,7 @@ from agentrl.rewards.scores.numbers import last_number, to_number
 TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
 
 
-def gold_problem(ground_truth: Any) -> str | None:
+def arithmetic_gold_problem(ground_truth: Any) -> str | None:
     """Why a ground truth cannot be scored; None: it can."""
     return f"the ground truth {ground_truth!r:.200} is not a number" if to_number(ground_truth) is None else None
 
@@ -29,7 +29,7 @@ def compute_score(solution_str: str, ground_truth: Any, extra_info: dict[str, An
     """
     wanted = to_number(ground_truth)
     if wanted is None:
-        raise RewardError(gold_problem(ground_truth))
+        raise RewardError(arithmetic_gold_problem(ground_truth))
     answer = _final_answer(extra_info, solution_str)
     return float(last_number(TOOL_CALL.sub(" ", answer)) == wanted)
 

@@ -24,7 +24,7 @@ MAX_TIMEOUTS = 3
 """After this many tests that timed out, the rest is not run."""
 
 
-def gold_problem(ground_truth: Any, language: str = "python") -> str | None:
+def code_gold_problem(ground_truth: Any, language: str = "python") -> str | None:
     """Why the tests of a coding task cannot be run; None: they can.
 
     Args:

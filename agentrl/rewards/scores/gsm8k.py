@@ -23,7 +23,7 @@ def extract_answer(solution_str: str, method: Literal["strict", "flexible"] = "s
     return to_number(found[-1]) if found else None
 
 
-def gold_problem(ground_truth: Any) -> str | None:
+def gsm8k_gold_problem(ground_truth: Any) -> str | None:
     """Why a ground truth cannot be scored; None: it can."""
     return f"the ground truth {ground_truth!r:.200} is not a number" if _gold(ground_truth) is None else None
 
@@ -49,7 +49,7 @@ def compute_score(
     """
     wanted = _gold(ground_truth)
     if wanted is None:
-        raise RewardError(gold_problem(ground_truth))
+        raise RewardError(gsm8k_gold_problem(ground_truth))
     given = extract_answer(solution_str, method)
     if given is None:
         return 0.0

@@ -19,7 +19,7 @@ from agentrl.rewards.scores.math_process import Comparer
 from agentrl.rewards.scores.math_text import squeeze
 
 
-def gold_problem(ground_truth: Any) -> str | None:
+def math_gold_problem(ground_truth: Any) -> str | None:
     """Why a ground truth cannot be scored; None: it can."""
     if isinstance(ground_truth, bool) or not (
         isinstance(ground_truth, str) or finite_number_of(ground_truth) is not None

@@ -80,7 +80,7 @@ def compute_score(
     return 0.2 if well_formed else 0.0
 
 
-def gold_problem(ground_truth: Any) -> str | None:
+def search_gold_problem(ground_truth: Any) -> str | None:
     """Why a ground truth cannot be scored; None: it can."""
     try:
         golds = golds_of(ground_truth)

@@ -47,6 +47,83 @@ RIGHT = [
         "const f = () => new Map([[1, new Set([NaN, undefined, 5n, -0])]])",
         "require('assert').deepStrictEqual(f(), new Map([[1, new Set([NaN, undefined, 5n, -0])]]))",
     ),
+    (
+        "let state = {n: 0, items: []}; function inc() { state.n++; state.items.push({id: state.n}) }",
+        (
+            "const assert=require('assert'); inc(); assert.strictEqual(state.n, 1); const items = "
+            "state.items; inc(); assert.deepStrictEqual(items, [{id: 1}, {id: 2}]); assert(state === state)"
+        ),
+    ),
+    (
+        "let list = [1]; function add(x) { list.push(x); return list.length }",
+        (
+            "const assert=require('assert'); assert.equal(add(2), 2); assert.deepEqual(list, [1, 2]); "
+            "list.push(9); assert.equal(add(3), 4); assert.deepEqual(list, [1, 2, 9, 3])"
+        ),
+    ),
+    (
+        "let list = [1]; function reset() { list = [] }",
+        "const assert=require('assert'); reset(); assert.deepStrictEqual(list, [])",
+    ),
+    (
+        (
+            "let head = null; class Node { constructor(v) { this.v = v; this.next = head } } function "
+            "push(v) { head = new Node(v) }"
+        ),
+        (
+            "const assert=require('assert'); push(1); push(2); assert.equal(head.v, 2); "
+            "assert.equal(head.next.v, 1); assert(head instanceof Node)"
+        ),
+    ),
+    (
+        "const seen = new Map(), all = new Set(); const add = (k, v) => { seen.set(k, v); all.add(v) }",
+        (
+            "const assert=require('assert'); add('a', 1); add('b', 2); "
+            "assert.deepStrictEqual([...seen.keys()], ['a', 'b']); assert(all.has(2) && all.size === 2)"
+        ),
+    ),
+    (
+        "const counter = {n: 0, inc() { this.n += 1; return this.n }}",
+        (
+            "const assert=require('assert'); counter.inc(); assert.equal(counter.inc(), 2); "
+            "assert.equal(counter.n, 2); counter.n = 7; assert.equal(counter.inc(), 8)"
+        ),
+    ),
+    (
+        "const state = {n: 0}; module.exports = {state, inc: () => { state.n++ }}",
+        (
+            "const assert=require('assert'); const {state, inc} = require('./main'); inc(); inc(); "
+            "assert.equal(state.n, 2); assert.equal(require('./main').state.n, 2)"
+        ),
+    ),
+    (
+        ("let user = {name: 'a', tags: ['x']}; async function rename(n) { await null; user.name = n; user.tags = [] }"),
+        (
+            "const assert=require('assert'); (async () => { await rename('b'); assert.deepStrictEqual(user, "
+            "{name: 'b', tags: []}) })()"
+        ),
+    ),
+    (
+        (
+            "const cache = {}; function fib(n) { if (n < 2) return n; return cache[n] = cache[n] || fib(n - "
+            "1) + fib(n - 2) }"
+        ),
+        (
+            "const assert=require('assert'); assert.equal(fib(10), 55); assert.equal(cache[10], 55); "
+            "assert('9' in cache); assert.equal(Object.keys(cache).length, 9)"
+        ),
+    ),
+    (
+        "let last = new Date(0); function touch() { last = new Date(5) }",
+        "const assert=require('assert'); touch(); assert.equal(last.getTime(), 5)",
+    ),
+    (
+        "const bus = {on: []}; function emit(x) { bus.on.forEach((f) => f(x)) }",
+        (
+            "const assert=require('assert'); const got = []; bus.on.push((x) => got.push(x)); emit(3); "
+            "assert.deepStrictEqual(got, [3])"
+        ),
+    ),
 ]
 WRONG = [
     ("const f = () => 1", "require('assert')(f() === 2)"),
@@ -90,6 +167,18 @@ WRONG = [
     (
         "class A { equals() { return true } get x() { return 1 } } const f = () => new A()",
         "require('assert').deepStrictEqual(f(), {x: 2})",
+    ),
+    (
+        "let state = {n: 0}; function inc() { state.n += 2 }",
+        "const assert=require('assert'); inc(); assert.strictEqual(state.n, 1)",
+    ),
+    (
+        "let state = {n: 0}; function inc() { state = {get n() { return 1 }, valueOf() { return 1 }} }",
+        "const assert=require('assert'); inc(); assert.strictEqual(state.n, 2)",
+    ),
+    (
+        "let list = []; function add() { list = {length: 1, 0: 2, __proto__: null} }",
+        "const assert=require('assert'); add(); assert.deepStrictEqual(list, [2])",
     ),
 ]
 

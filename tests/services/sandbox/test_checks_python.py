@@ -6,6 +6,15 @@ import pytest
 from checks import must_not_pass, must_pass
 from sandbox_service import Server
 
+UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), 2)\n"
+SUBTESTS = """\
+import unittest
+class T(unittest.TestCase):
+    def test(self):
+        for n in (1, 2):
+            with self.subTest(n): self.assertEqual(f(n), 1)
+unittest.main(exit=False)"""
+RUN = "unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))"
 RIGHT = [
     ("class A(list):\n    def top(self): return self[-1]\ndef f(x): return A([x])", "assert f(2) == [2] != f(3)"),
     ("class A(dict):\n    def put(self, k): self[k] = 1", "a = A()\na.put(3)\nassert a == {3: 1} and len(a) == 1"),
@@ -69,6 +78,50 @@ RIGHT = [
     ("def queue(x): return x\ndef f(x): return x", "assert queue(1) == f(1) == 1"),
     ("class calendar:\n days = 7\ndef f(x): return x", "assert calendar.days == f(7)"),
     ("class Counter:\n def __init__(s, x): s.x = x\ndef f(c): return c.x + 1", "assert f(Counter(3)) == 4"),
+    (
+        "def f(x): return 2",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "def f(x): return 2",
+        UNITTEST + "if __name__ == '__main__': unittest.main(verbosity=2)",
+    ),
+    (
+        "def f(x): return 2",
+        UNITTEST + "unittest.main(exit=False)",
+    ),
+    (
+        "def f(x): return 2",
+        UNITTEST + RUN,
+    ),
+    (
+        "import sys\ndef f(x): sys.exit(x)",
+        "import sys\ntry: f(3)\nexcept SystemExit as e: assert e.code == 3\nsys.exit(0)",
+    ),
+    (
+        "count = 0\ndef inc():\n    global count\n    count += 1",
+        "inc()\nassert count == 1\ninc()\nassert count == 2\ncount = 7\ninc()\nassert count == 7",
+    ),
+    (
+        "items = []\ndef add(x): items.append([x]); return len(items)",
+        (
+            "first = items\nadd(1)\nassert items == [[1]] and first is items\n"
+            "items.append([5])\nassert add(2) == 3\nassert items == [[1], [5], [2]]"
+        ),
+    ),
+    (
+        "state = {'n': 0}\ndef inc(): state['n'] += 1",
+        "inc()\nassert state['n'] == 1\nstate['n'] = 5\ninc()\nassert state == {'n': 6}",
+    ),
+    (
+        "items = []\ndef add(x): items.append(x)",
+        "from main import items, add\nimport main\nadd(1)\nassert items == main.items == [1]",
+    ),
+    (
+        "root = None\nclass N:\n    def __init__(self, v): self.v = v\ndef push(v):\n    global root\n    root = N(v)",
+        "push(1)\nassert root.v == 1\npush(2)\nassert root.v == 2",
+    ),
+    ("class Stack:\n    def push(self, x): seen.add(x)\nseen = set()", "s = Stack()\ns.push(1)\nassert seen == {1}"),
 ]
 TRUE = "staticmethod(lambda *a, **k: True)"
 WRONG = [
@@ -171,6 +224,41 @@ WRONG = [
         ),
         "assert f(1) == 2",
     ),
+    (
+        "def f(x): return 3",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "def f(x): return 3",
+        UNITTEST + "unittest.main(exit=False)",
+    ),
+    (
+        "def f(x): return 3",
+        UNITTEST + RUN,
+    ),
+    (
+        "def f(x): raise SystemExit(0)",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "import unittest\ndef f(x): raise unittest.SkipTest",
+        UNITTEST + "unittest.main()",
+    ),
+    (
+        "import unittest\nunittest.main = lambda: None\ndef f(x): return 3",
+        UNITTEST + "unittest.main()",
+    ),
+    ("def f(x): raise SystemExit", "import sys\ntry: f(3)\nfinally: sys.exit(1)"),
+    ("def f(x): raise SystemExit", "try: f(3)\nexcept BaseException as e: raise"),
+    ("def f(g): g(0)", "import sys\nf(sys.exit)\nassert 1 == 2"),
+    ("def f(x): return x", SUBTESTS),
+    ("items = []\ndef add(x): items.extend([x, x])", "add(1)\nassert items == [1]"),
+    (
+        "count = 0\ndef inc():\n    global count\n    count = type('C', (int,), {'__eq__': lambda *a: True})(9)",
+        "inc()\nassert count == 1",
+    ),
+    ("want = 1\ndef f():\n    global want\n    want = 5\n    return 5", "want = 2\nassert f() == want"),
+    ("want = 1\ndef f():\n    global want\n    want = 5", "want = 2\nf()\nassert want == 5"),
 ]
 
 
