@@ -82,7 +82,12 @@ COMMANDS = (
     Command("grpo", grpo),
     Command("group", groups_of(4)),
     Command("gae", with_critic),
-    Command("multi_turn", multi_turn, answers=(CALL, "#### 4")),
+    Command(
+        "multi_turn",
+        multi_turn,
+        (*SMALL, "data.max_prompt_length=1024", "data.max_response_length=400"),
+        answers=(CALL, "#### 4"),
+    ),
     Command("stage2", with_critic),
     Command("naive", grpo),
     Command("code", run_in_the_sandbox, answers=(PROGRAM, "```python\nprint(5)\n```")),
@@ -96,7 +101,9 @@ def test_every_command_is_here() -> None:
 
 @pytest.mark.parametrize("command", [named(command.name, command) for command in COMMANDS])
 def test_a_command_dry(command: Command, stage: Stage) -> None:
-    seen = stage.dry(*stage.shell(command.line), *command.sizes)
+    # The servers of `rollout.name=sglang` need not be started where addresses are given.
+    servers = f"actor_rollout_ref.rollout.server.addresses=[{stage.address}]"
+    seen = stage.dry(*stage.shell(command.line), *command.sizes, servers)
     assert seen.code == 0, seen.err
     assert "# What will run where" in seen.out
 
