@@ -223,6 +223,18 @@ def _keeps(calls: list[str], name: str) -> Any:
     return call
 
 
+@contextmanager
+def gpu_or_simulated(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> Iterator[None]:
+    """The machine's GPU, else a simulated one; either says that its compute capability is this one."""
+    if torch.cuda.is_available():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+        yield
+        return
+    with simulated_cuda(monkeypatch, capability) as labels:
+        yield
+        assert labels.operations > 100
+
+
 def varlen_by_loop(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -66,9 +66,13 @@ class RayPPOTrainer:
         )
         self.profile = StepProfiler(config, self.inputs.total_steps)
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
+        self._first_step = 0
+        """The last finished step when the run began."""
         self._saved_step: int | None = None
         self._updating = False
-        """The weights are between two steps: they are not those of the last finished one any more."""
+        """An update is under way."""
+        self._updates: list[set[int | None]] = []
+        """How many the actor and the critic had taken, each of their ranks, when it began."""
 
     def fit(self) -> None:
         """Train from the newest checkpoint, or from the start, to the last step.
@@ -143,7 +147,7 @@ class RayPPOTrainer:
         metrics |= m.reward_metrics(batch)
         learns = step > self.config.trainer.critic_warmup
         with self.guard.deferred():
-            self._updating = True
+            self._updates, self._updating = self._count_updates(), True
             if self.processes.critic is not None:
                 with timer("update_critic"):
                     metrics |= self.processes.critic.update_critic(batch).meta_info["metrics"]
@@ -268,6 +272,7 @@ class RayPPOTrainer:
             self._saved_step = self.state.step if found.parent == self.folder else None
         resumed = None if found is None else self.state.step
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
+        self._first_step = self.state.step
         self.trackers.on_start(RunInfo(*names, self.folder, self.inputs.total_steps, resumed, config))
         self._sync_weights()
 
@@ -279,8 +284,15 @@ class RayPPOTrainer:
 
     def _save_at_end(self, error: BaseException) -> None:
         """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
-        step = self.state.step
-        if self.config.trainer.save_freq <= 0 or step in (0, self._saved_step):
+        step, every = self.state.step, self.config.trainer.save_freq
+        if step in (0, self._saved_step):
+            return
+        if every <= 0:
+            new = step - self._first_step
+            if new:
+                logger.warning(
+                    "%d finished steps are not saved: trainer.save_freq=%d asks for no checkpoint", new, every
+                )
             return
         try:
             reason = self._why_not_save(error)
@@ -304,13 +316,17 @@ class RayPPOTrainer:
         """
         if self.guard.at_once:
             return "it was asked to stop at once"
-        if self._updating:
-            return "the next update was under way, so that the weights are between two steps"
         if isinstance(error, CheckpointError):
             return "its checkpoint cannot be written"
         # After Ctrl-C workers may still compute, which takes as long as it takes: whoever waits may press it again.
         self.processes.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)
+        if self._updating and self._count_updates() != self._updates:
+            return "the next update was under way, so that the weights are between two steps"
         return None
+
+    def _count_updates(self) -> list[set[int | None]]:
+        """One number for each model: all its ranks have taken as many updates, and whole ones."""
+        return [set(counts) for counts in self.processes.count_updates()]
 
     def _write_checkpoint(self, folder: Path) -> None:
         self.state.save(folder)

@@ -108,6 +108,10 @@ class RunProcesses:
             if group is not None:
                 group.wait_until_free(timeout_s)
 
+    def count_updates(self) -> list[list[int | None]]:
+        """The updates that actor and critic have taken, by rank; None: a rank is in the middle of one."""
+        return [group.count_updates() for group in (self.actor, self.critic) if group is not None]
+
     def save_workers(self, folder: Path) -> None:
         """Write the training workers' part of a checkpoint."""
         self.actor.save_checkpoint(str(folder / "actor"))

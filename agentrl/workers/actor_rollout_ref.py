@@ -42,7 +42,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
     def __init__(self, config: RunConfig, role: Literal["actor", "ref"] = "actor") -> None:
         self.config = config
         self.role = role
-        self.updates_done = 0
+        self.updates_done = self._steps_done = 0
         self.total_steps = 0
 
     @register(Dispatch.ONE_TO_ALL)
@@ -113,11 +113,16 @@ class ActorRolloutRefWorker(ProfiledWorker):
             time.perf_counter() - began,
             self._peak,
         )
-        self.updates_done += 1
+        self.updates_done, self._steps_done = self.updates_done + 1, self.model.steps_begun
         named = {f"actor/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         if actor.use_kl_loss:
             named["actor/kl_coef"] = actor.kl_loss_coef
         return DataProto(meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
+
+    @register(Dispatch.ONE_TO_ALL)
+    def count_updates(self) -> int | None:
+        """The updates that the weights have taken; None: in the middle of one, which has begun an optimizer step."""
+        return self.updates_done if self.model.steps_begun == self._steps_done else None
 
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:

@@ -33,7 +33,7 @@ class CriticWorker(ProfiledWorker):
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.role = "critic"
-        self.updates_done = 0
+        self.updates_done = self._steps_done = 0
         self.total_steps = 0
 
     @property
@@ -90,9 +90,14 @@ class CriticWorker(ProfiledWorker):
         plan = MiniBatchPlan(batch, prompts * policy.rollout.n, epochs, None)
         lr = learning_rate(self.section.optim, self.updates_done, self.total_steps)
         metrics = self._update(batch, plan, lr)
-        self.updates_done += 1
+        self.updates_done, self._steps_done = self.updates_done + 1, self.model.steps_begun
         named = {f"critic/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})
+
+    @register(Dispatch.ONE_TO_ALL)
+    def count_updates(self) -> int | None:
+        """The updates that the weights have taken; None: in the middle of one, which has begun an optimizer step."""
+        return self.updates_done if self.model.steps_begun == self._steps_done else None
 
     @register(Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: str) -> None:

@@ -72,6 +72,8 @@ class FSDPModel:
         grad_clip: float = 1.0,
     ) -> None:
         self.net = net
+        self.steps_begun = 0
+        """Optimizer steps that may have changed weights."""
         self.device = device
         net.train(optim is not None)
         net.requires_grad_(optim is not None)
@@ -109,6 +111,7 @@ class FSDPModel:
         """Clip and apply the gradients of all ranks, unless they are not finite, and forget them."""
         if self.optimizer is None:
             raise RuntimeError("a frozen model cannot be updated")
+        self.steps_begun += 1
         if self._state_on_host:
             self.optimizer.state_to_parameters()
         norm, taken = self.optimizer.step(lr)

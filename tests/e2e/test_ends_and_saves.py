@@ -129,6 +129,47 @@ def test_an_update_that_fails_leaves_the_last_checkpoint(
     goes_on(run, 2)
 
 
+@pytest.mark.parametrize(
+    ("critic", "where", "is_saved"),
+    [
+        (False, "agentrl.workers.actor_rollout_ref.update_policy", True),
+        (True, "agentrl.workers.critic.CriticWorker._update", True),
+        (True, "agentrl.workers.actor_rollout_ref.update_policy", False),  # the critic is a step ahead by then
+    ],
+    ids=["actor", "critic", "actor after the critic"],
+)
+def test_an_update_that_fails_before_it_changes_a_weight_costs_no_step(
+    critic: bool,
+    where: str,
+    is_saved: bool,
+    make: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As when the first pass runs out of memory."""
+    estimator = {"algorithm__adv_estimator": "gae"} if critic else {}
+    run = make(trainer__save_freq=2, **estimator)
+    stage = "update_critic" if critic else "update_actor"
+    with pytest.raises(WorkerError, match="out of memory"):
+        train(run, At(4, stage, lambda: monkeypatch.setattr(where, raising(WorkerError("out of memory")))))
+    assert ("saving step 3 before the run ends" in caplog.text) == is_saved
+    assert ("step 3 is not saved: the next update was under way" in caplog.text) == (not is_saved)
+    monkeypatch.undo()
+    goes_on(run, 3 if is_saved else 2)
+
+
+def test_steps_that_nobody_wants_saved_are_counted(make: Callable[..., Run], caplog: pytest.LogCaptureFixture) -> None:
+    run = make(trainer__save_freq=-1)
+    with pytest.raises(FailureBudgetError):
+        train(run, At(4, "gen", raising(FailureBudgetError("8 of 8 trajectories failed"))))
+    assert "3 finished steps are not saved: trainer.save_freq=-1 asks for no checkpoint" in caplog.text
+    assert saved(run) is None
+    caplog.clear()
+    with pytest.raises(FailureBudgetError):
+        train(run, At(1, "gen", raising(FailureBudgetError("8 of 8 trajectories failed"))))
+    assert "not saved" not in caplog.text
+
+
 def test_workers_that_are_dead_or_busy_cannot_save(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

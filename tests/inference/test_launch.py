@@ -307,6 +307,10 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--tokenizer-path other" in " ".join(launch_command(config, 1, "127.0.0.1", 30001))
     config.trainer.deterministic = True
     assert "--deterministic" in launch_command(config, 1, "127.0.0.1", 30001)
+    config.trainer.device = "cuda"
+    for engines, device in ((1, "cuda"), (2, "cuda:1")):  # two engines are on two GPUs
+        rollout.server.launch = engines
+        assert f"--device {device} " in " ".join([*launch_command(config, 1, "127.0.0.1", 30001), ""])
     monkeypatch.setattr(sglang, "sglang_installed", lambda: True)
     rollout.name, config.trainer.device, rollout.server.launch = "sglang", "cuda", 2
     rollout.tensor_model_parallel_size, rollout.gpu_memory_utilization = 4, 0.6

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from simulated_cuda import simulated_cuda
+from simulated_cuda import gpu_or_simulated, simulated_cuda
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.root import RunConfig
@@ -36,14 +36,8 @@ Make = Callable[..., Any]
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The machine's GPU, else a simulated one; a parameter `False` makes it too old for the variable-length kernel."""
-    capability = (9, 0) if getattr(request, "param", True) else (7, 5)
-    if torch.cuda.is_available():
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    with gpu_or_simulated(monkeypatch, (9, 0) if getattr(request, "param", True) else (7, 5)):
         yield
-        return
-    with simulated_cuda(monkeypatch, capability) as labels:
-        yield
-        assert labels.operations > 100
 
 
 @pytest.fixture
@@ -57,12 +51,13 @@ def make(make_config: Make) -> Iterator[Make]:
         *,
         role: str = "actor",
         use_gpu: bool = True,
+        dtypes: tuple[str, str] = ("bfloat16", "float32"),
     ) -> Any:
         config: RunConfig = make_config(folder)
-        config.actor_rollout_ref.rollout.dtype = "float32"
+        computed, config.actor_rollout_ref.rollout.dtype = dtypes
         for section in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref, config.critic):
             section.fsdp_config.param_offload, section.fsdp_config.optimizer_offload = offload
-            section.fsdp_config.compute_dtype = "bfloat16"
+            section.fsdp_config.compute_dtype = computed
         roles = () if role == "critic" else (role,)
         kind: Any = CriticWorker if role == "critic" else ActorRolloutRefWorker
         worker = kind.place(Placement(use_gpu=use_gpu), None, config, *roles)
@@ -148,6 +143,18 @@ def test_checkpoints_and_weights_for_engines(offload: tuple[bool, bool], gpu: No
         files.append(load_file(tmp_path / str(number) / "model.safetensors"))
     for name, value in files[0].items():
         torch.testing.assert_close(value, files[1][name], atol=2e-4, rtol=1e-3)
+
+
+def test_types_that_auto_means(gpu: None, tmp_path: Path, make: Make) -> None:
+    """On a GPU, passes and the engines' weights are in bfloat16, and what learns stays in float32."""
+    worker = make(dtypes=("auto", "auto"))
+    assert worker.compute_log_prob(BATCH).batch["old_log_probs"].isfinite().all()
+    metrics = worker.update_actor(BATCH).meta_info["metrics"]
+    assert metrics["actor/grad_norm"] > 0
+    assert metrics["perf/max_memory_allocated_gb"] > 0
+    assert {parameter.dtype for parameter in worker.model.net.parameters()} == {torch.float32}
+    worker.export_weights(str(tmp_path))
+    assert {value.dtype for value in load_file(tmp_path / "model.safetensors").values()} == {torch.bfloat16}
 
 
 def test_critic_and_reference(gpu: None, make: Make) -> None:

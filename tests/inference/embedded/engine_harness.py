@@ -36,7 +36,7 @@ class Harness:
     def __init__(self, model: Path, **options: Any) -> None:
         self.ended: dict[int, Progress] = {}
         self.heard: list[Progress] = []
-        self.engine = Engine(EngineOptions(model=str(model), device="cpu", **options), self._hear)
+        self.engine = Engine(EngineOptions(**{"model": str(model), "device": "cpu", **options}), self._hear)
         self.scheduler, self.table = self.engine.scheduler, self.engine.scheduler.table
         self._calls = 0
 
