@@ -165,13 +165,15 @@ def _find_paths(key: str, value: Any, recipe: Recipe, model: type[Section]) -> A
     if kind is None:
         return value
     folder = recipe.folders.get(key)
-    find: Callable[[str], str] = expand if kind.kind == "output" else lambda text: _find(text, folder)
+    find: Callable[[str], str] = (
+        expand if kind.kind == "output" else lambda text: _find(text, folder, must_exist=kind.kind == "input")
+    )
     if isinstance(value, list):
         return [find(item) if isinstance(item, str) else item for item in value]
     return find(value) if isinstance(value, str) else value
 
 
-def _find(text: str, folder: Path | None) -> str:
+def _find(text: str, folder: Path | None, *, must_exist: bool) -> str:
     # A chat template may be given as text, and its braces are no path.
     if not text or "\n" in text or "{%" in text:
         return text
@@ -180,4 +182,6 @@ def _find(text: str, folder: Path | None) -> str:
     try:
         return str(find_file(text, folder))
     except ConfigError as error:
+        if not must_exist:
+            return expand(text)
         raise _UnresolvedError(str(error)) from None
