@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agentrl.cli import app
-from agentrl.rewards.dispatcher import QUESTIONS, CODE_SOURCES, SCORES
+from agentrl.rewards.dispatcher import CODE_SOURCES, QUESTIONS, SCORES
 
 Write = Callable[..., Path]
 TRUTHS: dict[str, list[Any]] = {
