@@ -1,1 +1,4 @@
-"""Built-in agent loops, found by entry-point names: single_turn_, tool_, react_, search_r1_ and langgraph_agent."""
+"""Built-in agent loops, found by entry-point names.
+
+These are single_turn_agent, tool_agent, react_agent, search_r1_agent, langgraph_agent and math_expression.
+"""

@@ -46,6 +46,7 @@ class ReactAgent(AgentLoopBase):
     """
 
     uses_interaction: ClassVar[bool] = False
+    uses_format: ClassVar[bool] = False
 
     def __init__(self, context: LoopContext, *, style: str = "chat") -> None:
         super().__init__(context)

@@ -17,6 +17,8 @@ from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
 from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, Sample, StopReason
 
+MAX_TURNS = 10
+MARKERS = ("<information>", "</information>")
 STOPS = ("</search>", "</answer>")
 _END = re.compile("</search>|</answer>")
 _CORRECTION = (
@@ -31,14 +33,16 @@ class SearchR1Agent(AgentLoopBase):
     Args:
         context: the services of this trajectory.
         max_turns: most searches; at most the same number of turns without an action are corrected.
+        markers: what stands before and after documents.
     """
 
     uses_interaction: ClassVar[bool] = False
+    uses_format: ClassVar[bool] = False
     shows_tools: ClassVar[bool] = False
 
-    def __init__(self, context: LoopContext, *, max_turns: int = 4) -> None:
+    def __init__(self, context: LoopContext, *, max_turns: int = MAX_TURNS, markers: Sequence[str] = MARKERS) -> None:
         super().__init__(context)
-        self._max_turns = max_turns
+        self._max_turns, self._markers = max_turns, tuple(markers)
 
     @classmethod
     def render_prompt(
@@ -52,9 +56,14 @@ class SearchR1Agent(AgentLoopBase):
         names = [tool["function"]["name"] for tool in tools]
         if "search" not in names:
             raise PluginError(f"search_r1_agent needs a tool named 'search'.{suggest('', names)}")
-        turns = options.get("max_turns", 4)
+        turns = options.get("max_turns", MAX_TURNS)
         if not isinstance(turns, int) or turns < 0:
             raise PluginError(f"search_r1_agent: `max_turns`: got {turns!r}, wanted a whole number of at least 0")
+        markers = options.get("markers", MARKERS)
+        if isinstance(markers, str) or len(markers) != 2 or not all(isinstance(marker, str) for marker in markers):
+            raise PluginError(
+                f"search_r1_agent: `markers`: got {markers!r}, wanted two texts, before and after documents"
+            )
         return renderer.render_prompt(messages)
 
     @property
@@ -81,7 +90,7 @@ class SearchR1Agent(AgentLoopBase):
             searches += bool(turn.tool_calls)
             corrections += bool(turn.errors)
             for answer in await talk.call_tools(turn):
-                _show(talk, answer, found=bool(turn.tool_calls))
+                _show(talk, answer, self._markers if turn.tool_calls else ("", ""))
         return await talk.finish(num_searches=searches)
 
 
@@ -103,10 +112,9 @@ class SearchR1Turns(ToolParser):
         return ParsedTurn(text, calls, [] if calls else [_CORRECTION])
 
 
-def _show(talk: Conversation, answer: Message, *, found: bool) -> None:
-    """Put documents or a correction after the action, within the model's turn unless the model ended it."""
-    content = answer["content"].strip()
-    text = f"<information>{content}</information>" if found else content
+def _show(talk: Conversation, answer: Message, markers: Sequence[str]) -> None:
+    """Put documents (in markers) or a correction after the action, in the model's turn unless the model ended it."""
+    text = f"{markers[0]}{answer['content'].strip()}{markers[1]}"
     if talk.ended_its_turn:
         talk.observe([{"role": "user", "content": text}])
     else:

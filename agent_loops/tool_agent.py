@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from agentrl.agent_loops.conversation import Conversation
 from agentrl.interfaces import AgentLoopBase
 from agentrl.types import AgentLoopOutput, JsonDict, Sample, StopReason
@@ -20,6 +22,8 @@ class ToolAgent(AgentLoopBase):
            ▲                                │
            └────────────fits────────────────┘
     """
+
+    ends_alone: ClassVar[bool] = True
 
     async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Play the conversation to its end."""

@@ -157,7 +157,10 @@ class CheckpointError(AgentRLError):
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the nearest known name, else the list of known names."""
     known = sorted(known)
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
+    by_lower = {name.lower(): name for name in reversed(known)}
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.6) or [
+        by_lower[name] for name in difflib.get_close_matches(given.lower(), by_lower, n=1, cutoff=0.6)
+    ]
     if near:
         return f" Did you mean '{near[0]}'?"
     return f" Known: {', '.join(known)}." if known else " None is known."

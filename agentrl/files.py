@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,17 @@ def find_input(text: str, near: Path | None) -> str:
     An input that is in none of these places is returned as given: it may be a dotted module or a name on a hub.
     """
     return next((str(place) for place in _places(text, near) if _exists(str(place))), expand(text))
+
+
+def put_on_import_path(folder: Path) -> None:
+    """Let modules of a recipe's folder be imported by name, after those of the working folder.
+
+    Ray's workers get the path from this process. A Python that runs in safe mode (`-P`) keeps its path.
+    """
+    folder = folder.resolve()
+    if str(folder) in sys.path or sys.flags.safe_path or CONFIGS.resolve() in (folder, *folder.parents):
+        return
+    sys.path.insert(1 if sys.path[:1] in ([""], [str(Path.cwd())]) else 0, str(folder))
 
 
 def _places(text: str, near: Path | None) -> list[Path]:

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -15,6 +16,8 @@ from agentrl.errors import ConfigError, suggest
 logger = logging.getLogger(__name__)
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
+_STEP = "global_step_"
+_MODEL_FOLDERS = ("actor/huggingface", "huggingface")
 _TEXT_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.py"]
 _ASK_TIMEOUT_S = 5.0
 
@@ -39,7 +42,7 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
     # `models/qwen` beside a folder `models` is a path with a typo; a name of the hub has no folder of its owner here.
     is_path = _HUB_NAME.fullmatch(name) is None or given.exists() or (len(given.parts) > 1 and given.parent.is_dir())
     if is_path:
-        raise ConfigError(f"{problem}{_nearest(given)}")
+        raise ConfigError(f"{problem}{nearest_folder(given)}")
     from huggingface_hub import constants, snapshot_download
 
     patterns = None if weights else _TEXT_FILES
@@ -49,7 +52,7 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
         cached = None
     if cached is not None and (cached / "config.json").is_file() and (not weights or _has_weights(cached)):
         return cached
-    problem += f"{_nearest(given)} The hub's cache has no such model either"
+    problem += f"{nearest_folder(given)} The hub's cache has no such model either"
     if constants.HF_HUB_OFFLINE:
         raise ConfigError(f"{problem}, and HF_HUB_OFFLINE is set")
     refusal = _ask_hub(name, constants.ENDPOINT)
@@ -60,6 +63,50 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{problem}, and its download failed: {error}") from error
+
+
+def check_model(name: str) -> None:
+    """Refuse what is no model to load: no folder, or one without a configuration or weights.
+
+    Of a model of the hub only the configuration is looked at: its weights may not be here yet.
+
+    Raises:
+        ConfigError: see `model_folder`, or the folder lacks a file.
+    """
+    folder = model_folder(name)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"'{name}' is no model folder: it has no config.json")
+    if Path(name).expanduser().is_dir() and not _has_weights(folder):
+        raise ConfigError(f"'{name}' holds no whole model: wanted all its weights (*.safetensors)")
+
+
+def model_of_checkpoint(path: str) -> str:
+    """The model inside a checkpoint of a run; any other path as it is.
+
+    ::
+
+        outputs/run                        the last step that was saved whole
+        outputs/run/global_step_40         global_step_40/actor/huggingface; of a warm start global_step_40/huggingface
+        outputs/run/global_step_40/actor   the same
+    """
+    folder = Path(path).expanduser()
+    if not path or not folder.is_dir() or (folder / "config.json").is_file():
+        return path
+    for step in (folder, *_steps(folder)):
+        for inside in _MODEL_FOLDERS:
+            if (step / inside / "config.json").is_file():
+                return str(step / inside)
+    return path
+
+
+def _steps(run: Path) -> list[Path]:
+    """The checkpoints of a run's folder: the one that it names as its last, then the others from the newest on."""
+    numbers = sorted(
+        int(entry.name[len(_STEP) :]) for entry in run.glob(f"{_STEP}*") if entry.name[len(_STEP) :].isdigit()
+    )
+    with suppress(OSError, ValueError):
+        numbers.append(int((run / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8")))
+    return [run / f"{_STEP}{number}" for number in reversed(numbers)]
 
 
 def _has_weights(folder: Path) -> bool:
@@ -87,8 +134,9 @@ def _ask_hub(name: str, endpoint: str) -> str | None:
     return None
 
 
-def _nearest(given: Path) -> str:
-    """A sentence with the nearest folder beside the one that is missing."""
+def nearest_folder(name: str | Path) -> str:
+    """The end of a sentence about a missing folder: the nearest name beside it, if there is one."""
+    given = Path(name).expanduser()
     try:
         names = [entry for entry in os.listdir(given.parent) if (given.parent / entry).is_dir()]
     except OSError:

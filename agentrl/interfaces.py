@@ -253,6 +253,8 @@ class LoopContext:
     limits: LoopLimits
     new_trajectory: Callable[[list[int]], Trajectory]
     """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report a failure."""
+    run_config: Any = None
+    """The run's configuration, for loops written for verl; None outside a run."""
 
 
 class AgentLoopBase(ABC):
@@ -269,6 +271,10 @@ class AgentLoopBase(ABC):
     """False: rows that give this loop an interaction are refused at the start."""
     shows_tools: ClassVar[bool] = True
     """True: a chat template that omits the tools is refused at the start. False: prompts need not name the tools."""
+    uses_format: ClassVar[bool] = True
+    """False: the loop reads its calls itself, and `multi_turn.format` does not act on it."""
+    ends_alone: ClassVar[bool] = False
+    """True: where a row has neither tools nor an interaction, the loop ends after its first generation."""
     object_options: ClassVar[tuple[str, ...]] = ()
     """Options that name a Python object (`module.path:name` or `file.py:name`); the loop gets the object."""
 
@@ -362,6 +368,10 @@ class RewardInput:
     extra_info: JsonDict = field(default_factory=dict)
     """The row's `extra_info`, `num_turns`, and of `agentrl.types.TrajectoryFacts` the `messages`, `turn_scores`,
     `tool_rewards`, `tool_scores` and `num_tool_calls`, and what else the loop gives."""
+    sample: Sample | None = None
+    """The row; None in `agentrl check --grader`."""
+    output: AgentLoopOutput | None = None
+    """The trajectory's tokens; None in `agentrl check --grader`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +382,8 @@ class RewardResult:
     extra: dict[str, Any] = field(default_factory=dict)
     service_used: bool = True
     """False: no service was called for this score, so it does not show that the service is up."""
+    placed: tuple[tuple[int, float], ...] = ()
+    """The part of the score that is on response tokens other than the last sampled one: `((place, reward), ...)`."""
 
 
 class RewardManager(ABC):

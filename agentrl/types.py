@@ -115,6 +115,10 @@ class InteractionResponse:
     metadata: JsonDict = field(default_factory=dict)
 
 
+FUNCTION_CALLING = "function_calling"
+"""A `tool_format` that says that tools are called as the model's chat template shows them."""
+
+
 @dataclass(slots=True)
 class Sample:
     """One checked dataset row, as docs/data.md describes it. Each trajectory has a copy of its own."""
@@ -136,7 +140,8 @@ class Sample:
     interaction_kwargs: JsonDict = field(default_factory=dict)
     """`{"name", ...}`: the interaction, and what it is started with; empty: the row has none."""
     tool_config: JsonDict = field(default_factory=dict)
-    """`{"available_tools": [names], "tool_format"}`, each optional: offers fewer tools, reads calls otherwise."""
+    """`{"available_tools": [names], "tool_format", "max_tool_calls", "timeout"}`, each optional: offers fewer tools,
+    reads calls otherwise, limits the calls and the seconds of each. `tools`: the row's own descriptions, by name."""
     extra_info: JsonDict = field(default_factory=dict)
     """Whatever else the row holds; the score function gets it."""
 
@@ -152,8 +157,9 @@ class Sample:
 
     @property
     def tool_format(self) -> str | None:
-        """The row's own tool parser; None: `multi_turn.format`."""
-        return self.tool_config.get("tool_format")
+        """The row's own tool parser; None: `multi_turn.format`. `function_calling` names no syntax: it is the run's."""
+        named = self.tool_config.get("tool_format")
+        return None if named == FUNCTION_CALLING else named
 
     def row_fields(self) -> JsonDict:
         """The row as keywords, for a loop whose `run` has no parameter `sample`; the prompt is `messages` there."""
@@ -198,15 +204,17 @@ class AgentLoopOutput:
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
-    response_logprobs: list[float]
-    num_turns: int
-    stop_reason: StopReason
+    response_logprobs: list[float] = field(default_factory=list)
+    num_turns: int = 0
+    stop_reason: StopReason = StopReason.COMPLETED
     weight_versions: list[int] = field(default_factory=list)
     reward_score: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     """Seconds and counts: `generate_sequences`, `tool_calls` (seconds), `num_tool_calls`, `num_tool_errors`."""
     extra_fields: JsonDict = field(default_factory=dict)
     """The values that rewards and logs read, named as in `TrajectoryFacts`, and any others that the loop reports."""
+    loss_mask: list[int] | None = None
+    """0 for sampled tokens that the loop does not want trained; None: all of `response_mask` are."""
 
 
 @dataclass(slots=True)

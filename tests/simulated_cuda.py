@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,8 @@ class Labels:
         self._on_gpu: dict[int, StorageWeakRef] = {}
         self.operations = 0
         """Operations that ran on the GPU so far: a test that counts none did not simulate anything."""
+        self.profiled: list[str] = []
+        """What profilers were told: ranges, windows, histories of the memory."""
 
     def device(self, tensor: torch.Tensor) -> torch.device:
         """The label of a tensor's storage; models load through the meta device, which stays what it is."""
@@ -201,6 +204,12 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] 
     )
     monkeypatch.setattr(varlen, "varlen_attn", varlen_by_loop)
     labels = Labels()
+    for module, name in (
+        *((torch.cuda.nvtx, f"range_{end}") for end in ("push", "pop")),
+        *((torch.cuda.profiler, end) for end in ("start", "stop")),
+        *((torch.cuda.memory, f"_{name}") for name in ("record_memory_history", "dump_snapshot")),
+    ):
+        monkeypatch.setattr(module, name, _keeps(labels.profiled, name))
     with _Operations(labels), _Calls(labels):
         yield labels
 
@@ -215,6 +224,15 @@ def gpu_or_simulated(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int
     with simulated_cuda(monkeypatch, capability) as labels:
         yield
         assert labels.operations > 100
+
+
+def _keeps(calls: list[str], name: str) -> Any:
+    def call(*args: Any, **options: Any) -> None:
+        calls.append(" ".join([name, *map(str, args), *(f"{key}={value}" for key, value in options.items())]))
+        if name == "_dump_snapshot":
+            Path(args[0]).write_bytes(b"snapshot")
+
+    return call
 
 
 def varlen_by_loop(

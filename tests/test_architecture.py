@@ -17,7 +17,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 LAYERS = (
-    {"types", "errors", "own_time"},
+    {"types", "errors", "own_time", "boxed"},
     {"reported"},
     {"files", "hub", "yaml_reader", "trajectory", "data_proto", "clients", "algorithms"},
     {"interfaces", "single_controller", "observability"},
@@ -27,6 +27,7 @@ LAYERS = (
     {"data", "inference", "rewards"},
     {"rollout", "workers"},
     {"trainer"},
+    {"jobs"},
     {"cli", "testing"},
     {"__main__"},
 )

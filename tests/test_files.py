@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from agentrl.chat.loading import load_renderer
 from agentrl.config import load_config
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.files import find_file, find_input
-from agentrl.plugins import load_agent_loops, load_interactions, load_tools
+from agentrl.plugins import load_agent_loops, load_interactions, load_tools, resolve
 from agentrl.testing.models import byte_tokenizer
 from agentrl.yaml_reader import parse_flow
 
@@ -195,3 +196,32 @@ def test_home_and_variables_are_expanded_everywhere(places: dict[str, Path], mon
 
 def test_flow_text_of_a_command_line() -> None:
     assert parse_flow("1e1") == 10.0
+
+
+def test_modules_beside_a_recipe_are_found_after_those_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, recipes = tmp_path / "here", tmp_path / "recipes"
+    for folder in (here, recipes):
+        folder.mkdir()
+        (folder / "in_both_folders.py").write_text(f"PLACE = {folder.name!r}\n")
+    (recipes / "beside_a_recipe.py").write_text("def compute_score(**_): return 1.0\n")
+    (recipes / "run.yaml").write_text("actor_rollout_ref: {actor: {optim: {lr: 1}}}")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [str(here), *sys.path])
+    recipe(recipes / "run.yaml")
+    recipe(recipes / "run.yaml")
+    assert sys.path[:2] == [str(here), str(recipes)]
+    assert sys.path.count(str(recipes)) == 1
+    assert callable(resolve("rewards", "beside_a_recipe.compute_score"))
+    assert resolve("rewards", "in_both_folders.PLACE") == "here"
+    for name in ("beside_a_recipe", "in_both_folders"):
+        sys.modules.pop(name)
+
+
+def test_the_folder_of_a_shipped_recipe_is_on_no_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [*sys.path]
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    load_config("grpo", ["data.train_files=x", "data.val_files=x", "actor_rollout_ref.model.path=m"])
+    load_config({"data.train_files": "x", "actor_rollout_ref.model.path": "m", "actor_rollout_ref.rollout.n": 2})
+    assert [place for place in sys.path if place not in before and not place.startswith("__editable__")] == []

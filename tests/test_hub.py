@@ -14,8 +14,9 @@ import huggingface_hub
 import pytest
 
 from agentrl.chat.loading import load_renderer
+from agentrl.config.loader import load_config
 from agentrl.errors import ConfigError, TemplateError
-from agentrl.hub import model_folder
+from agentrl.hub import model_folder, model_of_checkpoint
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -113,3 +114,35 @@ def test_half_downloaded_weights_are_not_taken(hub: str, tmp_path: Path, monkeyp
     assert model_folder("owner/none") == tmp_path / "cache"
     with pytest.raises(ConfigError, match="has none of that name"):
         model_folder("owner/none", weights=True)
+
+
+def test_a_checkpoint_names_the_model_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step, inside in ((2, "actor/huggingface"), (10, "actor/huggingface"), (3, "huggingface")):
+        folder = tmp_path / f"run{step % 2}" / f"global_step_{step}" / inside
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    model = tmp_path / "run0" / "global_step_2" / "actor" / "huggingface"
+    for given in ("run0/global_step_2", "run0/global_step_2/actor", str(model.relative_to(tmp_path))):
+        assert model_of_checkpoint(str(tmp_path / given)) == str(model)
+    assert "global_step_10/" in model_of_checkpoint(str(tmp_path / "run0"))
+    (tmp_path / "run0" / "latest_checkpointed_iteration.txt").write_text("2\n")
+    assert model_of_checkpoint(str(tmp_path / "run0")) == str(model)
+    assert model_of_checkpoint(str(tmp_path / "run1")).endswith("global_step_3/huggingface")
+    assert model_of_checkpoint(str(tmp_path)) == str(tmp_path)
+    assert model_of_checkpoint("owner/name") == "owner/name"
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            config = load_config(
+                None,
+                [
+                    f"actor_rollout_ref.model.path={tmp_path / 'run0'}",
+                    "trainer.test_freq=-1",
+                    "algorithm.adv_estimator=grpo",
+                    "actor_rollout_ref.rollout.n=2",
+                    "data.train_files=x",
+                ],
+            )
+    assert config.actor_rollout_ref.model.path == str(model)
+    assert [record.getMessage() for record in caplog.records].count(
+        f"'{tmp_path / 'run0'}' is a checkpoint: its model is {model}"
+    ) == 1

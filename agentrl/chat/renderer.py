@@ -67,6 +67,16 @@ class ChatRenderer:
         self._schemas: dict[bytes, tuple[list[JsonDict], list[str]]] = {}
         self.tails = TurnTails(self._apply, self.encoder, self._stop_ids, self.name)
 
+    def with_variables(self, **variables: object) -> ChatRenderer:
+        """The same renderer with other values of template variables, for example `enable_thinking`."""
+        return ChatRenderer(
+            self.tokenizer,
+            chat_template=self._template,
+            chat_template_kwargs={**self._kwargs, **variables},
+            stop_token_ids=self._stop_ids,
+            vocab_size=self.vocab_size,
+        )
+
     @property
     def turn_end_ids(self) -> list[int]:
         """Ids up to the token that ends every assistant turn; empty where the next role's marker does that."""

@@ -1,4 +1,4 @@
-"""The command line: `agentrl train | sft | data | serve | plugins | check | export | docs | demo`.
+"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | trace | export | …`.
 
 Each command imports its code only when it runs, so `agentrl --help` answers immediately.
 """
@@ -35,10 +35,37 @@ app.add_typer(plugin_commands.app, name="plugins")
 app.add_typer(serve, name="serve")
 app.add_typer(docs, name="docs")
 
-Config = Annotated[str, typer.Argument(help="A YAML file, or the name of a recipe in agentrl's configs/.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="section.key=value, YAML values: \\[a,b], null, true, 1e-6, 'text'.")
 ]
+
+Recipe = Annotated[
+    str | None,
+    typer.Argument(help="A YAML file, the name of a recipe in agentrl's configs/, or the first key=value."),
+]
+ConfigPath = Annotated[
+    str | None, typer.Option("--config-path", "-cp", metavar="DIR", help="Folder of the recipe, as with Hydra.")
+]
+ConfigName = Annotated[
+    str | None,
+    typer.Option("--config-name", "-cn", metavar="NAME", help="Name of the recipe, as with Hydra (ppo_trainer)."),
+]
+ConfigDir = Annotated[
+    str | None, typer.Option("--config-dir", "-cd", metavar="DIR", help="Where `defaults` are looked up too.")
+]
+JobConfig = Annotated[str | None, typer.Argument(help="A YAML file; or the first key=value.")]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="The YAML file, in place of CONFIG.")
+]
+AgentLoop = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Agent loop of rows without `agent_name`; default: one answer.")
+]
+ToolYaml = Annotated[str | None, typer.Option(metavar="FILE", help="Tool YAML of the agent loop.")]
+InteractionYaml = Annotated[str | None, typer.Option(metavar="FILE", help="Interaction YAML of the agent loop.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")]
+LOOP_KEY = "rollout.agent.default_agent_loop"
+TOOLS_KEY = "rollout.multi_turn.tool_config_path"
+INTERACTIONS_KEY = "rollout.multi_turn.interaction_config_path"
 
 
 def _print_version(wanted: bool) -> None:
@@ -57,36 +84,105 @@ def options(
     ] = False,
 ) -> None:
     """Set up logging before any command."""
-    from agentrl.cli.output import set_up_logging
+    from agentrl.cli.output import log_level, set_up_logging
 
     set_debug(debug)
-    set_up_logging(debug)
+    set_up_logging(log_level(debug))
 
 
 @app.command()
 def train(
-    config: Config,
+    config: Recipe = None,
     overrides: Overrides = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved config and what would run where; start nothing.")
     ] = False,
 ) -> None:
     """Train an agent by reinforcement learning."""
     from agentrl.cli.train import dry_run as show_plan
-    from agentrl.cli.train import train_command
+    from agentrl.cli.train import read_arguments, train_command
 
+    recipe, given = read_arguments(config, overrides or [], config_path, config_name, config_dir)
     if dry_run:
-        show_plan(config, overrides or [])
+        show_plan(recipe, given)
     else:
-        train_command(config, overrides or [])
+        train_command(recipe, given)
 
 
 @app.command()
-def sft(config: Config, overrides: Overrides = None) -> None:
-    """Warm-start a model by supervised fine-tuning on demonstrations."""
-    from agentrl.cli.train import sft_command
+def sft(
+    config: Recipe = None,
+    overrides: Overrides = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the resolved config; start nothing.")
+    ] = False,
+) -> None:
+    """Train a model on demonstrations (supervised fine-tuning)."""
+    from agentrl.cli.train import read_arguments, sft_command
 
-    sft_command(config, overrides or [])
+    recipe, left = read_arguments(config, overrides or [], config_path, config_name, config_dir, usual="sft_trainer")
+    sft_command(recipe, left, dry_run=dry_run)
+
+
+@app.command()
+def generate(
+    config: JobConfig = None,
+    overrides: Overrides = None,
+    file: ConfigOption = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The same as model.path=MODEL.")] = None,
+    agent_loop: AgentLoop = None,
+    tools: ToolYaml = None,
+    interactions: InteractionYaml = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a model's responses to the prompts of a parquet file; a second start goes on where a first one ended."""
+    from agentrl.cli.jobs import generate_command, job_overrides, job_source
+
+    source, keys = job_source(config, overrides or [], file, config_path, config_name, "generation")
+    own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
+    generate_command(source, [*keys, *job_overrides(own)], overwrite=overwrite)
+
+
+@app.command("eval")
+def evaluate(
+    config: JobConfig = None,
+    overrides: Overrides = None,
+    file: ConfigOption = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Let this model answer the prompts of data.path first.")
+    ] = None,
+    agent_loop: AgentLoop = None,
+    tools: ToolYaml = None,
+    interactions: InteractionYaml = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file of the result (data.output_path); its plot is beside it.")
+    ] = None,
+    overwrite: Overwrite = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare two results or runs: agentrl eval --compare RUN_A RUN_B.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="With --compare: seed of the bootstrap.")] = 1,
+) -> None:
+    """Score responses: mean@n, pass@k and maj@k by data source, as a table, a JSON file and a plot."""
+    from agentrl.cli.jobs import compare_command, eval_command, job_overrides, job_source
+
+    if compare:
+        compare_command([*([config] if config else []), *(overrides or [])], out, seed, overwrite=overwrite)
+        return
+    source, keys = job_source(config, overrides or [], file, config_path, config_name, "evaluation")
+    own = {"model.path": model, LOOP_KEY: agent_loop, TOOLS_KEY: tools, INTERACTIONS_KEY: interactions}
+    path = None if out is None else str(out)
+    eval_command(source, [*keys, *job_overrides({**own, "data.output_path": path})], overwrite=overwrite)
 
 
 @app.command()
@@ -145,6 +241,17 @@ def check(
         check_rollouts(audit, step, limit)
 
 
+@app.command()
+def trace(
+    run: Annotated[Path, typer.Argument(help="A run folder (trainer.default_local_dir), or one of its checkpoints.")],
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many steps.")] = None,
+) -> None:
+    """Print where the time of a run's steps went."""
+    from agentrl.cli.trace import trace_run
+
+    trace_run(run, last)
+
+
 @serve.command("engine", context_settings=FORWARD)
 def serve_engine(context: typer.Context) -> None:
     """Run the embedded engine server: --model DIR --port P; --help shows all options."""
@@ -188,8 +295,11 @@ def demo(context: typer.Context) -> None:
     run(context.args)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `agentrl` command.
+
+    Args:
+        arguments: of the command; None: those of this process.
 
     The folder in which it is called is on the import path, as with `python -m agentrl`: `my_tools.Weather` in a YAML is
     found there. Ray's workers get the path from this process.
@@ -198,4 +308,4 @@ def main() -> None:
         folder = os.getcwd()
         if folder not in sys.path and "" not in sys.path and not sys.flags.safe_path:
             sys.path.insert(0, folder)
-    app(prog_name="agentrl")
+    app(arguments, prog_name="agentrl")

@@ -17,7 +17,7 @@ from agentrl.config import RunConfig, load_config
 from agentrl.data.dataset import RLHFDataset
 from agentrl.errors import UserInputError
 from agentrl.rewards.gold import GradedRow, grade_golds
-from agentrl.rewards.loading import load_reward_manager
+from agentrl.rewards.loading import load_reward_manager, scores_by_source
 
 _SHOWN_PROBLEMS = 20
 
@@ -70,7 +70,7 @@ def _grade(dataset: RLHFDataset, config: RunConfig) -> list[GradedRow]:
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("scoring", total=len(dataset))
         samples = (dataset[position] for position in range(len(dataset)))
-        manager, built_in = load_reward_manager(config), config.custom_reward_function.path is None
+        manager, built_in = load_reward_manager(config), scores_by_source(config)
         return asyncio.run(grade_golds(samples, manager, lambda: bars.advance(task), built_in=built_in))
 
 

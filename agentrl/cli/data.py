@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import importlib
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from agentrl.data.preprocess.converting import Converted
+    from agentrl.data.preprocess.math_rows import MathData
+    from agentrl.data.preprocess.reading import Cells
+    from agentrl.types import JsonDict
+
 app = typer.Typer(help="Make and inspect datasets.", no_args_is_help=True)
 
-Out = Annotated[Path, typer.Option(help="Folder for train.parquet and test.parquet.")]
+_FOLDER = Path("~/data")
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "--local_dir",
+        "--local-dir",
+        help="Folder for train.parquet and test.parquet; default: ~/data/ and the command's name.",
+    ),
+]
+Source = Annotated[
+    str, typer.Option(help="File (parquet, jsonl, json), folder with a train and a test file, or `hub`.")
+]
+LocalSource = Annotated[str, typer.Option(help="File (parquet, jsonl, json), or folder with a train and a test file.")]
+TestSource = Annotated[str | None, typer.Option(help="File of the test rows, if --source has none.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
 
 
 class Gsm8kVariant(StrEnum):
@@ -22,37 +44,176 @@ class Gsm8kVariant(StrEnum):
     interaction = "interaction"
 
 
+class MathVariant(StrEnum):
+    """The form in which problems are asked."""
+
+    plain = "plain"
+    tool = "tool"
+
+
+class SearchVariant(StrEnum):
+    """How the model searches."""
+
+    tags = "tags"
+    tool = "tool"
+
+
+class IndexKind(StrEnum):
+    """The kind of a search index."""
+
+    bm25 = "bm25"
+    dense = "dense"
+    hybrid = "hybrid"
+
+
 @app.command()
 def gsm8k(
-    out: Out,
-    source: Annotated[
-        str, typer.Option(help="Folder with train.jsonl and test.jsonl, a training jsonl file, or `hub`.")
-    ] = "hub",
-    test_source: Annotated[str | None, typer.Option(help="Test jsonl file, if --source has none.")] = None,
+    out: Out = None,
+    source: Source = "hub",
+    test_source: TestSource = None,
     variant: Annotated[
         Gsm8kVariant, typer.Option(help="Answer directly, with tools, or to a user who checks the answer.")
     ] = Gsm8kVariant.tool,
+    overwrite: Overwrite = False,
 ) -> None:
     """Make rows from GSM8K."""
     from agentrl.data.preprocess.gsm8k import write_gsm8k
 
-    _tell(write_gsm8k(out, source, variant.value, test_source))
+    _tell(write_gsm8k(_folder(out, "gsm8k"), source, variant.value, test_source, overwrite))
+
+
+@app.command()
+def math(
+    out: Out = None,
+    source: Source = "hub",
+    test_source: TestSource = None,
+    variant: Annotated[MathVariant, typer.Option(help="Answer directly, or with a calculator.")] = MathVariant.plain,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make rows from MATH: `problem`, and `answer` or a `solution` with a boxed answer."""
+    from agentrl.data.preprocess.math_rows import MATH
+
+    _make_math(MATH, _folder(out, "math"), source, test_source, variant, overwrite)
+
+
+@app.command()
+def aime(
+    out: Out = None,
+    source: Source = "hub",
+    variant: Annotated[MathVariant, typer.Option(help="Answer directly, or with a calculator.")] = MathVariant.plain,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make test rows from AIME: `Problem` and `Answer`."""
+    from agentrl.data.preprocess.math_rows import AIME
+
+    _make_math(AIME, _folder(out, "aime"), source, None, variant, overwrite)
+
+
+@app.command()
+def geo3k(
+    out: Out = None,
+    source: Source = "hub",
+    test_source: TestSource = None,
+    variant: Annotated[MathVariant, typer.Option(help="Answer directly, or with a calculator.")] = MathVariant.plain,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make rows from Geometry3K: `problem` and `answer`, without the pictures (the model reads text only)."""
+    from agentrl.data.preprocess.math_rows import GEO3K
+
+    _make_math(GEO3K, _folder(out, "geo3k"), source, test_source, variant, overwrite)
+    typer.echo("note: the rows hold the text alone: the model reads no pictures")
+
+
+@app.command()
+def search(
+    out: Out = None,
+    source: Source = "hub",
+    test_source: TestSource = None,
+    variant: Annotated[
+        SearchVariant, typer.Option(help="Search with <search> tags (search_r1_agent), or with a tool (tool_agent).")
+    ] = SearchVariant.tags,
+    data_source: Annotated[
+        str | None, typer.Option(help="`data_source` of the rows; default: their own column, else nq.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Documents to search (jsonl): prints the command that indexes them.")
+    ] = None,
+    index_kind: Annotated[IndexKind, typer.Option(help="Kind of that index.")] = IndexKind.bm25,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make rows from questions: `question` and `golden_answers`."""
+    from agentrl.data.preprocess import search_rows
+    from agentrl.data.preprocess.converting import convert
+
+    folder = _folder(out, "search")
+    command = search_rows.index_command(corpus, folder, index_kind.value) if corpus is not None else None
+
+    def make(cells: Cells, split: str, index: int) -> JsonDict:
+        return search_rows.search_row(cells, split, index, variant.value, data_source)
+
+    _report(
+        convert(
+            make,
+            source=source,
+            test_source=test_source,
+            out=folder,
+            hub=search_rows.HUB_DATA,
+            overwrite=overwrite,
+            check=_unscored,
+        )
+    )
+    if command is not None:
+        typer.echo(f"index the corpus with: {command}")
+
+
+@app.command()
+def apps(out: Out = None, source: Source = "hub", test_source: TestSource = None, overwrite: Overwrite = False) -> None:
+    """Make rows from APPS: `question` and `input_output` (tests as JSON text)."""
+    from agentrl.data.preprocess.code_rows import HUB_DATA, apps_row
+    from agentrl.data.preprocess.converting import convert
+
+    folder = _folder(out, "apps")
+    _report(
+        convert(
+            apps_row,
+            source=source,
+            test_source=test_source,
+            out=folder,
+            hub=HUB_DATA,
+            overwrite=overwrite,
+            check=_unscored,
+        )
+    )
+
+
+@app.command()
+def messages(
+    source: LocalSource, out: Out = None, test_source: TestSource = None, overwrite: Overwrite = False
+) -> None:
+    """Make demonstrations for `agentrl sft`: `messages`, `conversations`, or a prompt and a response."""
+    from agentrl.data.preprocess.chat_rows import messages_row
+    from agentrl.data.preprocess.converting import convert
+
+    folder = _folder(out, "messages")
+    _report(convert(messages_row, source=source, test_source=test_source, out=folder, overwrite=overwrite))
 
 
 @app.command()
 def arithmetic(
-    out: Out,
+    out: Out = None,
     train: Annotated[int, typer.Option(min=1, help="Training rows.")] = 2000,
     test: Annotated[int, typer.Option(min=1, help="Test rows; none of them is a training row.")] = 512,
     seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 1,
     from_gsm8k: Annotated[
         Path | None, typer.Option(help="Take real expressions from this GSM8K jsonl file, or folder with train.jsonl.")
     ] = None,
+    agent_name: Annotated[str, typer.Option(help="Agent loop of the rows.")] = "tool_agent",
+    overwrite: Overwrite = False,
 ) -> None:
     """Make expressions with the length and operator mix of GSM8K's calculator annotations."""
     from agentrl.data.preprocess.arithmetic import write_arithmetic
 
-    _tell(write_arithmetic(out, train, test, seed, from_gsm8k))
+    _tell(write_arithmetic(_folder(out, "arithmetic"), train, test, seed, from_gsm8k, agent_name, overwrite))
 
 
 @app.command()
@@ -77,8 +238,47 @@ def index(context: typer.Context) -> None:
     raise typer.Exit(importlib.import_module("agentrl.services.retrieval.cli").index(context.args))
 
 
+def _folder(out: Path | None, name: str) -> Path:
+    return (out if out is not None else _FOLDER / name).expanduser()
+
+
+def _make_math(
+    data: MathData, out: Path, source: str, test_source: str | None, variant: MathVariant, overwrite: bool
+) -> None:
+    from agentrl.data.preprocess.converting import convert
+
+    make = partial(data.row, variant=variant.value)
+    _report(
+        convert(
+            make,
+            source=source,
+            test_source=test_source,
+            out=out,
+            hub=data.hub,
+            single=data.single,
+            skip=data.images,
+            overwrite=overwrite,
+            check=_unscored,
+        )
+    )
+
+
+def _unscored(row: JsonDict) -> str | None:
+    """Why a row could not be scored in a run; None: it could."""
+    from agentrl.data.row import RowReader
+    from agentrl.rewards.dispatcher import truth_problem
+
+    return truth_problem(RowReader("the row", "prompt").sample(row, 0, 0))
+
+
 def _tell(files: dict[str, Path]) -> None:
     import pyarrow.parquet as pq
 
     for split, path in files.items():
         typer.echo(f"{split}: {pq.read_metadata(path).num_rows} rows in {path}")
+
+
+def _report(done: Converted) -> None:
+    _tell(done.files)
+    for reason, count in done.left_out.items():
+        typer.echo(f"left out: {count} rows {reason} ({done.first[reason]})")

@@ -7,22 +7,41 @@ import os
 import sys
 from pathlib import Path
 
-from agentrl.errors import UserInputError
+from agentrl.errors import UserInputError, suggest
 
 _HANDLER = "agentrl command"
 
 
-def set_up_logging(debug: bool) -> None:
+LEVEL_VARIABLE = "AGENTRL_LOG_LEVEL"
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+def log_level(debug: bool) -> int:
+    """The lowest level of log lines that are shown: `--debug`, else the environment variable, else info.
+
+    Raises:
+        UserInputError: the variable names no level.
+    """
+    given = os.environ.get(LEVEL_VARIABLE, "").strip() or "info"
+    if given.lower() not in LEVELS:
+        raise UserInputError(
+            f"the environment variable {LEVEL_VARIABLE}: got '{given}'.{suggest(given.lower(), LEVELS)}"
+        )
+    return logging.DEBUG if debug else int(getattr(logging, given.upper()))
+
+
+def set_up_logging(level: int) -> None:
     """Send agentrl's log lines to stderr: in colour on a terminal, else each message unbroken, for files and `grep`."""
     # Progress bars of model files would break a live table; Ray's workers inherit the setting.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would say that it starts and stops
     logger = logging.getLogger("agentrl")
     for old in [existing for existing in logger.handlers if existing.name == _HANDLER]:
         logger.removeHandler(old)
-    handler = _handler(debug)
+    handler = _handler(level <= logging.DEBUG)
     handler.name = _HANDLER
     logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if debug else logging.INFO)
+    logger.setLevel(level)
 
 
 def _handler(debug: bool) -> logging.Handler:

@@ -87,7 +87,7 @@ def _conversations(config: RunConfig) -> list[PlanLine]:
     lines += [("interactions", limits.interaction_config_path)] if limits.interaction_config_path else []
     custom = config.custom_reward_function
     score = f"{custom.name} in {custom.path}" if custom.path else "by data_source"
-    return [*lines, ("reward", f"{config.reward_model.reward_manager} manager, score function {score}")]
+    return [*lines, ("reward", f"{config.reward_manager_name} manager, score function {score}")]
 
 
 def _run(config: RunConfig) -> list[PlanLine]:

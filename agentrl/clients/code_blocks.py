@@ -7,8 +7,20 @@ import re
 import warnings
 from dataclasses import dataclass
 
-_OPENING = re.compile(r"(?P<lead>[ \t]*(?:(?:>|[-*+]|\d{1,3}[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`]*)")
-"""A fence with what stands before it: spaces, marks of list items (`- `, `2. `) and of quotes (`> `)."""
+_TAG = r"<[/|]?[\w-]{1,20}\|?>[ \t]*"
+_OPENING = re.compile(
+    r"(?P<lead>[ \t]*(?:(?:>|[-*+]|\d{1,3}[.)])[ \t]+)*)"
+    rf"(?:{_TAG}){{0,4}}(?P<fence>`{{3,}}|~{{3,}})[ \t]*(?P<info>[^`]*)"
+)
+"""A fence with what stands before it: spaces, marks of list items (`- `, `2. `) and of quotes (`> `), `<answer>`."""
+_BEHIND_TEXT = re.compile(
+    r"(?P<lead>)(?P<text>(?:[^`]|(?<!`)`{1,2}(?!`))*)(?<!`)(?P<fence>`{3,})(?P<info>[\w+#-]*)[ \t]*"
+)
+"""A fence at the end of a line of prose: "Here it is: ```python". A mark that is no language needs the colon."""
+_CLOSING_TAGS = re.compile(rf"(?:{_TAG}){{1,4}}$")
+_CLOSING_PROSE = re.compile(r"( {0,3}`{3,})[ \t]+[^\s`]+[ \t]+[^\s`][^`]*")
+_SECTION_ENDS = ("</think>", "</answer>")
+"""Lines that end a block that was not closed before."""
 _WORD = re.compile(r"[\w+#-]+")
 _TAGS = {
     "python": ("python", "py", "python3", "python2", "pycon", "ipython", "sage"),
@@ -29,6 +41,7 @@ _NO_CODE = frozenset(
     )
 )
 """Marks of blocks that show what a program reads or prints, or that are prose."""
+_LANGUAGES = frozenset(("java", "c", "csharp", "php", "kotlin", *(tag for tags in _TAGS.values() for tag in tags)))
 _MORE_INDENT = 3
 """Spaces by which the closing fence may be indented more than the opening one: four make it a line of the code."""
 
@@ -75,10 +88,13 @@ def _blocks(text: str) -> list[_Block]:
     opening: re.Match[str] | None = None
     for line in re.split(r"\r\n|\r|\n", text):
         if opening is None:
-            opening = _OPENING.fullmatch(line)
+            opening = _opening(line)
             if opening is not None:
                 word = _WORD.search(opening["info"])
                 found.append(_Block(word[0].lower() if word else "", []))
+            continue
+        if line.strip() in _SECTION_ENDS:
+            opening = None
             continue
         inner = _without_lead(line, opening["lead"])
         before, closed = _before_closing(inner, opening["fence"])
@@ -87,6 +103,18 @@ def _blocks(text: str) -> list[_Block]:
         if closed:
             opening = None
     return found
+
+
+def _opening(line: str) -> re.Match[str] | None:
+    found = _OPENING.fullmatch(line)
+    if found is not None or "```" not in line:
+        return found
+    found = _BEHIND_TEXT.fullmatch(line)
+    if found is None:
+        return None
+    info = found["info"].lower()
+    introduced = found["text"].rstrip(" \t*_").endswith(":") and (not info or info in _NO_CODE)
+    return found if introduced or info in _LANGUAGES else None
 
 
 def _without_lead(line: str, lead: str) -> str:
@@ -100,6 +128,10 @@ def _without_lead(line: str, lead: str) -> str:
 
 def _before_closing(line: str, fence: str) -> tuple[str | None, bool]:
     """What a line of a block adds to it (None: nothing), and whether the block ends there."""
+    if (tags := _CLOSING_TAGS.search(line)) and line[: tags.start()].rstrip().endswith(fence):
+        line = line[: tags.start()]  # ```</answer>
+    if (prose := _CLOSING_PROSE.fullmatch(line)) and prose[1].lstrip().startswith(fence):
+        line = prose[1]  # ``` It prints 42.
     bare = line.strip()
     long = len(bare) >= len(fence) and not bare.strip(fence[0])
     if long:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import InputPath, RowsDecide, Section
+from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, RowsDecide, Section
 from agentrl.config.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -16,8 +16,8 @@ KLKind = Literal["kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k2+
 class BackboneConfig(Section):
     """Which weights, and how they are loaded."""
 
-    path: InputPath = ""
-    """Hugging Face folder with weights, configuration and tokenizer."""
+    path: ModelPath = ""
+    """Hugging Face folder with weights, configuration and tokenizer; or a checkpoint of a run, which has one in it."""
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
     use_remove_padding: bool = True
@@ -29,7 +29,7 @@ class BackboneConfig(Section):
 class ModelConfig(BackboneConfig):
     """The policy's model, its tokenizer and its chat template."""
 
-    tokenizer_path: InputPath | None = None
+    tokenizer_path: ModelPath | None = None
     """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
@@ -67,10 +67,10 @@ class FSDPConfig(Section):
     """Keep optimizer state in host memory between uses (GPU only)."""
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
-    model_dtype: Literal["float32", "bfloat16"] = "float32"
+    model_dtype: Annotated[Literal["float32", "bfloat16"], DtypeSpelling] = "float32"
     """Data type of frozen weights (the reference), and of the computation where `compute_dtype` is auto. Weights that
     learn, their gradients and the optimizer state are always float32, 16 bytes a weight: bfloat16 loses small steps."""
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    compute_dtype: Annotated[Literal["auto", "float32", "bfloat16"], DtypeSpelling] = "auto"
     """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
 
 
@@ -123,7 +123,8 @@ class ActorConfig(MicroBatchSection):
     """The policy update."""
 
     ppo_mini_batch_size: int = Field(default=256, ge=1)
-    """Prompts per optimizer step, each with all its rollouts, as in verl."""
+    """Prompts per optimizer step, each with all its rollouts, as in verl. Where it is not given, at most
+    `data.train_batch_size`."""
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     shuffle: bool = False

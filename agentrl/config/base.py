@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from agentrl.hub import model_of_checkpoint
+from agentrl.observability.said_once import say_once
+
+logger = logging.getLogger(__name__)
 
 
 class Section(BaseModel):
@@ -19,6 +26,26 @@ class Section(BaseModel):
         frozen=False,
         allow_inf_nan=False,
     )
+    foreign_keys: ClassVar[Mapping[str, Any]] = {}
+    """Of the root of a recipe: other names of its keys, and keys that it lacks; see `verl_keys`."""
+
+    training_sections: ClassVar[dict[str, str]] = {}
+    """Sections of a job and what they are called in a training's recipe: `rollout` is `actor_rollout_ref.rollout`."""
+
+    @classmethod
+    def in_training(cls, key: str) -> str:
+        """`rollout.top_k` -> `actor_rollout_ref.rollout.top_k`."""
+        return _moved(key, cls.training_sections)
+
+    @classmethod
+    def from_training(cls, key: str) -> str:
+        """The other way round."""
+        return _moved(key, {theirs: own for own, theirs in cls.training_sections.items()})
+
+
+def _moved(key: str, sections: dict[str, str]) -> str:
+    old = next((section for section in sections if key.startswith(f"{section}.")), None)
+    return key if old is None else sections[old] + key.removeprefix(old)
 
 
 class RowsDecide(Section):
@@ -53,7 +80,16 @@ class PathKind:
 
 
 InputPath = Annotated[str, PathKind("input")]
+ModelPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path))]
+"""A model folder or a name of the hub; of a checkpoint of a run, the model that is in it."""
 OutputPath = Annotated[str, PathKind("output")]
+
+
+def _model_of(path: str) -> str:
+    found = model_of_checkpoint(path)
+    if found != path:
+        say_once(logger, logging.INFO, f"'{path}' is a checkpoint: its model is {found}")
+    return found
 
 
 def _listed(value: Any) -> Any:
@@ -62,3 +98,20 @@ def _listed(value: Any) -> Any:
 
 Names = Annotated[list[str], BeforeValidator(_listed)]
 """A list of names; a single name counts as a list of one."""
+
+_DTYPES = {
+    **dict.fromkeys(("fp32", "f32", "float"), "float32"),
+    **dict.fromkeys(("bf16", "bfloat"), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+}
+
+
+def _full_name(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    name = value.lower().removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
+DtypeSpelling = BeforeValidator(_full_name)
+"""A data type under the other names that the field uses: `fp32`, `bf16`, `torch.bfloat16`, `half`."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from agentrl.config.actor import ActorConfig
+from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.machine_checks import MACHINE_CHECKS
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
@@ -13,8 +14,6 @@ from agentrl.files import find_file
 
 Problems = Iterator[str]
 
-GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk"})
-"""Advantage estimators that compare the rollouts of one prompt."""
 TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
 """Advantage estimators whose result depends on the token that a reward is placed on."""
 
@@ -109,6 +108,27 @@ def check_plugins(config: RunConfig) -> Problems:
     name = rollout.agent.default_agent_loop
     if name not in loops:
         yield f"actor_rollout_ref.rollout.agent.default_agent_loop: got '{name}'.{suggest(name, loops)}"
+
+
+def check_search(config: RunConfig) -> Problems:
+    """A run that searches has something to search in."""
+    if config.do_search and config.searches and not config.has_tools:
+        yield (
+            "do_search: got true, but the run has no tool to search with: set retriever.url, or "
+            "actor_rollout_ref.rollout.multi_turn.tool_config_path to a YAML with a tool named search"
+        )
+    url = config.retriever.url
+    if url is not None and not url.startswith(("http://", "https://")):
+        yield f"retriever.url: got '{url}', wanted http://host:port"
+
+
+def check_reward_manager(config: RunConfig) -> Problems:
+    """A reward manager of the user's own has a place and a name."""
+    module = config.reward_manager.module
+    if config.reward_manager.source == "importlib":
+        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", module.name, "a class")):
+            if not value:
+                yield f"reward_manager.module.{key}: not given, wanted {wanted}: reward_manager.source is importlib"
 
 
 def check_validation(config: RunConfig) -> Problems:
@@ -246,11 +266,15 @@ def check_validation_sampling(config: RunConfig) -> Problems:
 
 def check_resume(config: RunConfig) -> Problems:
     """`resume_path` and its path are given together."""
-    trainer = config.trainer
-    if trainer.resume_mode == "resume_path" and not trainer.resume_from_path:
+    yield from resume_problems(config.trainer.resume_mode, config.trainer.resume_from_path)
+
+
+def resume_problems(mode: str, path: str | None) -> Problems:
+    """What does not fit together in `trainer.resume_mode` and `resume_from_path`."""
+    if mode == "resume_path" and not path:
         yield "trainer.resume_from_path: not given, but trainer.resume_mode is resume_path"
-    if trainer.resume_mode != "resume_path" and trainer.resume_from_path:
-        yield f"trainer.resume_from_path: given, but trainer.resume_mode is {trainer.resume_mode}, not resume_path"
+    if mode != "resume_path" and path:
+        yield f"trainer.resume_from_path: given, but trainer.resume_mode is {mode}, not resume_path"
 
 
 def check_tool_cache(config: RunConfig) -> Problems:
@@ -278,6 +302,8 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_files,
     check_names,
     check_plugins,
+    check_search,
+    check_reward_manager,
     check_validation,
     check_dataset_weights,
     check_batches,

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentrl.config.actor import ActorConfig, ActorRolloutRefConfig, LogProbSection, OptimConfig
-from agentrl.config.base import RowsDecide
+from agentrl.config.actor import ActorRolloutRefConfig, OptimConfig
 from agentrl.config.idle import Idle, value_at
-from agentrl.config.machine import engine_name, uses_cuda
-from agentrl.config.rollout import RolloutConfig
-from agentrl.config.root import CriticConfig, RunConfig
-from agentrl.config.sft import SFTConfig
+from agentrl.config.idle_engine_keys import IDLE_ENGINE_KEYS
+from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
+from agentrl.config.root import RunConfig
 
 USES_GAMMA = frozenset({"gae", "reinforce_plus_plus"})
 USES_LAMBDA = frozenset({"gae"})
@@ -34,20 +32,7 @@ _AR = "actor_rollout_ref."
 _ACTOR, _ROLLOUT, _MODEL = f"{_AR}actor.", f"{_AR}rollout.", f"{_AR}model."
 
 
-def _rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[RunConfig], ...]:
-    """Rows of a micro-batch while tokens are counted, and the other way round."""
-    dynamic = f"{section}.{kind.dynamic_key}"
-    return (
-        Idle((f"{section}.{kind.rows_key}",), lambda run: value_at(run, dynamic), f"{dynamic} is true"),
-        Idle(
-            (f"{section}.{tokens}",),
-            lambda run: not value_at(run, dynamic),
-            f"{dynamic} is false, so {kind.rows_key} counts",
-        ),
-    )
-
-
-def _schedule(section: str) -> tuple[Idle[Any], ...]:
+def schedule(section: str) -> tuple[Idle[Any], ...]:
     """Parts of a learning-rate schedule that the others switch off."""
 
     def optim(run: Any) -> OptimConfig:
@@ -86,10 +71,6 @@ def _validates(run: RunConfig) -> bool:
     return trainer.val_only or trainer.val_before_train or trainer.test_freq > 0
 
 
-def _one_rank(run: RunConfig) -> bool:
-    return run.trainer.nnodes * run.trainer.n_gpus_per_node == 1
-
-
 def _only_alarms_off(run: RunConfig) -> bool:
     alarms = (name for name in type(run.trainer.health).model_fields if name not in ("window", "action"))
     return all(getattr(run.trainer.health, name) is None for name in alarms)
@@ -104,14 +85,22 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
     ),
     Idle(
         (
-            *("algorithm.*", f"{_ACTOR}*", "critic.*", f"{_ROLLOUT}n", "data.train_batch_size", "data.dataset_weights"),
-            *("data.shuffle", "data.seed", "trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
+            *("algorithm.*", f"{_ACTOR}*", f"{_AR}ref.*", "critic.*", f"{_ROLLOUT}n", f"{_ROLLOUT}log_prob_*"),
+            *(f"{_ROLLOUT}multi_turn.trainable_turns", f"{_ROLLOUT}multi_turn.mask_tool_call_args"),
+            *("data.train_batch_size", "data.dataset_weights", "data.shuffle", "data.seed"),
+            *("trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
-            *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps"),
+            *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps", "trainer.profile_*"),
+            "trainer.log_train_generations",
         ),
         lambda run: run.trainer.val_only,
         "trainer.val_only is true, so nothing is trained",
-        but=("algorithm.adv_estimator", "*.use_kl_in_reward", "*.use_kl_loss", "*.fsdp_config.*", "critic.model.*"),
+        but=("algorithm.adv_estimator", f"{_ACTOR}fsdp_config.*"),
+    ),
+    Idle(
+        tuple(f"{_ROLLOUT}{name}" for name in ("temperature", "top_p", "top_k", "min_p")),
+        lambda run: run.trainer.val_only,
+        "trainer.val_only is true, and validation samples as rollout.val_kwargs says",
     ),
     Idle(
         (f"{_AR}ref.*",),
@@ -176,67 +165,6 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         "algorithm.rollout_correction.bypass_old_log_prob is true, so old log-probs are not computed",
     ),
 )
-_OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
-    *_rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
-    *_rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
-)
-_OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
-    Idle(
-        ("*.fsdp_config.param_offload", "*.fsdp_config.optimizer_offload", "*.model.use_remove_padding"),
-        lambda run: not uses_cuda(run),
-        "training runs on the CPU",
-    ),
-    Idle(
-        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout", "trainer.balance_batch"),
-        _one_rank,
-        "one rank holds the whole model and all rows, and waits for no other",
-    ),
-    Idle(
-        (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus"),
-        lambda run: run.trainer.backend == "local",
-        "trainer.backend is local: everything runs in this process",
-    ),
-)
-_OF_ENGINES: tuple[Idle[RunConfig], ...] = (
-    Idle(
-        (
-            *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}tensor_model_parallel_size", f"{_ROLLOUT}gpu_memory_utilization"),
-            *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len"),
-            *(f"{_ROLLOUT}server.host", f"{_ROLLOUT}server.start_timeout_s"),
-        ),
-        lambda run: bool(_policy(run).rollout.server.addresses),
-        "rollout.server.addresses names running servers, so this run starts none",
-    ),
-    Idle(
-        (f"{_ROLLOUT}embedded.*",),
-        lambda run: engine_name(run) == "sglang",
-        "the engine is SGLang: use rollout.max_num_seqs, max_model_len, max_num_batched_tokens or server.args",
-    ),
-    Idle(
-        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
-        lambda run: engine_name(run) == "embedded",
-        "the embedded engine takes what it needs of one device: it is a setting of SGLang",
-    ),
-    Idle(
-        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
-        lambda run: not uses_cuda(run),
-        "the engines run on the CPU",
-    ),
-    *(
-        Idle(
-            (f"{_ROLLOUT}embedded.{own}",),
-            lambda run, key=key: getattr(_policy(run).rollout, key) is not None,  # type: ignore[misc]
-            f"rollout.{key} is given",
-        )
-        for own, key in (
-            ("max_running_requests", "max_num_seqs"),
-            ("max_context_length", "max_model_len"),
-            ("prefill_chunk", "max_num_batched_tokens"),
-        )
-    ),
-)
 _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
     Idle((f"{_ROLLOUT}max_refills",), lambda run: not _policy(run).rollout.refill, "rollout.refill is false"),
     Idle(
@@ -255,8 +183,23 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
             *(f"{_ROLLOUT}multi_turn.max_{name}" for name in ("tool_calls", "parallel_calls", "tool_response_length")),
             f"{_ROLLOUT}multi_turn.mask_tool_call_args",
         ),
-        lambda run: not (_policy(run).rollout.multi_turn.tool_config_path or _policy(run).rollout.multi_turn.tool_envs),
+        lambda run: not run.has_tools,
         "the run has no tools (rollout.multi_turn.tool_config_path)",
+    ),
+    Idle(
+        ("retriever.topk",),
+        lambda run: not run.has_tools,
+        "retriever.url is not given, and the run has no tools (rollout.multi_turn.tool_config_path)",
+    ),
+    Idle(
+        ("do_search",),
+        lambda run: not run.searches,
+        "rollout.agent.default_agent_loop is {actor_rollout_ref.rollout.agent.default_agent_loop}",
+    ),
+    Idle(
+        ("max_turns",),
+        lambda run: not run.searches,
+        "do_search is false; agents with tools have rollout.multi_turn.max_assistant_turns",
     ),
     Idle(
         (f"{_ROLLOUT}multi_turn.tool_response_truncate_side",),
@@ -274,10 +217,30 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
     Idle(
         (
             *("custom_reward_function.*", "reward_model.sandbox_fusion.*"),
-            *("reward_model.reward_manager", "reward_model.timeout_s"),
+            *("reward_model.reward_manager", "reward_model.timeout_s", "reward_manager.*"),
         ),
         lambda run: run.reward_model.combine.outcome == 0,
         "reward_model.combine.outcome is 0, so no score function is called",
+    ),
+    Idle(
+        ("reward_manager.module.*",),
+        lambda run: run.reward_manager.source == "register",
+        "reward_manager.source is register, so the manager is found by its name",
+    ),
+    Idle(
+        ("reward_manager.name", "reward_model.reward_manager"),
+        lambda run: run.reward_manager.source == "importlib",
+        "reward_manager.source is importlib, so reward_manager.module names the manager",
+    ),
+    Idle(
+        ("reward_model.reward_manager",),
+        lambda run: run.reward_manager.name is not None,
+        "reward_manager.name is given",
+    ),
+    Idle(
+        ("reward_model.combine.level",),
+        lambda run: run.reward_model.combine.turn == run.reward_model.combine.tool == 0,
+        "reward_model.combine.turn and tool are 0, so the outcome is the whole reward",
     ),
     Idle(
         ("reward_model.sandbox_fusion.*",),
@@ -307,19 +270,24 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         "the run never validates (trainer.test_freq is {trainer.test_freq}, val_before_train is false)",
     ),
     Idle(
-        (f"{_ROLLOUT}val_kwargs.temperature", f"{_ROLLOUT}val_kwargs.top_*"),
+        (f"{_ROLLOUT}val_kwargs.temperature", f"{_ROLLOUT}val_kwargs.top_*", f"{_ROLLOUT}val_kwargs.min_p"),
         lambda run: not _policy(run).rollout.val_kwargs.do_sample,
         "rollout.val_kwargs.do_sample is false, so validation is greedy",
     ),
     Idle(
-        (f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.top_*"),
+        (f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.top_*", f"{_ROLLOUT}val_kwargs.min_p"),
         lambda run: _policy(run).rollout.val_kwargs.temperature == 0,
         "rollout.val_kwargs.temperature is 0, so validation is greedy",
     ),
     Idle(
-        ("trainer.log_val_generations",),
+        ("trainer.log_val_generations", "trainer.log_train_generations"),
         lambda run: not SHOWS_CONVERSATIONS & set(run.trainer.logger),
         f"none of trainer.logger shows conversations ({', '.join(sorted(SHOWS_CONVERSATIONS))} do)",
+    ),
+    Idle(
+        ("trainer.profile_tool", "trainer.profile_dir"),
+        lambda run: not run.trainer.profile_steps,
+        "trainer.profile_steps names no step",
     ),
     Idle(
         ("trainer.total_epochs",),
@@ -346,27 +314,15 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         lambda run: not run.data.shuffle and run.data.dataset_weights is None,
         "data.shuffle is false",
     ),
-    *_schedule(f"{_AR}actor.optim"),
-    *_schedule("critic.optim"),
+    *schedule(f"{_AR}actor.optim"),
+    *schedule("critic.optim"),
 )
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
-    *_OF_MICRO_BATCHES,
-    *_OF_THE_MACHINE,
-    *_OF_ENGINES,
+    *OF_MICRO_BATCHES,
+    *OF_THE_MACHINE,
+    *IDLE_ENGINE_KEYS,
     *_OF_ROLLOUTS,
     *_OF_THE_TRAINER,
 )
 """The first row that fits a key tells why it is idle."""
-
-IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
-    Idle(("optim.muon_*",), lambda run: run.optim.name == "adamw", "optim.name is adamw"),
-    Idle(("trainer.test_freq",), lambda run: not run.data.val_files, "data.val_files is not given"),
-    Idle(
-        ("trainer.total_epochs",),
-        lambda run: run.trainer.total_training_steps is not None,
-        "trainer.total_training_steps is {trainer.total_training_steps}",
-    ),
-    Idle(("trainer.seed",), lambda run: not run.data.shuffle, "data.shuffle is false"),
-    *_schedule("optim"),
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from agentrl.config.idle import Idle, asks_for_nothing, find_idle, written_keys
 from agentrl.config.idle_keys import IDLE_KEYS
 from agentrl.config.notes import idle_notes
 from agentrl.config.problems import take_unknown, validate
-from agentrl.config.recipe import DUMP_MARK, read_recipe
+from agentrl.config.recipe_files import DUMP_MARK, read_recipe
 from agentrl.config.references import resolve_references
 from agentrl.config.root import RunConfig
 from agentrl.config.schema import field_key, find_field, section_of
@@ -45,7 +45,7 @@ def load_config(recipe: str | Path | Mapping[str, Any] | None, overrides: Sequen
         ConfigError: lists every problem with its key, the given value, what is allowed and the nearest key.
     """
     config = load(recipe, overrides, RunConfig, CHECKS, IDLE_KEYS)
-    config.told = True
+    _tell(config.choices)
     return config
 
 
@@ -62,7 +62,7 @@ def load(
     recipe = read_recipe(source, list(overrides), model)
     problems = take_unknown(recipe.tree, model)
     given = list(dict.fromkeys(field_key(model, key) for key, _ in leaves(recipe.tree)))
-    recipe.tree = _over_defaults(recipe.tree, model)
+    recipe.tree = _over_defaults(recipe.tree, given, model)
     resolve_references(recipe, model)
     config, wrong = _build(_written(recipe.tree, given, model), model)
     problems |= wrong
@@ -76,7 +76,10 @@ def load(
     reasons = dict(recipe.idle)
     if config is not None and not lines:
         own = [key for key in written_keys(config) if key in given and key not in recipe.shipped]
-        reasons |= _idle(config, own, idle)
+        idle_now = _idle(config, own, idle)
+        reasons |= idle_now
+        if isinstance(config, RunConfig):
+            config.untold = [key for key in own if key not in idle_now]
     _tell([*recipe.told(), *idle_notes(reasons, [*given, *recipe.renamed, *recipe.foreign])])
     if lines or config is None:
         raise ConfigError(lines)
@@ -89,13 +92,30 @@ def check_run_config(config: RunConfig) -> None:
     Raises:
         ConfigError: lists all combinations.
     """
+    config.choose()  # again: a key that decides may have been assigned since
     problems = [line for check in CHECKS for line in check(config)]
     if problems:
         raise ConfigError(problems)
-    if not config.told:
-        written = list(written_keys(config))
-        _tell(idle_notes(_idle(config, written, IDLE_KEYS), written))
-        config.told = True
+    if config.untold is None:
+        config.untold = list(written_keys(config))
+        note_idle(config, IDLE_KEYS)
+        _tell(config.choices)
+
+
+def note_idle(config: RunConfig, table: Iterable[Idle[RunConfig]], parts: Mapping[str, str] | None = None) -> None:
+    """Note the keys of a table that the user wrote, that cannot act and that no note has named.
+
+    Args:
+        config: the run.
+        table: the conditions.
+        parts: parts of keys that cannot act, with the reason.
+    """
+    untold = config.untold or []
+    reasons = _idle(config, untold, table)
+    own = {part: reason for part, reason in (parts or {}).items() if part.rpartition(".")[0] in untold}
+    told = {*reasons, *(part.rpartition(".")[0] for part in own)}
+    config.untold = [key for key in untold if key not in told]
+    _tell(idle_notes(reasons | own, [*written_keys(config), *own]))
 
 
 def dump_config(config: Section) -> str:
@@ -103,7 +123,7 @@ def dump_config(config: Section) -> str:
     return DUMP_MARK + yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
-def _idle(config: M, keys: Sequence[str], table: Sequence[Idle[M]]) -> dict[str, str]:
+def _idle(config: M, keys: Sequence[str], table: Iterable[Idle[M]]) -> dict[str, str]:
     """The keys that a user wrote, which ask for something, and that cannot act."""
     return find_idle(config, (key for key in keys if not asks_for_nothing(config, key)), table)
 
@@ -124,10 +144,17 @@ def _written(tree: Tree, given: Sequence[str], model: type[Section]) -> Tree:
     return written
 
 
-def _over_defaults(tree: Tree, model: type[Section]) -> Tree:
-    """Merge the user's values over the defaults, so that `${...}` may name either."""
-    # `model_construct` returns the defaults even of a model whose required keys are still missing.
-    merged: Tree = model.model_construct().model_dump(mode="json")
+def _over_defaults(tree: Tree, given: Sequence[str], model: type[Section]) -> Tree:
+    """Merge the user's values over those of all other keys, so that `${...}` may name either."""
+    plain: Tree = {}
+    for key in given:
+        value = get_value(tree, key)
+        if "${" not in repr(value):
+            set_value(plain, key, copy.deepcopy(value))
+    draft, _ = _build(plain, model)
+    # Not the plain defaults: `${actor_rollout_ref.rollout.n}` is 8 with grpo. `model_construct` returns defaults even
+    # of a model whose required keys are still missing.
+    merged: Tree = (draft or model.model_construct()).model_dump(mode="json")
     for key, value in leaves(tree):
         field = find_field(model, key)
         if field is None or section_of(field) is None or value != {}:  # `trainer: {}` says nothing

@@ -24,7 +24,12 @@ def cuda_available() -> bool:
 
 def uses_cuda(config: RunConfig) -> bool:
     """Whether the run's ranks and engines are on GPUs."""
-    return config.trainer.device == "cuda" or (config.trainer.device == "auto" and cuda_available())
+    return is_cuda(config.trainer.device)
+
+
+def is_cuda(device: str) -> bool:
+    """Whether this `trainer.device` is a GPU here."""
+    return device == "cuda" or (device == "auto" and cuda_available())
 
 
 def engine_name(config: RunConfig, *, installed: bool | None = None) -> EngineName:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agentrl.config.machine import engine_name
-from agentrl.config.root import RunConfig
+from agentrl.config.actor import FSDPConfig
+from agentrl.config.machine import engine_name, uses_cuda
+from agentrl.config.root import RayInitConfig, RunConfig
 
 Problems = Iterator[str]
 
@@ -27,14 +28,19 @@ def check_backend(config: RunConfig) -> Problems:
 
 def check_ray(config: RunConfig) -> Problems:
     """The CPU count is only for a private cluster, which is this machine alone."""
-    nodes = config.trainer.nnodes
-    if nodes > 1 and config.trainer.backend == "ray" and config.ray_init.address is None and not _ray_is_connected():
+    if config.trainer.backend == "ray":
+        yield from cluster_problems(config.trainer.nnodes, config.ray_init)
+
+
+def cluster_problems(nodes: int, ray: RayInitConfig) -> Problems:
+    """Why Ray, started so, does not have this number of machines or CPUs."""
+    if nodes > 1 and ray.address is None and not _ray_is_connected():
         yield (
             f"trainer.nnodes: got {nodes}, but without ray_init.address the run starts a private Ray on this machine "
             "alone: run `ray start --head` on the first machine and `ray start --address=HOST:6379` on the others, and "
             "set ray_init.address=auto"
         )
-    if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
+    if ray.address is not None and ray.num_cpus is not None:
         yield "ray_init.num_cpus: is only for a private cluster, but ray_init.address names a running one"
 
 
@@ -55,9 +61,23 @@ def check_device(config: RunConfig) -> Problems:
         "critic": config.critic.fsdp_config,
     }
     for key, fsdp in sections.items():
-        for name in ("param_offload", "optimizer_offload"):
-            if getattr(fsdp, name):
-                yield f"{key}.fsdp_config.{name}: got true, but trainer.device is cpu: nothing to offload from"
+        yield from offload_problems(f"{key}.fsdp_config", fsdp)
+
+
+def offload_problems(key: str, fsdp: FSDPConfig) -> Problems:
+    """What a section asks to move to host memory though the run is on a CPU."""
+    for name in ("param_offload", "optimizer_offload"):
+        if getattr(fsdp, name):
+            yield f"{key}.{name}: got true, but trainer.device is cpu: nothing to offload from"
+
+
+def check_profiler(config: RunConfig) -> Problems:
+    """Steps count from 1, and GPUs are only profiled where there are some."""
+    trainer = config.trainer
+    if min(trainer.profile_steps or [1]) < 1:
+        yield f"trainer.profile_steps: got {trainer.profile_steps}, wanted numbers of steps, from 1 on"
+    if trainer.profile_steps and trainer.profile_tool in ("nsys", "torch_memory") and not uses_cuda(config):
+        yield f"trainer.profile_tool: got {trainer.profile_tool}, which needs a GPU; on CPUs, torch writes traces"
 
 
 def check_servers(config: RunConfig) -> Problems:
@@ -131,6 +151,7 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_backend,
     check_ray,
     check_device,
+    check_profiler,
     check_servers,
     check_context,
 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from agentrl.config.base import Section
+from agentrl.config.jobs import EvalConfig, GenerationConfig, GenerationRolloutConfig
+from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
 from agentrl.config.schema import describe_field, section_of
 from agentrl.config.sft import SFTConfig
-from agentrl.config.verl_keys import VERL_KEYS, Fallback, Harmless, Only, Renamed
+from agentrl.config.sft_keys import SFT_KEYS
+from agentrl.config.verl_keys import VERL_KEYS, Answer, Fallback, Harmless, Only, Renamed
 
 _INTRODUCTION = """\
 # Configuration reference
@@ -40,17 +43,36 @@ Commands and YAML written for verl use the keys above. These other verl keys are
 |---|---|
 """
 
+_VERL_SFT = """
+In `agentrl sft`, these keys of verl's SFT trainer are known beside them:
+
+| key | here |
+|---|---|
+"""
+
+_SHARED = frozenset({"model", "rollout", "trainer", "ray_init", "plugins"})
+_OF_GENERATION = """\
+`model`, `rollout`, `trainer`, `ray_init` and `plugins` are those of `agentrl generate`; without `model.path` only
+`plugins` has an effect.
+"""
+
 
 def config_reference() -> str:
     """The whole page, as Markdown."""
     parts = [_INTRODUCTION, "## Training: `agentrl train`\n", *_sections(RunConfig, "")]
-    parts += ["## Warm start: `agentrl sft`\n", *_sections(SFTConfig, ""), _VERL + "\n".join(map(_verl_row, VERL_KEYS))]
+    parts += ["## Supervised training: `agentrl sft`\n", *_sections(SFTConfig, "")]
+    parts += ["## Responses: `agentrl generate`\n", *_sections(GenerationConfig, "")]
+    parts += ["## Scores: `agentrl eval`\n", _OF_GENERATION, *_sections(EvalConfig, "", but=_SHARED)]
+    parts += [_VERL + _foreign_rows(VERL_KEYS), _VERL_SFT + _foreign_rows(SFT_KEYS)]
     return "\n".join(parts) + "\n"
 
 
-def _sections(model: type[Section], path: str) -> Iterator[str]:
-    """One table per section with its own keys, in the order of the models."""
-    fields = {f"{path}{name}": field for name, field in model.model_fields.items()}
+def _sections(model: type[Section], path: str, but: Set[str] = frozenset()) -> Iterator[str]:
+    """One table per section with its own keys, in the order of the models; `but` names fields to leave out."""
+    if model is GenerationRolloutConfig:  # the others stand under `actor_rollout_ref.rollout`
+        own = {name for name in RolloutConfig.model_fields if name not in model.__annotations__}
+        but = frozenset(own)
+    fields = {f"{path}{name}": field for name, field in model.model_fields.items() if name not in but}
     leaves = {key: field for key, field in fields.items() if section_of(field) is None}
     if leaves:
         yield f"### `{path.removesuffix('.')}`\n" if path else "### At the top of the file\n"
@@ -69,8 +91,11 @@ def _row(key: str, field: FieldInfo) -> str:
     return f"| `{key}` | {_cell(describe_field(field))} | `{default}` | {_cell(field.description or '')} |"
 
 
-def _verl_row(key: str) -> str:
-    answer = VERL_KEYS[key]
+def _foreign_rows(answers: Mapping[str, Answer]) -> str:
+    return "\n".join(_foreign_row(key, answer) for key, answer in answers.items())
+
+
+def _foreign_row(key: str, answer: Answer) -> str:
     if isinstance(answer, Renamed):
         text = f"is `{answer.to}`"
     elif isinstance(answer, Fallback):

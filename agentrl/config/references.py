@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
+from agentrl.config.overrides import read_value
 from agentrl.config.recipe import Recipe
 from agentrl.config.schema import accepts, find_field, nearest, path_kind
-from agentrl.config.value_tree import Tree, get_value, leaves, set_value
-from agentrl.errors import ConfigError
+from agentrl.config.value_tree import get_value, leaves, set_value
+from agentrl.errors import ConfigError, suggest
 from agentrl.files import expand, find_file, find_input
 from agentrl.yaml_reader import parse_scalar
 
-_REFERENCE = re.compile(r"\$\{([^${}]+)\}")
-_ENVIRONMENT = "oc.env:"
+_REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+"""The innermost `${...}`: a default may hold another."""
+_DEEPEST = 10
+_RESOLVERS = ("oc.env", "oc.select", "oc.decode", "now", "hydra")
 _FILES = (".yaml", ".yml", ".json", ".jinja", ".py")
 """What ends so is a file that must exist; other inputs may be folders, globs, modules or names on a hub."""
 
@@ -27,51 +31,123 @@ class _UnresolvedError(Exception):
 
 
 def resolve_references(recipe: Recipe, model: type[Section]) -> None:
-    """Replace every `${section.key}`, `${oc.env:NAME}`, `${oc.env:NAME,default}` and `${NAME}`, then resolve the paths.
+    """Replace every `${...}`, then resolve the paths.
+
+    ::
+
+        ${section.key}, ${.key}, ${..key}       another value; with a dot one beside this, with two one section up
+        ${oc.select:section.key,default}        the same, or the default where there is no such key
+        ${oc.env:NAME}, ${oc.env:NAME,default}, ${NAME}    an environment variable
 
     Problems are added to the recipe; the value then stays unchanged.
     """
+    resolver = _Resolver(recipe, model)
     for key, value in list(leaves(recipe.tree)):
         try:
-            resolved = _resolve_value(value, key, recipe.tree, model, ())
+            resolved = resolver.resolve(value, key, ())
             set_value(recipe.tree, key, _find_paths(key, resolved, recipe, model))
         except _UnresolvedError as error:
             recipe.problems.append(f"{key}: {error}")
 
 
-def _resolve_value(value: Any, key: str, tree: Tree, model: type[Section], visiting: tuple[str, ...]) -> Any:
-    if isinstance(value, list):
-        return [_resolve_value(item, key, tree, model, visiting) for item in value]
-    if isinstance(value, dict):
-        return {name: _resolve_value(item, key, tree, model, visiting) for name, item in value.items()}
-    if not isinstance(value, str):
+class _Resolver:
+    """Looks up what references name, in the values of a recipe and among verl's keys."""
+
+    def __init__(self, recipe: Recipe, model: type[Section]) -> None:
+        self._recipe = recipe
+        self._model = model
+
+    def resolve(self, value: Any, key: str, visiting: tuple[str, ...]) -> Any:
+        """A value without references.
+
+        Args:
+            value: as it was written.
+            key: whose value it is.
+            visiting: the keys through which it was reached.
+        """
+        if isinstance(value, list):
+            return [self.resolve(item, key, visiting) for item in value]
+        if isinstance(value, dict):
+            return {name: self.resolve(item, f"{key}.{name}", visiting) for name, item in value.items()}
+        if not isinstance(value, str):
+            return value
+        for _ in range(_DEEPEST):
+            if whole := _REFERENCE.fullmatch(value):
+                return self._look_up(whole.group(1).strip(), key, visiting)
+            if not _REFERENCE.search(value):
+                break
+            value = _REFERENCE.sub(lambda match: _as_text(self._look_up(match.group(1).strip(), key, visiting)), value)
         return value
-    whole = _REFERENCE.fullmatch(value)
-    if whole:
-        found = _look_up(whole.group(1).strip(), tree, model, visiting)
-        field = find_field(model, key)
-        wants_text = field is None or accepts(field, str)
-        return found if wants_text or not isinstance(found, str) else parse_scalar(found)
-    return _REFERENCE.sub(lambda match: _as_text(_look_up(match.group(1).strip(), tree, model, visiting)), value)
+
+    def _look_up(self, name: str, key: str, visiting: tuple[str, ...]) -> Any:
+        kind, colon, rest = name.partition(":")
+        if colon:
+            return self._call(kind, rest, key, visiting)
+        if "." not in name and name not in self._model.model_fields and name not in self._recipe.tree:
+            return self._typed(_environment(name), key)
+        return self._value(_absolute(name, key), visiting)
+
+    def _call(self, kind: str, rest: str, key: str, visiting: tuple[str, ...]) -> Any:
+        """The value of `${kind:rest}`."""
+        argument, comma, default = (part.strip() for part in rest.partition(","))
+        if kind == "oc.select":
+            try:
+                return self._value(_absolute(argument, key), visiting)
+            except _NoSuchKeyError:
+                return self._default(default, key) if comma else None
+        if kind == "oc.env":
+            if comma and argument not in os.environ:
+                return self._default(default, key)
+            return self._typed(_environment(argument), key)
+        if kind == "oc.decode":
+            return self._default(rest.strip(), key)
+        if kind == "now":
+            return time.strftime(rest)
+        if kind == "hydra" and rest == "runtime.cwd":
+            return os.getcwd()
+        raise _UnresolvedError(f"'${{{kind}:{rest}}}' is no reference that agentrl knows.{suggest(kind, _RESOLVERS)}")
+
+    def _value(self, name: str, visiting: tuple[str, ...]) -> Any:
+        """The value of a key, by agentrl's or verl's name."""
+        if name in visiting:
+            raise _UnresolvedError(f"${{...}} refers to itself: {' -> '.join((*visiting, name))}")
+        known = self._recipe.renamed.get(name, name)
+        foreign = self._recipe.foreign.get(name)
+        try:
+            value = foreign.value if foreign is not None else get_value(self._recipe.tree, known)
+        except KeyError:
+            raise _NoSuchKeyError(f"'${{{name}}}' does not name a key.{nearest(self._model, name)}") from None
+        return self.resolve(value, name, (*visiting, name))
+
+    def _typed(self, text: str, key: str) -> Any:
+        """Text of the environment, as a number or the like where the key wants no text."""
+        field = find_field(self._model, key)
+        return text if field is None or accepts(field, str) else parse_scalar(text)
+
+    def _default(self, text: str, key: str) -> Any:
+        """A default as it stands in a reference."""
+        if text in ("null", "None"):
+            return None
+        try:
+            return read_value(key, text, self._model)
+        except ValueError as error:
+            raise _UnresolvedError(f"the default {text} cannot be read: {error}") from None
 
 
-def _look_up(name: str, tree: Tree, model: type[Section], visiting: tuple[str, ...]) -> Any:
-    if name.startswith(_ENVIRONMENT):
-        variable, comma, default = name.removeprefix(_ENVIRONMENT).partition(",")
-        return _environment(variable.strip(), default.strip() if comma else None)
-    if "." not in name and name not in model.model_fields:
-        return _environment(name, None)
-    if name in visiting:
-        raise _UnresolvedError(f"${{...}} refers to itself: {' -> '.join((*visiting, name))}")
-    try:
-        value = get_value(tree, name)
-    except KeyError:
-        raise _UnresolvedError(f"'${{{name}}}' does not name a key.{nearest(model, name)}") from None
-    return _resolve_value(value, name, tree, model, (*visiting, name))
+class _NoSuchKeyError(_UnresolvedError):
+    """A reference to a key that there is not."""
 
 
-def _environment(variable: str, default: str | None) -> str:
-    value = os.environ.get(variable, default)
+def _absolute(name: str, key: str) -> str:
+    """A name with dots in front as a whole key: `${.b}` in `x.a` is `x.b`, `${..b}` in `x.y.a` is `x.b`."""
+    plain = name.lstrip(".")
+    up = len(name) - len(plain)
+    parts = key.split(".")
+    return ".".join([*parts[: max(0, len(parts) - up)], plain]) if up else plain
+
+
+def _environment(variable: str) -> str:
+    value = os.environ.get(variable)
     if value is None:
         raise _UnresolvedError(f"the environment variable {variable} is not set")
     return value

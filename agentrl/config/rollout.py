@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Section
+from agentrl.config.base import DtypeSpelling, InputPath, Names, OutputPath, RowsDecide, Section
 
 
 class ServerConfig(Section):
@@ -131,6 +131,8 @@ class ValKwargs(Section):
     """Nucleus sampling: the smallest set of tokens with this probability."""
     top_k: int = Field(default=-1, ge=-1)
     """Most likely tokens to sample from; -1: all."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Tokens below this share of the most likely token's probability are not sampled."""
     do_sample: bool = False
     """False: greedy, whatever `temperature` says."""
 
@@ -143,7 +145,7 @@ class RolloutConfig(RowsDecide):
     name: Literal["auto", "sglang", "embedded"] = "auto"
     """The engine; auto: sglang if CUDA and sglang are present, else embedded."""
     n: int = Field(default=1, ge=1)
-    """Rollouts per prompt; they share one group."""
+    """Rollouts per prompt; they share one group. Where it is not given, an estimator that compares them gets 8."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature; log-probs are those of the scaled logits."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -187,8 +189,16 @@ class RolloutConfig(RowsDecide):
     """Most tokens of a request in a started server; null: prompt plus response length."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     """Most prompt tokens of one prefill step of a started server; null: the engine's own limit."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], DtypeSpelling] = "auto"
     """Data type of the engine's weights; auto: float32 on CPU, bfloat16 on GPU."""
+    enable_chunked_prefill: bool = True
+    """Long prompts are computed in several prefill steps of a started server; false: a prompt is computed in one."""
+    enable_prefix_caching: bool = True
+    """A started SGLang server reuses the prefixes that requests share, such as the earlier turns of a trajectory."""
+    enforce_eager: bool = False
+    """A started SGLang server captures no CUDA graphs."""
+    load_format: Literal["auto", "safetensors", "pt", "dummy"] = "auto"
+    """Weights that a started SGLang server begins with; dummy: random ones, until it gets the trainer's."""
     log_prob_use_dynamic_bsz: bool = True
     """Split the micro-batches of old log-probs by tokens instead of by rows."""
     log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)

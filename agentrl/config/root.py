@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
@@ -16,8 +18,11 @@ from agentrl.config.actor import (
     OptimConfig,
 )
 from agentrl.config.base import InputPath, Names, OutputPath, Section
+from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
+
+SEARCH_LOOP = "search_r1_agent"
 
 
 class CriticOptimConfig(OptimConfig):
@@ -84,12 +89,43 @@ class RewardModelConfig(Section):
     reward_manager: str = "naive"
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
     prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
+    reward_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Options of a reward manager of your own; the named ones take none."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
     """The parts of a trajectory's reward."""
     sandbox_fusion: SandboxFusionConfig = Field(default_factory=SandboxFusionConfig)
     """The sandbox service that runs the tests of coding tasks."""
+
+
+class RewardModuleConfig(Section):
+    """The user's own reward manager."""
+
+    path: InputPath | None = None
+    """Python file or dotted module, for `source: importlib`."""
+    name: str | None = None
+    """Class or function in it."""
+
+
+class RewardManagerConfig(Section):
+    """Another way to name the reward manager, which counts more than `reward_model.reward_manager`."""
+
+    source: Literal["register", "importlib"] = "register"
+    """register: the manager is called `name`; importlib: it is `module.name` in `module.path`."""
+    name: str | None = None
+    """As `reward_model.reward_manager`; null: that one."""
+    module: RewardModuleConfig = Field(default_factory=RewardModuleConfig)
+    """The user's own reward manager."""
+
+
+class RetrieverConfig(Section):
+    """The search service behind the tool `search`; a run whose tool YAML has no such tool gets the built-in one."""
+
+    url: str | None = None
+    """Its address, with or without `/retrieve`; null: as the tool YAML says."""
+    topk: int | None = Field(default=None, ge=1)
+    """Documents per query; null: as the tool YAML says, else 3."""
 
 
 class CustomRewardFunction(Section):
@@ -129,11 +165,27 @@ class RolloutCorrectionConfig(Section):
     """Lower and upper bound of a row's mean ratio for rejection; null: off."""
 
 
+class StateMaskingConfig(Section):
+    """Markers around what the environment says. Its own tokens are never trained on, with or without these keys."""
+
+    start_state_marker: str | None = Field(default=None, min_length=1)
+    """`search_r1_agent` writes it before documents, and what the model itself writes between the markers is not trained
+    on; null: `<information>` before documents, or where only the other marker is given."""
+    end_state_marker: str | None = Field(default=None, min_length=1)
+    """It follows the documents; null: `</information>`."""
+
+    def markers(self) -> tuple[str, str] | None:
+        """Both; None: none is given."""
+        if self.start_state_marker is None and self.end_state_marker is None:
+            return None
+        return self.start_state_marker or "<information>", self.end_state_marker or "</information>"
+
+
 class AlgorithmConfig(Section):
     """Advantages and KL."""
 
-    adv_estimator: str = "grpo"
-    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`."""
+    adv_estimator: str = "gae"
+    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount factor."""
     lam: float = Field(default=1.0, ge=0, le=1)
@@ -151,6 +203,8 @@ class AlgorithmConfig(Section):
     max_gen_batches: int | None = Field(default=1, ge=0)
     """With `filter_zero_variance_groups`: most batches of prompts that a step rolls out to keep `data.train_batch_size`
     groups; 1: groups that are left out are not replaced; null or 0: until the rows run out."""
+    state_masking: StateMaskingConfig = Field(default_factory=StateMaskingConfig)
+    """Markers around what the environment says."""
     rollout_correction: RolloutCorrectionConfig = Field(default_factory=RolloutCorrectionConfig)
     """Old log-probs and mismatch."""
 
@@ -184,6 +238,8 @@ class TrainerConfig(Section):
     """Folder for validation dumps; null: no dumps."""
     log_val_generations: int = Field(default=0, ge=0)
     """Number of validation conversations sent to the trackers."""
+    log_train_generations: int = Field(default=0, ge=0)
+    """Number of conversations of each training step sent to the trackers."""
     health: HealthConfig = Field(default_factory=HealthConfig)
     """Alarms for a run that goes wrong while its reward still looks fine."""
     val_before_train: bool = True
@@ -204,6 +260,13 @@ class TrainerConfig(Section):
     beginning; resume_path: resume from `resume_from_path`."""
     resume_from_path: InputPath | None = None
     """Checkpoint folder (`…/global_step_N`) for `resume_mode: resume_path`."""
+    profile_steps: list[int] | None = None
+    """Steps that are profiled, from 1 on; null: none."""
+    profile_tool: Literal["auto", "torch", "nsys", "torch_memory"] = "auto"
+    """torch: a Chrome trace of each process; nsys: a cudaProfilerApi window in each rank, for Nsight; torch_memory: a
+    history of each rank's GPU memory; auto: nsys under `nsys profile`, else torch."""
+    profile_dir: OutputPath | None = None
+    """Folder of what a profiled step writes; null: `profile` in the run folder."""
     critic_warmup: int = Field(default=0, ge=0)
     """Number of first steps in which only the critic learns."""
     balance_batch: bool = True
@@ -215,6 +278,10 @@ class TrainerConfig(Section):
     threads_per_rank: int | None = Field(default=None, ge=1)
     """CPU threads of a training rank; null: cores divided by ranks (1 in deterministic mode)."""
 
+    def profile_file(self, step: int, process: str) -> Path:
+        """What a process writes about a profiled step, without its suffix."""
+        return Path(self.profile_dir or f"{self.default_local_dir}/profile") / f"step_{step}" / process
+
 
 class RayInitConfig(Section):
     """`ray.init`."""
@@ -223,6 +290,15 @@ class RayInitConfig(Section):
     """CPUs that Ray may use; null: all."""
     address: str | None = None
     """Address of a running cluster; null: start a private one for this run."""
+    timeline_json_file: OutputPath | None = None
+    """File for Ray's timeline, a Chrome trace of all calls of the run, written when the run ends; null: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Untold:
+    """All are equal: what was told about a configuration makes it no other one."""
+
+    keys: list[str] | None = field(default=None, compare=False)
 
 
 class RunConfig(Section):
@@ -236,6 +312,8 @@ class RunConfig(Section):
     """The value model."""
     reward_model: RewardModelConfig = Field(default_factory=RewardModelConfig)
     """Scoring."""
+    reward_manager: RewardManagerConfig = Field(default_factory=RewardManagerConfig)
+    """The reward manager, in another spelling."""
     custom_reward_function: CustomRewardFunction = Field(default_factory=CustomRewardFunction)
     """The user's own score function."""
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
@@ -244,19 +322,71 @@ class RunConfig(Section):
     """The run."""
     ray_init: RayInitConfig = Field(default_factory=RayInitConfig)
     """Ray."""
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
+    """The search service."""
+    do_search: bool = False
+    """Rows are played by `search_r1_agent`, unless they or `rollout.agent.default_agent_loop` name another loop."""
+    max_turns: int | None = Field(default=None, ge=0)
+    """Most searches of a trajectory of `search_r1_agent`, where that is the default loop; null: 10, or as its YAML
+    says."""
     plugins: list[InputPath] = Field(default_factory=list)
     """Python modules and files that every process imports first, to register plug-ins by name (`@register`)."""
 
-    _told: bool = PrivateAttr(default=False)
+    _untold: _Untold = PrivateAttr(default_factory=lambda: _Untold())
+
+    @model_validator(mode="after")
+    def _choose(self) -> Self:
+        self.choose()
+        return self
+
+    def choose(self) -> None:
+        """Give the keys that were not given the values that other keys decide."""
+        for choice in choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size):
+            choice.section.__dict__[choice.name] = choice.value  # an assignment would count as given
+
+    @model_validator(mode="after")
+    def _search_decides(self) -> Self:
+        agent = self.actor_rollout_ref.rollout.agent
+        if self.do_search and "default_agent_loop" not in agent.model_fields_set:
+            agent.__dict__["default_agent_loop"] = SEARCH_LOOP  # an assignment would count as the user's
+        return self
 
     @property
-    def told(self) -> bool:
-        """Whether notes on keys without effect were given already."""
-        return self._told
+    def searches(self) -> bool:
+        """Whether rows that name no loop are played by the search loop."""
+        return self.actor_rollout_ref.rollout.agent.default_agent_loop == SEARCH_LOOP
 
-    @told.setter
-    def told(self, value: bool) -> None:
-        self._told = value
+    @property
+    def has_tools(self) -> bool:
+        """Whether the run offers any tool."""
+        turns = self.actor_rollout_ref.rollout.multi_turn
+        return bool(turns.tool_config_path or turns.tool_envs or self.retriever.url)
+
+    @property
+    def reward_manager_name(self) -> str:
+        """The name, file or dotted path of the reward manager."""
+        own = self.reward_manager
+        if own.source == "register":
+            return own.name or self.reward_model.reward_manager
+        path = own.module.path or ""
+        return f"{path}{':' if path.endswith('.py') else '.'}{own.module.name}"
+
+    @property
+    def choices(self) -> list[str]:
+        """A note on each value that is neither given nor the default of its key, because other keys decide it."""
+        if self.trainer.val_only:
+            return []
+        chosen = choose(self.actor_rollout_ref, self.algorithm.adv_estimator, self.data.train_batch_size)
+        return [choice.why for choice in chosen if choice.why]
+
+    @property
+    def untold(self) -> list[str] | None:
+        """Keys that the user wrote and of which no note says that they do nothing; None: nobody looked yet."""
+        return self._untold.keys
+
+    @untold.setter
+    def untold(self, keys: list[str]) -> None:
+        self._untold = _Untold(keys)
 
     @property
     def needs_critic(self) -> bool:

@@ -76,7 +76,8 @@ def nearest(model: type[Section], path: str) -> str:
         last = difflib.SequenceMatcher(None, leaf, candidate.rpartition(".")[2]).ratio()
         return 0.6 * last + 0.4 * whole
 
-    best = max((known for known, _ in walk(model)), key=likeness)
+    names = [*(known for known, _ in walk(model)), *(name for name in model.foreign_keys if "*" not in name)]
+    best = max(names, key=likeness)
     if likeness(best) >= 0.6:
         return f" Did you mean '{best}'?"
     parent = path.rpartition(".")[0]
@@ -138,6 +139,16 @@ def accepts(field: FieldInfo, kind: type) -> bool:
         if plain is kind or plain is Any or (get_origin(plain) is Literal and kind is str):
             return True
     return False
+
+
+def list_item(field: FieldInfo) -> type | None:
+    """The plain kind of the items of a field that accepts a list; None for other fields."""
+    for alternative in _alternatives(field.annotation):
+        plain = get_args(alternative)[0] if get_origin(alternative) is Annotated else alternative
+        if get_origin(plain) in (list, tuple):
+            item = get_args(plain)[0]
+            return get_args(item)[0] if get_origin(item) is Annotated else item  # type: ignore[no-any-return]
+    return None
 
 
 def path_kind(field: FieldInfo) -> PathKind | None:

@@ -6,14 +6,8 @@ with a note, so nothing is ignored silently; a value that asks for something tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
-
-from agentrl.config.base import Section
-from agentrl.config.schema import find_field, is_free
-from agentrl.config.value_tree import leaves, set_value
 
 _AR = "actor_rollout_ref."
 
@@ -44,12 +38,13 @@ class Only:
     """The key changes nothing with these values; another value asks for something that agentrl does not have.
 
     A list is compared with a frozenset, whatever its order. Where `switch` (a key beside it) is written false, nothing
-    is asked for.
+    is asked for. `told` are values that change nothing either, but whose users get the reason as a note.
     """
 
     allowed: tuple[Any, ...]
     reason: str
     switch: str | None = None
+    told: tuple[Any, ...] = ()
 
 
 Answer = Renamed | Fallback | Harmless | Only
@@ -60,10 +55,13 @@ class Foreign:
     """A key of verl as the user gave it, to be judged when everything that they gave is known."""
 
     key: str
+    """Its name in `VERL_KEYS`: two spellings of a key are one."""
     value: Any
     answer: Fallback | Harmless | Only
     where: str = ""
     """File that it was last given in; empty: an override."""
+    written: str = ""
+    """As the user spelt it; empty: as `key`."""
 
 
 _OFF = (False, None, 0)
@@ -71,18 +69,27 @@ _SMALL = (1, None)
 _NO_COMPILE = Harmless("agentrl does not use torch.compile")
 _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
-_NO_REWARD_MODEL = Harmless("reward models are not supported; `reward_model.enable` is off")
-_NO_PROFILER = "agentrl has no profiler: run `py-spy` or `nsys` around `agentrl train`"
+_NO_REWARD_MODEL = Harmless("reward models are not supported")
+_ASKS_FOR_REWARD_MODEL = (
+    "reward models are not supported: score with custom_reward_function.path, and set reward_model.enable=false"
+)
+_PROFILED = Harmless("`trainer.profile_steps` says which steps are profiled, in every process")
+_NSIGHT = Harmless("Nsight's options stand on its own command line: `nsys profile OPTIONS agentrl train …`")
 _WHOLE = frozenset({"model", "optimizer", "extra"})
 _WHOLE_CHECKPOINT = Only(
     (None, _WHOLE, _WHOLE | {"hf_model"}),
     "a checkpoint always holds model, optimizer and extra, and the model as a Hugging Face folder",
 )
-_NO_LORA = Harmless("LoRA is not supported; it is off")
+_NO_LORA = Harmless("LoRA is not supported")
+_LORA = Only(_OFF, "LoRA is not supported: leave it out, and all weights are trained", switch=f"{_AR}actor.lora.enable")
+_TURNS = _AR + "rollout.multi_turn."
+
+_ONE_KIND = Harmless("every section has one kind, so it needs no class")
 
 # The first pattern that fits a key counts.
 VERL_KEYS: dict[str, Answer] = {
-    "*._target_": Harmless("every section has one kind"),
+    "_target_": _ONE_KIND,
+    "*._target_": _ONE_KIND,
     # data
     "data.return_raw_chat": Only((True,), "agent loops need the raw messages"),
     "data.return_raw_input_ids": Harmless("the agent loop makes the ids"),
@@ -100,6 +107,11 @@ VERL_KEYS: dict[str, Answer] = {
     "data.video_key": Harmless("agentrl has no multi-modal inputs"),
     "data.image_patch_size": Harmless("agentrl has no multi-modal inputs"),
     "data.use_shm": Only(_OFF, "files are memory-mapped where they are"),
+    "data.train_data_num": Renamed("data.train_max_samples"),
+    "data.val_data_num": Renamed("data.val_max_samples"),
+    "data.shuffle_train_dataloader": Renamed("data.shuffle"),
+    "data.max_obs_length": Renamed(_TURNS + "max_tool_response_length"),
+    "data.max_start_length": Harmless("`data.max_prompt_length` limits a row's prompt"),
     "data.custom_cls.*": Only((None,), "agentrl has no dataset plug-ins"),
     "data.sampler.*": Only((None,), "agentrl has no sampler plug-ins"),
     "data.datagen.*": Only((None,), "agentrl has no dataset plug-ins"),
@@ -108,18 +120,24 @@ VERL_KEYS: dict[str, Answer] = {
     # actor_rollout_ref
     _AR + "hybrid_engine": Only((True,), "trainer and engines share the machine's devices in one run"),
     _AR + "model.custom_chat_template": Renamed(_AR + "model.chat_template"),
-    "reward_model.model.path": Only(
-        (None, ""),
-        "reward models are not supported: score with custom_reward_function.path, or set reward_model.enable=false",
-        switch="reward_model.enable",
-    ),
+    "reward_model.model.path": Only((None, ""), _ASKS_FOR_REWARD_MODEL, switch="reward_model.enable"),
+    "reward_model.model_path": Renamed("reward_model.model.path"),
+    "reward_model.batch_size": _NO_REWARD_MODEL,
     "reward_model.model.*": _NO_REWARD_MODEL,  # before those of `*.model.*`
     "*.model.use_shm": Only(_OFF, "weights are read where they are"),
     "*.model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
     "*.model.override_config*": Only((None, {}), "change the model folder's config.json"),
     "*.model.enable_activation_offload*": Only(_OFF, "activations are not offloaded"),
     "*.model.lora_alpha": _NO_LORA,
-    "*.model.lora_*": Only(_OFF, "LoRA is not supported"),
+    "*.model.lora_*": _LORA,
+    "*.model.lora.rank": Renamed("*.model.lora_rank"),
+    "*.model.lora.alpha": Renamed("*.model.lora_alpha"),
+    "*.model.lora.*": _NO_LORA,
+    _AR + "actor.lora.enable": _LORA,
+    _AR + "actor.lora.r": Renamed(_AR + "model.lora_rank"),
+    _AR + "actor.lora.lora_alpha": Renamed(_AR + "model.lora_alpha"),
+    _AR + "actor.lora.target_modules": Renamed(_AR + "model.target_modules"),
+    _AR + "actor.lora.*": _NO_LORA,
     "*.model.target_modules": _NO_LORA,
     "*.model.exclude_modules": _NO_LORA,
     "*.model.use_liger": Only(_OFF, "Liger kernels are not supported"),
@@ -131,10 +149,8 @@ VERL_KEYS: dict[str, Answer] = {
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.calculate_entropy": Harmless("the entropy is always computed"),
-    "*.profiler.enable": Only(_OFF, _NO_PROFILER),
-    "*.profiler.*": Harmless("agentrl has no profiler section"),
-    "*.profile.enable": Only(_OFF, _NO_PROFILER),
-    "*.profile.*": Harmless("agentrl has no profiler section"),
+    "*.profiler.*": _PROFILED,
+    "*.profile.*": _PROFILED,
     "*.checkpoint.save_contents": _WHOLE_CHECKPOINT,
     "*.checkpoint.load_contents": _WHOLE_CHECKPOINT,
     "*.checkpoint.contents": _WHOLE_CHECKPOINT,
@@ -156,6 +172,8 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "actor.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     "critic.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     _AR + "ref.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
+    _AR + "actor.state_masking": Only((True, None), "what the environment says is never trained on"),
+    "algorithm.no_think_rl": Only(_OFF, "the whole response is trained on"),
     _AR + "actor.policy_loss.loss_mode": Renamed(_AR + "actor.policy_loss"),
     _AR + "actor.policy_loss.*": Renamed(_AR + "actor.policy_loss_options.*"),
     _AR + "actor.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
@@ -164,14 +182,22 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "actor.rollout_n": Harmless("`rollout.n` counts"),
     _AR + "actor.data_loader_seed": Harmless("`trainer.seed` counts"),
     # rollout
-    _AR + "rollout.mode": Only(("async",), "agent loops are asynchronous"),
+    _AR + "rollout.mode": Only(("async",), "agent loops are always asynchronous", told=("sync",)),
+    _AR + "rollout.agent_loop": Renamed(_AR + "rollout.agent.default_agent_loop"),
+    _AR + "rollout.n_agent": Renamed(_AR + "rollout.n"),
+    _AR + "rollout.sampling_params.max_tokens": Renamed(_TURNS + "max_tokens_per_turn"),
+    _AR + "rollout.sampling_params.max_new_tokens": Renamed(_TURNS + "max_tokens_per_turn"),
+    _AR + "rollout.sampling_params.timeout": Renamed(_TURNS + "turn_timeout_s"),
+    _AR + "rollout.sampling_params.logprobs": Harmless("the engine's log-probs are always recorded"),
+    _AR + "rollout.sampling_params.*": Renamed(_AR + "rollout.*"),
+    "sampling_params.*": Renamed(_AR + "rollout.sampling_params.*"),
+    "tool_config_path": Renamed(_TURNS + "tool_config_path"),
+    "tool_config.max_tool_calls": Renamed(_TURNS + "max_tool_calls"),
+    "tool_config.timeout": Renamed(_TURNS + "tool_timeout_s"),
+    "tool_config.tool_format": Renamed(_TURNS + "format"),
     _AR + "rollout.do_sample": Only((True,), "training rollouts are sampled"),
     _AR + "rollout.calculate_log_probs": Harmless("the engine's log-probs are always recorded"),
-    _AR + "rollout.enforce_eager": Harmless("the engine decides; give SGLang's flags in `server.args`"),
     _AR + "rollout.free_cache_engine": Harmless("the engine keeps its cache between steps"),
-    _AR + "rollout.load_format": Harmless("engines load the model folder, then get the trainer's weights"),
-    _AR + "rollout.enable_chunked_prefill": Harmless("prefill is always chunked"),
-    _AR + "rollout.enable_prefix_caching": Harmless("prefixes are always reused"),
     _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
     _AR + "rollout.layered_summon": Harmless("weights are gathered one by one"),
     _AR + "rollout.cudagraph_capture_sizes": Harmless("give SGLang's flags in `server.args`"),
@@ -198,8 +224,8 @@ VERL_KEYS: dict[str, Answer] = {
     "critic.forward_*": Harmless("values are computed in the micro-batches of the update"),
     "critic.shuffle": Only(_OFF, "the critic sees rows in order"),
     "critic.model.tokenizer_path": Harmless("the critic reads the policy's token ids"),
-    "reward_model.enable": Only(_OFF, "reward models are not supported"),
-    "reward_model.enable_resource_pool": Only(_OFF, "reward models are not supported"),
+    "reward_model.enable": Only(_OFF, _ASKS_FOR_REWARD_MODEL),
+    "reward_model.enable_resource_pool": Only(_OFF, _ASKS_FOR_REWARD_MODEL),
     "reward_model.strategy": _NO_REWARD_MODEL,
     "reward_model.micro_batch_size*": _NO_REWARD_MODEL,
     "reward_model.max_length": _NO_REWARD_MODEL,
@@ -209,10 +235,11 @@ VERL_KEYS: dict[str, Answer] = {
     "reward.sandbox_fusion.url": Renamed("reward_model.sandbox_fusion.url"),
     "reward.sandbox_fusion.max_concurrent": Renamed("reward_model.sandbox_fusion.max_concurrent"),
     "reward.sandbox_fusion.memory_limit_mb": Renamed("reward_model.sandbox_fusion.memory_limit_mb"),
-    "reward.reward_manager.name": Renamed("reward_model.reward_manager"),
+    "reward.reward_manager.*": Renamed("reward_manager.*"),
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     # algorithm
+    "algorithm.group_size": Renamed(_AR + "rollout.n"),
     "algorithm.use_pf_ppo": Only(_OFF, "preference feedback PPO is not supported"),
     "algorithm.pf_ppo.*": Harmless("preference feedback PPO is not supported; it is off"),
     "algorithm.filter_groups.enable": Renamed("algorithm.filter_zero_variance_groups"),
@@ -222,6 +249,8 @@ VERL_KEYS: dict[str, Answer] = {
     "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
     # trainer, Ray, Hydra
+    "trainer.log_generation_samples": Renamed("trainer.log_train_generations"),
+    "trainer.run_name": Renamed("trainer.experiment_name"),
     "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_ckpt_to_keep"),
     "trainer.max_critic_ckpt_to_keep": Harmless("`max_actor_ckpt_to_keep` counts: actor and critic are kept together"),
     "trainer.remove_previous_ckpt_in_save": Only(_OFF, "set `trainer.max_ckpt_to_keep=1`"),
@@ -230,110 +259,40 @@ VERL_KEYS: dict[str, Answer] = {
     "trainer.ray_wait_register_center_timeout": Harmless("workers register through Ray itself"),
     "trainer.use_legacy_worker_impl": Harmless("agentrl has one worker implementation"),
     "trainer.esi_redundant_time": Harmless("checkpoints follow `trainer.save_freq`"),
-    "trainer.profile_steps": Only((None, []), _NO_PROFILER),
-    "trainer.npu_profile.*": Harmless("agentrl has no profiler section"),
-    "trainer.*_nsight_options.*": Harmless("agentrl has no profiler section"),
-    "global_profiler.steps": Only((None, []), _NO_PROFILER),
-    "global_profiler.*": Harmless("agentrl has no profiler section"),
+    "trainer.npu_profile.*": Harmless("agentrl does not run on NPUs"),
+    "trainer.*_nsight_options.*": _NSIGHT,
+    "global_profiler.steps": Renamed("trainer.profile_steps"),
+    "global_profiler.tool": Renamed("trainer.profile_tool"),
+    "global_profiler.save_path": Renamed("trainer.profile_dir"),
+    "global_profiler.profile_continuous_steps": Harmless("each profiled step has traces of its own"),
+    "global_profiler.global_tool_config.nsys.*": _NSIGHT,
+    "global_profiler.*": _PROFILED,
     "ray_kwargs.ray_init.num_cpus": Renamed("ray_init.num_cpus"),
     "ray_kwargs.ray_init.address": Renamed("ray_init.address"),
-    "ray_init.timeline_json_file": Only((None,), "Ray's timeline is not written"),
-    "ray_kwargs.timeline_json_file": Only((None,), "Ray's timeline is not written"),
+    "ray_kwargs.timeline_json_file": Renamed("ray_init.timeline_json_file"),
     "hydra.*": Harmless("recipes are found beside the YAML and in agentrl's configs/"),
 }
 
+SPELLINGS: dict[str, tuple[tuple[Any, Any], ...]] = {
+    "*.fsdp_config.*_dtype": (("fp32", "float32"), ("bf16", "bfloat16")),
+    _AR + "rollout.dtype": (
+        *(("half", "float16"), ("fp16", "float16"), ("bf16", "bfloat16")),
+        *(("float", "float32"), ("fp32", "float32")),
+    ),
+    "data.*_max_samples": ((None, -1),),
+    "trainer.profile_tool": ((None, "auto"),),
+    "trainer.log_*_generations": ((True, 4), (False, 0)),
+    _AR + "rollout.load_format": (
+        *((f"dummy_{trainer}", "dummy") for trainer in ("dtensor", "hf", "megatron")),
+        *((trainer, "auto") for trainer in ("dtensor", "hf", "megatron")),
+    ),
+}
+"""Values of agentrl's own keys that others spell differently: theirs and ours."""
 
-def translate(
-    tree: dict[str, Any], model: type[Section], where: str = ""
-) -> tuple[dict[str, Any], dict[str, str], list[Foreign]]:
-    """Rewrite the keys of verl in one file or override.
+MISPLACED: dict[str, Fallback] = {"algorithm.kl_penalty": Fallback("algorithm.kl_ctrl.kl_coef")}
+"""Keys that want a name, under which some users write a number: the key that takes it."""
 
-    Args:
-        tree: plain values as they were written.
-        model: what agentrl knows.
-        where: the file, for errors; empty: an override.
-
-    Returns:
-        The values under agentrl's keys; new names by the user's; keys that agentrl lacks, for `settle_foreign`.
-    """
-    out: dict[str, Any] = {}
-    renamed: dict[str, str] = {}
-    foreign: list[Foreign] = []
-    for key, value in leaves(tree):
-        new, answer = _answer(model, key)
-        if answer is not None:
-            foreign.append(Foreign(key, value, answer, where))
-            continue
-        set_value(out, new, value)
-        if new != key:
-            renamed[key] = new
-    return out, renamed, foreign
-
-
-def settle_foreign(
-    foreign: Mapping[str, Foreign], own: Set[str]
-) -> tuple[dict[str, Foreign], dict[str, str], list[str]]:
-    """What verl's keys without a place here mean, once every file and override is read.
-
-    Args:
-        foreign: by key, as each was given last.
-        own: agentrl's keys that were given.
-
-    Returns:
-        By agentrl's key, the values that count there; for keys without effect their reasons; problems.
-    """
-    used: dict[str, Foreign] = {}
-    idle: dict[str, str] = {}
-    problems: list[str] = []
-    for key, given in foreign.items():
-        answer, value = given.answer, given.value
-        if isinstance(answer, Harmless):
-            idle[key] = answer.note
-        elif isinstance(answer, Fallback):
-            to = _renamed(key, _pattern_for(key) or key, answer.to)
-            if to in own:
-                idle[key] = f"{to} is given"
-            else:
-                used[to] = given
-        elif isinstance(value, str) and value.startswith("${"):
-            idle[key] = answer.reason
-        elif not any(_same(value, fine) for fine in answer.allowed):
-            switch = foreign.get(answer.switch or "")
-            if switch is not None and switch.value is False:
-                idle[key] = f"{switch.key} is false"
-            else:
-                problems.append(f"{given.where}{': ' if given.where else ''}{key}: got {value!r}, but {answer.reason}")
-    return used, idle, problems
-
-
-def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
-    """The key's name here, and the answer for the user if agentrl has no such key."""
-    while not (find_field(model, key) is not None or is_free(model, key)):
-        pattern = _pattern_for(key)
-        if pattern is None:
-            break
-        answer = VERL_KEYS[pattern]
-        if not isinstance(answer, Renamed):
-            return key, answer
-        key = _renamed(key, pattern, answer.to)
-    return key, None
-
-
-def _same(value: Any, fine: Any) -> bool:
-    """Whether two values are equal and both or neither are booleans: 1 equals 1.0, but not `true`."""
-    if isinstance(fine, frozenset):
-        return isinstance(value, list) and all(isinstance(item, str) for item in value) and frozenset(value) == fine
-    return bool(value == fine) and isinstance(value, bool) == isinstance(fine, bool)
-
-
-def _pattern_for(key: str) -> str | None:
-    if key in VERL_KEYS:
-        return key
-    return next((pattern for pattern in VERL_KEYS if fnmatchcase(key, pattern)), None)
-
-
-def _renamed(key: str, pattern: str, to: str) -> str:
-    """The new key; a `*` at the same end of both patterns stands for the same text."""
-    if to.startswith("*"):
-        return key.removesuffix(pattern[1:]) + to[1:]
-    return to[:-1] + key.removeprefix(pattern[:-1]) if to.endswith("*") else to
+VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
+    _AR + "rollout.name": dict.fromkeys(("vllm", "hf"), ("auto", "the engines here are SGLang and the embedded one")),
+}
+"""Values of verl that agentrl's own keys take for another one, with the reason."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from agentrl.errors import DataError, suggest
+from agentrl.reported import finite_number_of, whole_number_of
 from agentrl.types import JsonDict, Message, Sample
 
 TOOL_PHASES = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
@@ -20,7 +22,12 @@ OPTIONAL_COLUMNS = (
     "tools_kwargs",
     "interaction_kwargs",
     "tool_config",
+    "tools",
+    "style",
 )
+STYLES = ("rule", "model", "short")
+"""`short`, a short answer, is compared by the rule of its data source like any other."""
+_TOOL_CONFIG = ("available_tools", "tool_format", "max_tool_calls", "timeout")
 
 _LIKE_MESSAGES = re.compile(r"""\ufeff?\s*(\[\s*)?\{\s*["'](role|from|messages|conversations)["']\s*:""")
 """The start of a text that was meant as messages: `[{'role': ...`, `{"messages": [...`, `[{"from": "human", ...`."""
@@ -155,9 +162,16 @@ class _Cells:
 
     def reward_model(self) -> JsonDict:
         value = self.mapping("reward_model")
-        if value.get("style", "rule") not in ("rule", "model"):
-            raise self.error("reward_model.style", value["style"], "rule or model")
-        return value
+        style = self.text("style")
+        if style is not None and value.get("style", style) != style:
+            raise self.error(
+                "style", style, f"the same as reward_model.style ('{value['style']}'), or only one of them"
+            )
+        column = "style" if style is not None else "reward_model.style"
+        style = style or value.get("style", "rule")
+        if style not in STYLES:
+            raise self.error(column, style, f"one of {', '.join(STYLES)}.{suggest(str(style), STYLES)}")
+        return {**value, "style": style} if column == "style" else value
 
     def tools_kwargs(self, extra_info: JsonDict) -> dict[str, JsonDict]:
         value = self._here_or_in_extra_info("tools_kwargs", extra_info)
@@ -181,17 +195,48 @@ class _Cells:
     def tool_config(self, extra_info: JsonDict) -> JsonDict:
         value = self._here_or_in_extra_info("tool_config", extra_info)
         for key in value:
-            if key not in ("available_tools", "tool_format"):
-                known = suggest(key, ("available_tools", "tool_format"))
-                raise self.error(f"tool_config.{key}", value[key], f"no such key.{known}")
-        tools = value.get("available_tools", [])
-        if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
-            raise self.error("tool_config.available_tools", tools, "a list of tool names")
+            if key not in _TOOL_CONFIG:
+                raise self.error(f"tool_config.{key}", value[key], f"no such key.{suggest(key, _TOOL_CONFIG)}")
+        column, tools = "tool_config.available_tools", value.get("available_tools")
+        listed = self.row.get("tools")
+        if listed is not None and tools is not None:
+            raise self.error("tools", listed, "nothing beside tool_config.available_tools: the two say the same")
+        if listed is not None:
+            column, tools = "tools", _from_json(listed)
+        if tools is not None:
+            value = {**value, "available_tools": tools, **self._described(column, tools)}
+        self._check_limits(value)
         if not isinstance(value.get("tool_format", ""), str):
             raise self.error("tool_config.tool_format", value["tool_format"], "the name of a tool parser")
         if not isinstance(extra_info.get("tool_env_name", ""), str):
             raise self.error("extra_info.tool_env_name", extra_info["tool_env_name"], "a key of `tool_envs`")
         return value
+
+    def _described(self, column: str, tools: Any) -> JsonDict:
+        """The tools as names, and the descriptions of those that are given as `{name, description, parameters}`."""
+        wanted = "a list of tool names, or of {name, description, parameters}"
+        if not isinstance(tools, list):
+            raise self.error(column, tools, wanted)
+        described = {}
+        names = []
+        for position, tool in enumerate(tools):
+            entry = tool.get("function", tool) if isinstance(tool, dict) else {"name": tool}
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or not entry["name"]:
+                raise self.error(f"{column}[{position}]", tool, "a tool name, or {name, description, parameters}")
+            names.append(entry["name"])
+            if parameters := entry.get("parameters"):
+                entry = {**entry, "parameters": _from_json(parameters)}
+            if len(entry) > 1:
+                described[entry["name"]] = entry
+        return {"available_tools": names, **({"tools": described} if described else {})}
+
+    def _check_limits(self, value: JsonDict) -> None:
+        for key, wanted, is_right in (
+            ("max_tool_calls", "a whole number above 0; for no tools give available_tools: []", _is_count),
+            ("timeout", "a positive number of seconds", _is_seconds),
+        ):
+            if key in value and not is_right(value[key]):
+                raise self.error(f"tool_config.{key}", value[key], wanted)
 
     def _here_or_in_extra_info(self, column: str, extra_info: JsonDict) -> JsonDict:
         """A struct at the top level or in `extra_info`; if it is in both, the two must be equal."""
@@ -201,3 +246,21 @@ class _Cells:
         if here and inside and here != inside:
             raise self.error(column, here, f"the same as extra_info.{column}, or only one of them")
         return here or inside
+
+
+def _from_json(value: Any) -> Any:
+    """A list or mapping that a column holds as JSON text; else the value."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        with suppress(ValueError):
+            return without_nones(json.loads(value))
+    return value
+
+
+def _is_count(value: Any) -> bool:
+    count = whole_number_of(value)
+    return count is not None and count > 0
+
+
+def _is_seconds(value: Any) -> bool:
+    seconds = None if isinstance(value, bool) else finite_number_of(value)
+    return seconds is not None and seconds > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
+from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 
@@ -34,14 +35,16 @@ def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[
 def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
     rollout = config.actor_rollout_ref.rollout
     embedded, dtype = rollout.embedded, rollout.dtype
+    longest = rollout.max_model_len or embedded.max_context_length or context_length(config)
+    chunk = rollout.max_num_batched_tokens or embedded.prefill_chunk
     options: dict[str, object | None] = {
         "model": config.actor_rollout_ref.model.path,
         "tokenizer-path": config.actor_rollout_ref.model.tokenizer_path,
         "host": host,
         "port": port,
         "max-running-requests": rollout.max_num_seqs or embedded.max_running_requests,
-        "max-context-length": rollout.max_model_len or embedded.max_context_length or context_length(config),
-        "prefill-chunk": rollout.max_num_batched_tokens or embedded.prefill_chunk,
+        "max-context-length": longest,
+        "prefill-chunk": chunk if rollout.enable_chunked_prefill else max(chunk, longest),
         "threads": embedded.threads,
         "dtype": None if dtype == "auto" else dtype,
         "device": _device(config, index),
@@ -69,8 +72,13 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
     command += ["--random-seed", str(config.trainer.seed + index), "--dtype", rollout.dtype]
     if rollout.max_num_seqs:
         command += ["--max-running-requests", str(rollout.max_num_seqs)]
-    if rollout.max_num_batched_tokens:
-        command += ["--chunked-prefill-size", str(rollout.max_num_batched_tokens)]
+    command += _prefill_flags(rollout)
+    if rollout.load_format != "auto":
+        command += ["--load-format", rollout.load_format]
+    if rollout.enforce_eager:
+        command += ["--disable-cuda-graph"]
+    if not rollout.enable_prefix_caching:
+        command += ["--disable-radix-cache"]
     if model.tokenizer_path:
         command += ["--tokenizer-path", model.tokenizer_path]
     if model.trust_remote_code:
@@ -84,6 +92,14 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         if server.launch > 1 and "--base-gpu-id" not in server.args:
             command += ["--base-gpu-id", str(index * gpus)]
     return [*command, *server.args]
+
+
+def _prefill_flags(rollout: RolloutConfig) -> list[str]:
+    """A limit of one prefill step; without chunks it counts whole prompts."""
+    most = rollout.max_num_batched_tokens
+    if not rollout.enable_chunked_prefill:
+        return ["--chunked-prefill-size", "-1", *(["--max-prefill-tokens", str(most)] if most else [])]
+    return ["--chunked-prefill-size", str(most)] if most else []
 
 
 def context_length(config: RunConfig) -> int:

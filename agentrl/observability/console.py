@@ -75,8 +75,15 @@ class ConsoleTracker(Tracker):
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Print validation conversations."""
+        self._show(f"validation at step {step}", conversations)
+
+    def on_generations(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
+        """Print conversations of a training step."""
+        self._show(f"rollout of step {step}", conversations)
+
+    def _show(self, title: str, conversations: Sequence[ValidationConversation]) -> None:
         for item in conversations:
-            body, title = Text(f"{item.input}\n") + Text(item.output, style="bold"), f"validation at step {step}"
+            body = Text(f"{item.input}\n") + Text(item.output, style="bold")
             if self._console.is_terminal:
                 self._console.print(Panel(body, title=f"{title}, score {item.score:g}", expand=False))
             else:

@@ -63,8 +63,15 @@ class MlflowTracker(Tracker):
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Send conversations as `validation/STEP.json`."""
+        self._show("validation", step, conversations)
+
+    def on_generations(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
+        """Send conversations as `training/STEP.json`."""
+        self._show("training", step, conversations)
+
+    def _show(self, kind: str, step: int, conversations: Sequence[ValidationConversation]) -> None:
         rows = [asdict(conversation) for conversation in conversations]
-        self._send("log_text", json.dumps(rows, ensure_ascii=False, indent=1), f"validation/{step}.json")
+        self._send("log_text", json.dumps(rows, ensure_ascii=False, indent=1), f"{kind}/{step}.json")
 
     def close(self) -> None:
         """Mark the run as finished, or as failed if an error ended it."""

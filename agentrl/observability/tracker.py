@@ -38,7 +38,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class ValidationConversation:
-    """One validation conversation, as text."""
+    """One conversation of a validation or of a training step, as text."""
 
     data_source: str
     input: str
@@ -60,6 +60,9 @@ class Tracker:
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Called after a validation with the first `trainer.log_val_generations` conversations."""
+
+    def on_generations(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
+        """Called after a training step's rollouts with the first `trainer.log_train_generations` conversations."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Called once per step with every metric of that step; step 0 is the validation before training."""

@@ -56,9 +56,16 @@ class TensorboardTracker(Tracker):
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Write conversations as text."""
+        self._show("validation", step, conversations)
+
+    def on_generations(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
+        """Write conversations as text."""
+        self._show("training", step, conversations)
+
+    def _show(self, kind: str, step: int, conversations: Sequence[ValidationConversation]) -> None:
         for number, item in enumerate(conversations):
             text = f"    {item.data_source}, score {item.score:g}\n\n{_indent(item.input)}\n\n{_indent(item.output)}"
-            self._writer.add_text(f"validation/{number}", text, step)
+            self._writer.add_text(f"{kind}/{number}", text, step)
 
     def close(self) -> None:
         """Flush and close."""
@@ -87,6 +94,10 @@ class Trackers(Tracker):
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Pass on."""
         self._tell_each("on_validation", step, conversations)
+
+    def on_generations(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
+        """Pass on."""
+        self._tell_each("on_generations", step, conversations)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Pass on."""

@@ -55,11 +55,18 @@ class WandbTracker(Tracker):
 
     def on_validation(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
         """Send conversations as the table `val/generations`."""
+        self._show("val", step, conversations)
+
+    def on_generations(self, step: int, conversations: Sequence[ValidationConversation]) -> None:
+        """Send conversations as the table `train/generations`."""
+        self._show("train", step, conversations)
+
+    def _show(self, kind: str, step: int, conversations: Sequence[ValidationConversation]) -> None:
         import wandb
 
         rows = [[step, item.data_source, item.input, item.output, item.score] for item in conversations]
         table = wandb.Table(columns=["step", "data_source", "input", "output", "score"], data=rows)
-        self._run.log({"val/generations": table, _STEP: step})
+        self._run.log({f"{kind}/generations": table, _STEP: step})
 
     def close(self) -> None:
         """Send the rest; a run that an error ended is marked as failed."""

@@ -20,6 +20,7 @@ from agentrl.plugins.specs import (
     ToolSpec,
     load_agent_loops,
     load_interactions,
+    load_tool,
     load_tools,
 )
 from agentrl.plugins.tool_decorator import tool
@@ -39,6 +40,7 @@ __all__ = [
     "load_file",
     "load_interactions",
     "load_registrations",
+    "load_tool",
     "load_tools",
     "register",
     "registered_name",

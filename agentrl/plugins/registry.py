@@ -30,6 +30,7 @@ from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, RewardManager, ToolParser
 from agentrl.plugins.plugin_files import IMPORT_ERRORS, import_problem, load_file
 from agentrl.plugins.verl import import_hook
+from agentrl.plugins.verl.loops import is_verl_loop
 
 logger = logging.getLogger(__name__)
 
@@ -193,11 +194,20 @@ def _problem(kind: Kind, name: str) -> str | None:
 
 @lru_cache(maxsize=len(KINDS))
 def _entry_points(kind: Kind) -> dict[str, list[EntryPoint]]:
-    """Entry points by name: more than one if packages offer different objects under one name."""
+    """Entry points by name: more than one if packages offer different objects under one name.
+
+    A name of agentrl's own gives way to that of another package.
+    """
     by_name: dict[str, dict[str, EntryPoint]] = {}
     for point in _points(kind):
         by_name.setdefault(point.name, {})[point.value] = point
-    return {name: list(points.values()) for name, points in by_name.items()}
+    found = {}
+    for name, points in by_name.items():
+        others = [point for point in points.values() if point.dist is None or point.dist.name != "agentrl"]
+        if 0 < len(others) < len(points):
+            logger.info("the %s '%s' of %s takes the place of agentrl's own", _LABELS[kind], name, _origin(others[0]))
+        found[name] = others or list(points.values())
+    return found
 
 
 def _points(kind: Kind) -> list[EntryPoint]:
@@ -213,7 +223,7 @@ def kind_of(plugin: Any) -> Kind | None:
     for base, kind in _BASES if isinstance(plugin, type) else ():
         if issubclass(plugin, base):
             return kind
-    return None
+    return "agent_loops" if is_verl_loop(plugin) else None
 
 
 def _kind_of(plugin: Any, name: str) -> Kind:

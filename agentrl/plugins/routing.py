@@ -9,6 +9,8 @@ from agentrl.plugins.registry import known
 from agentrl.plugins.specs import LoopSpec, registered_loop
 from agentrl.types import Sample
 
+_ASKS_FOR_TOOLS = ("available_tools", "max_tool_calls", "timeout")
+
 
 def check_routing(
     samples: Iterable[Sample],
@@ -47,7 +49,7 @@ def _check_use(sample: Sample, loop: LoopSpec, default_loop: str) -> None:
     origin = "names" if sample.agent_name else "has no `agent_name` and gets"
     for given, what, used in (
         (
-            sample.tools_kwargs or sample.tool_config.get("available_tools") or sample.tool_env_name,
+            sample.tools_kwargs or sample.tool_env_name or any(map(sample.tool_config.get, _ASKS_FOR_TOOLS)),
             "tools",
             loop.cls.uses_tools,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,17 +15,23 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from agentrl.errors import ConfigError, PluginError, suggest
-from agentrl.files import find_file
+from agentrl.files import CONFIGS, find_file
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopContext
+from agentrl.observability.said_once import say_once
 from agentrl.plugins import mcp_entries
 from agentrl.plugins.adapt import as_interaction, as_tool, schema_of, takes_context
 from agentrl.plugins.mcp_entries import Discover, ask_servers
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.registry import Kind, known, resolve
-from agentrl.plugins.tool_schemas import checked_schema
+from agentrl.plugins.tool_schemas import checked_schema, described_schema
+from agentrl.plugins.verl.loops import VerlLoop, adapted, is_verl_loop, own_options
 from agentrl.reported import number_of
 from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
+
+logger = logging.getLogger(__name__)
+VERL_LOOPS = ("single_turn_agent", "tool_agent")
+"""Loops that others know by these names with `_loop` at the end."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,12 @@ class LoopSpec:
             PluginError: the loop does not take one of its options.
         """
         try:
-            return self.cls(context, **self.kwargs)
+            loop = self.cls(context, **self.kwargs)
         except TypeError as error:
             raise PluginError(f"agent loop '{self.name}': {error}") from error
+        if isinstance(loop, VerlLoop):
+            loop.name = self.name
+        return loop
 
     def check_options(self, where: str) -> None:
         """Refuse options that the loop does not take, and missing ones that it needs.
@@ -101,8 +111,14 @@ class LoopSpec:
         _check_options(self.cls, self.kwargs, where)
 
 
+_DESCRIPTION = ("name", "description", "parameters")
+"""Keys of an entry that describes a tool without the frame of a schema."""
+
+
 def load_tools(path: str | Path, near: Path | None = None, discover: Discover = ask_servers) -> list[ToolSpec]:
     """Tools of a YAML `tools: [{class_name, config, tool_schema, mcp}]`, in its order.
+
+    An entry may also be `{name, description, parameters}`; without a `class_name`, `name` is that of a registered tool.
 
     Args:
         path: looked up as given, in `near`, then in agentrl's `configs/`.
@@ -117,13 +133,32 @@ def load_tools(path: str | Path, near: Path | None = None, discover: Discover = 
     specs: list[ToolSpec] = []
     for index, entry in enumerate(entries):
         where = f"{file}: tools[{index}]"
-        _check_keys(entry, ("class_name", "config", "tool_schema", "mcp"), (), where)
+        entry = _plain_entry(entry)
+        _check_keys(entry, ("class_name", "config", "tool_schema", "mcp", *_DESCRIPTION), (), where)
         for spec in _read_tools(entry, file, where, discover):
             if any(other.name == spec.name for other in specs):
                 raise ConfigError(f"{where}: two tools are named '{spec.name}'")
             _try_build(spec, where)
             specs.append(spec)
     return specs
+
+
+def load_tool(name: str, config: JsonDict, where: str, schema: JsonDict | None = None) -> ToolSpec:
+    """One tool, as an entry of a tool YAML would give it.
+
+    Args:
+        name: registered name.
+        config: of the entry.
+        where: named in errors.
+        schema: None: the tool's own.
+
+    Raises:
+        PluginError: the tool cannot be found or built.
+    """
+    entry = {"class_name": name, "config": config, "tool_schema": schema}
+    (spec,) = _read_tools(entry, Path(), where, ask_servers)
+    _try_build(spec, where)
+    return spec
 
 
 def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> Iterator[ToolSpec]:
@@ -133,10 +168,19 @@ def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> 
     if kind not in ("native", "mcp"):
         raise ConfigError(f"{where}.config.type: got '{kind}'.{suggest(str(kind), ['native', 'mcp'])}")
     if kind == "native":
-        _check_keys(entry, ("class_name", "config", "tool_schema"), ("class_name",), where)
-        cls = _resolve("tools", entry["class_name"], file, where)
+        described = {key: entry[key] for key in _DESCRIPTION if entry.get(key) is not None}
+        others = () if described else ("tool_schema",)
+        _check_keys(
+            entry, ("class_name", "config", *others, *_DESCRIPTION), () if described else ("class_name",), where
+        )
+        cls = _resolve("tools", entry.get("class_name") or described.get("name"), file, where)
+        if "class_name" not in entry and "config" not in entry:
+            config = _shipped_config(str(described.get("name")))
         config = _renamed(cls, config, where)
-        found = [(config, entry.get("tool_schema") or _own_schema(cls, config, where))]
+        if described:
+            found = [(config, described_schema(described, _schema_or_none(cls, config), where))]
+        else:
+            found = [(config, entry.get("tool_schema") or _own_schema(cls, config, where))]
     else:
         _check_keys(entry, ("class_name", "config", "mcp"), (), where)
         cls = _resolve("tools", mcp_entries.class_name(entry), file, where)
@@ -150,6 +194,32 @@ def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> 
     for own, schema in found:
         checked = checked_schema(schema, where)
         yield ToolSpec(checked["function"]["name"], cls, own, checked, _timeout(own, where))
+
+
+def _plain_entry(entry: JsonDict) -> JsonDict:
+    """An entry in OpenAI's shape, `{type: function, function: {name, …}}`, as `{name, description, parameters}`."""
+    function = entry.get("function")
+    if entry.get("type") == "function" and isinstance(function, dict) and "class_name" not in entry:
+        return {**{key: value for key, value in entry.items() if key not in ("type", "function")}, **function}
+    return entry
+
+
+def _shipped_config(name: str) -> JsonDict:
+    """The `config` of agentrl's own YAML for a tool that is only described: the address of its service, mostly."""
+    file = CONFIGS / "tools" / f"{name}.yaml"
+    entries = read_yaml(file)["tools"] if file.is_file() else []
+    config = next((entry.get("config") or {} for entry in entries if entry.get("class_name") == name), {})
+    if config:
+        shown = ", ".join(f"{key} {value}" for key, value in config.items() if key.endswith("url"))
+        say_once(logger, logging.INFO, f"tool '{name}' is given without `config`: as in tools/{name}.yaml ({shown})")
+    return dict(config)
+
+
+def _schema_or_none(cls: Any, config: JsonDict) -> JsonDict | None:
+    try:
+        return schema_of(cls, config)
+    except PluginError:
+        return None
 
 
 def _renamed(cls: Any, config: JsonDict, where: str) -> JsonDict:
@@ -200,6 +270,7 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
         PluginError: a class cannot be found or is not an agent loop.
     """
     specs = {name: LoopSpec(name, cls) for name in known("agent_loops") if (cls := registered_loop(name)[0])}
+    specs = {f"{name}_loop": specs[name] for name in VERL_LOOPS if name in specs} | specs
     if path is None:
         return specs
     file, entries = _read_entries(path, near, "", ())
@@ -291,6 +362,8 @@ def _resolve(kind: Kind, name: Any, file: Path, where: str) -> Any:
 
 
 def _loop_class(cls: Any, where: str) -> type[AgentLoopBase]:
+    if is_verl_loop(cls):
+        return adapted(cls)
     if isinstance(cls, type) and issubclass(cls, AgentLoopBase):
         return cls
     raise PluginError(f"{where}: {cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
@@ -324,7 +397,9 @@ def _check_options(cls: type[AgentLoopBase], options: Mapping[str, Any], where: 
     Raises:
         PluginError: names the nearest option.
     """
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]
+    parameters = (
+        own_options(cls) if issubclass(cls, VerlLoop) else [*inspect.signature(cls.__init__).parameters.values()][2:]
+    )
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters) and cls.__init__ is not AgentLoopBase.__init__
     for option in options:

@@ -59,6 +59,60 @@ def checked_schema(schema: Any, where: str) -> JsonDict:
     return dict(schema)
 
 
+def described_schema(entry: Mapping[str, Any], own: Mapping[str, Any] | None, where: str) -> JsonDict:
+    """The schema of a tool that is given as `{name, description, parameters}`.
+
+    `parameters` is JSON Schema, or only its properties::
+
+        {expression: {type: string}}        -> {type: object, properties: {expression: …}, required: [expression]}
+        {expression: {type: string}, digits: {type: integer, default: 2}}                  required: [expression]
+
+    Args:
+        entry: the description; what it omits is as in `own`.
+        own: the schema of the tool itself; None: it has none.
+        where: the file and entry, or the row.
+
+    Raises:
+        ConfigError: as `checked_schema`, or a parameter that the tool does not take.
+    """
+    name = entry.get("name")
+    function = dict((own or {}).get("function") or {})
+    given = entry.get("parameters")
+    parameters = function.get("parameters", {"type": "object", "properties": {}}) if given is None else given
+    if isinstance(parameters, Mapping) and given is not None and not _is_schema(parameters):
+        parameters = _of_properties(parameters, function.get("parameters"))
+    described = {"name": name, "description": entry.get("description") or function.get("description") or ""}
+    schema = checked_schema({"type": "function", "function": {**described, "parameters": dict(parameters)}}, where)
+    known = (function.get("parameters") or {}).get("properties") or {}
+    for parameter in parameters.get("properties") or {}:
+        if known and parameter not in known:
+            raise ConfigError(f"{where}: tool '{name}' takes no argument '{parameter}'.{suggest(parameter, known)}")
+    return schema
+
+
+def _is_schema(parameters: Mapping[str, Any]) -> bool:
+    """Whether a mapping is JSON Schema of an object; a property may be called `type` or `properties` as well."""
+    return isinstance(parameters.get("type"), str | list) or (
+        isinstance(parameters.get("properties"), Mapping) and not isinstance(parameters["properties"].get("type"), str)
+    )
+
+
+def _of_properties(properties: Mapping[str, Any], own: Mapping[str, Any] | None) -> JsonDict:
+    """JSON Schema of properties: those are required that say so, else that the tool requires, else without default."""
+    known, needed = (own or {}).get("properties") or {}, (own or {}).get("required") or ()
+    plain: JsonDict = {}
+    required: list[str] = []
+    for name, value in properties.items():
+        fields = dict(value) if isinstance(value, Mapping) else {}
+        if isinstance(fields.get("required"), bool):
+            is_required = fields.pop("required")
+        else:
+            is_required = name in needed if name in known else "default" not in fields
+        plain[name] = fields or value
+        required += [name] if is_required else []
+    return {"type": "object", "properties": plain, "required": required}
+
+
 def _problem(parameters: Any) -> tuple[str, str] | None:
     """The first problem: its place and what is wrong."""
     if not isinstance(parameters, Mapping):

@@ -30,13 +30,22 @@ class BatchRewardManager(RewardManager):
         score_fn: sync (runs in a thread) or async; returns one number, or mapping with `score`, per trajectory, in
             order.
         timeout_s: deadline of one call.
+        takes: keywords of a call.
+        what: names the function in errors.
 
     Raises:
         PluginError: the function cannot be called so.
     """
 
-    def __init__(self, score_fn: ScoreFunction, timeout_s: float = 60.0) -> None:
-        self._call = ScoreCall(score_fn, timeout_s, MANY)
+    def __init__(
+        self,
+        score_fn: ScoreFunction,
+        timeout_s: float = 60.0,
+        *,
+        takes: Sequence[str] = MANY,
+        what: str = "the score function",
+    ) -> None:
+        self._call = ScoreCall(score_fn, timeout_s, takes, what)
         self._waiting: list[Waiting] = []
         self._running: asyncio.Task[None] | None = None
 

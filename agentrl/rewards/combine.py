@@ -5,7 +5,8 @@
     reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
 
 With `level: turn` each turn score and tool reward is placed on the last sampled token of its own turn, and the outcome
-on the trajectory's last one; with `level: trajectory` the whole reward is placed there.
+on the trajectory's last one; with `level: trajectory` the whole reward is placed there. A reward manager that places
+its rewards on tokens itself has them there with either.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def combine(
         RewardError: the sum is not finite, or the loop does not say to which turns its rewards belong.
     """
     if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
-        return Combined(result.score, result.extra, [])
+        return Combined(result.score, result.extra, list(result.placed))
     turn_scores, tool_rewards = facts.turn_scores, facts.tool_rewards
     parts = {"outcome_score": result.score, "turn_score": sum(turn_scores), "tool_reward": sum(tool_rewards)}
     weighed = zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True)
@@ -64,7 +65,7 @@ def combine(
         raise RewardError(
             f"the reward is {score}, wanted a finite number: {', '.join(f'{name} {p}' for name, p in parts.items())}"
         )
-    placed: Placed = []
+    placed: Placed = [(place, weights.outcome * reward) for place, reward in result.placed if weights.outcome]
     if weights.level == "turn":
         ends = turn_ends(response_mask)
         placed += _place(turn_scores, facts.turn_score_turns, weights.turn, ends, "turn_scores")

@@ -9,21 +9,34 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from agentrl.errors import PluginError, RewardError, suggest
-from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
+from agentrl.rewards.scores import arithmetic, code, gsm8k, math, search_em
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.types import Sample
 
 ScoreFunction = Callable[..., Any]
 
+QUESTIONS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+"""Question answering with search, by the names of its data sets."""
 SCORES: dict[str, ScoreFunction] = {
     "openai/gsm8k": gsm8k.compute_score,
+    "gsm8k": gsm8k.compute_score,
     "agentrl/arithmetic": arithmetic.compute_score,
     "lighteval/MATH": math.compute_score,
     "DigitalLearningGmbH/MATH-lighteval": math.compute_score,
     "Maxwell-Jia/AIME_2024": math.compute_score,
+    "HuggingFaceH4/MATH-500": math.compute_score,
+    "hiyouga/geometry3k": math.compute_score,
     "searchR1_*": search_em.compute_score,
+    **dict.fromkeys(QUESTIONS, search_em.compute_score),
 }
 """Score function by `data_source`; `*` stands for anything."""
+GOLD_PROBLEMS: dict[ScoreFunction, Callable[[Any], str | None]] = {
+    gsm8k.compute_score: gsm8k.gsm8k_gold_problem,
+    arithmetic.compute_score: arithmetic.arithmetic_gold_problem,
+    math.compute_score: math.math_gold_problem,
+    search_em.compute_score: search_em.search_gold_problem,
+}
+"""Why a score cannot read a ground truth, by score function."""
 TAKES_EXTRA_INFO = frozenset({arithmetic.compute_score})
 CODE_SOURCES = ("codecontests", "apps", "codeforces", "taco")
 """Scored by running code in a sandbox service."""
@@ -78,8 +91,13 @@ def truth_of(data_source: str, ground_truth: Any, extra_info: Mapping[str, Any] 
     return ground_truth
 
 
-def truth_problem(sample: Sample) -> str | None:
-    """Why the built-in score of a row's data source cannot score it; None: it can."""
+def truth_problem(sample: Sample, *, language: str | None = "python") -> str | None:
+    """Why the built-in score of a row's data source cannot score it; None: it can.
+
+    Args:
+        sample: the row.
+        language: of the programs of coding tasks; None: their tests are not looked at.
+    """
     source, truth = sample.data_source, truth_of(sample.data_source, sample.ground_truth, sample.extra_info)
     if sample.reward_model.get("style") == "model":
         return (
@@ -88,12 +106,11 @@ def truth_problem(sample: Sample) -> str | None:
         )
     if truth in (None, "", [], {}) or truth != truth:
         return f"no `reward_model.ground_truth`, which the score of data_source '{source}' needs"
-    if _in_table(source) is search_em.compute_score:
-        try:
-            search_em.golds_of(truth)
-        except RewardError as error:
-            return str(error)
-    return None
+    if source in CODE_SOURCES:
+        return code.code_gold_problem(truth, language) if language is not None else None
+    function = _in_table(source)
+    reads = GOLD_PROBLEMS.get(function) if function is not None else None
+    return reads(truth) if reads is not None else None
 
 
 def default_compute_score(

@@ -83,11 +83,13 @@ async def grade_golds(
     async def grade(rows: Sequence[Sample], place: int) -> GradedRow:
         async with room:
             following = (rows[(place + step) % len(rows)] for step in range(1, _LOOKED_AT))
-            problem = truth_problem(rows[place]) if built_in else None
+            answers = gold_answers(rows[place])
+            # Tests without an answer that they could be tried on are `agentrl train --dry-run`'s to judge.
+            problem = truth_problem(rows[place], language="python" if answers else None) if built_in else None
             row = (
-                await _grade(rows[place], following, manager)
+                await _grade(rows[place], answers, following, manager)
                 if problem is None
-                else GradedRow(rows[place], problem=problem)
+                else GradedRow(rows[place], answers[0] if answers else None, problem=problem)
             )
         tick()
         return row
@@ -97,8 +99,7 @@ async def grade_golds(
     return await asyncio.gather(*(grade(rows, place) for rows in groups for place in range(len(rows))))
 
 
-async def _grade(sample: Sample, others: Iterable[Sample], manager: RewardManager) -> GradedRow:
-    answers = gold_answers(sample)
+async def _grade(sample: Sample, answers: list[str], others: Iterable[Sample], manager: RewardManager) -> GradedRow:
     if not answers:
         return GradedRow(sample)
     scores = await asyncio.gather(*(_score(manager, sample, answer) for answer in answers))

@@ -7,16 +7,19 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from agentrl.chat.loading import load_renderer
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, suggest
 from agentrl.interfaces import RewardManager
 from agentrl.plugins import registry
 from agentrl.plugins.users_code import described
+from agentrl.plugins.verl.run_view import ConfigView, tokenizer_of
 from agentrl.rewards.batch import BatchRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction, default_compute_score
 from agentrl.rewards.naive import NaiveRewardManager
 from agentrl.rewards.score_call import MANY, ONE
 from agentrl.rewards.scores.code import CodeScore
+from agentrl.rewards.verl_manager import is_verl_manager, load_verl_manager
 
 MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
     "naive": NaiveRewardManager,
@@ -105,26 +108,64 @@ def check_kwargs(function: ScoreFunction, kwargs: Mapping[str, Any]) -> None:
             raise PluginError(f"{where}: {described(function)} has no such parameter.{suggest(name, own)}")
 
 
-def load_reward_manager(config: RunConfig, workers: int = 1) -> RewardManager:
+def scores_by_source(config: RunConfig) -> bool:
+    """Whether rows are scored by the built-in function of their `data_source`, and by nothing of the user's."""
+    return config.custom_reward_function.path is None and config.reward_manager_name in MANAGERS
+
+
+def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = None) -> RewardManager:
     """Build the run's reward manager around its score function.
 
     Args:
         config: the run.
         workers: see `load_code_score`.
+        renderer: of the model, for managers written for verl; None: it is loaded where one is needed.
 
     Raises:
         PluginError: unknown manager, or the score function cannot be loaded.
     """
-    name = config.reward_model.reward_manager
+    section, name = config.reward_model, config.reward_manager_name
+    timeout_s = section.timeout_s
     if name == "batch" and config.custom_reward_function.path is None:
         raise PluginError(
             "reward_model.reward_manager: batch calls a score function with lists (data_sources, solution_strs, "
             "ground_truths, extra_infos), which the built-in functions do not take: set custom_reward_function.path"
         )
-    manager = MANAGERS.get(name)
+    if section.reward_kwargs and name in MANAGERS:
+        where = f"reward_model.reward_kwargs.{next(iter(section.reward_kwargs))}"
+        raise PluginError(
+            f"{where}: the reward manager '{name}' takes no options; those of a score function are "
+            "custom_reward_function.reward_kwargs"
+        )
+    score_fn = load_score_function(config, workers)
+    manager: Any = MANAGERS.get(name)
     if manager is None:
         known = {*MANAGERS, *registry.known("rewards")}
         if not any(mark in name for mark in ".:") and name not in known:
             raise PluginError(f"reward_model.reward_manager: '{name}' is unknown.{suggest(name, known)}")
         manager = registry.resolve("rewards", name)
-    return cast(RewardManager, manager(load_score_function(config, workers), config.reward_model.timeout_s))
+    if is_verl_manager(manager):
+        renderer = renderer or _load_renderer(config)
+        return load_verl_manager(
+            manager,
+            score_fn,
+            timeout_s,
+            tokenizer=tokenizer_of(renderer),
+            config=ConfigView(config),
+            reward_kwargs=section.reward_kwargs,
+        )
+    try:
+        return cast(RewardManager, manager(score_fn, timeout_s, **section.reward_kwargs))
+    except TypeError as error:
+        raise PluginError(
+            f"reward_model.reward_manager: '{name}' cannot be built as (score_fn, timeout_s): {error}. Derive it from "
+            "agentrl.interfaces.RewardManager, or give it verl's __call__(data, return_dict)"
+        ) from error
+
+
+def _load_renderer(config: RunConfig) -> Any:
+    model = config.actor_rollout_ref.model
+    options = config.data.apply_chat_template_kwargs
+    return load_renderer(
+        model.path, model.tokenizer_path, model.chat_template, options, trust_remote_code=model.trust_remote_code
+    )

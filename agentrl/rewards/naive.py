@@ -46,9 +46,13 @@ class NaiveRewardManager(RewardManager):
 def to_result(outcome: Any) -> RewardResult:
     """Check what a score function returned: a number, or a mapping with `score` and optionally `service_used`.
 
+    A `RewardResult` has been checked.
+
     Raises:
         RewardError: the score is missing or not a finite number.
     """
+    if isinstance(outcome, RewardResult):
+        return outcome
     if isinstance(outcome, Mapping):
         if "score" not in outcome:
             raise RewardError(f"the score function returned a mapping without 'score': {sorted(map(str, outcome))}")

@@ -36,13 +36,17 @@ class ScoreCall:
         score_fn: sync (runs in a thread) or async.
         timeout_s: deadline of one call.
         takes: names of the keywords that it is called with.
+        what: names it in errors.
 
     Raises:
         PluginError: it cannot be called with these.
     """
 
-    def __init__(self, score_fn: ScoreFunction, timeout_s: float, takes: Sequence[str]) -> None:
+    def __init__(
+        self, score_fn: ScoreFunction, timeout_s: float, takes: Sequence[str], what: str = "the score function"
+    ) -> None:
         check_call(score_fn, takes)
+        self._what = what
         self._score_fn = score_fn
         self._timeout_s = timeout_s
         function = getattr(score_fn, "func", score_fn)  # a `functools.partial` hides what it calls
@@ -70,7 +74,7 @@ class ScoreCall:
             raise error
         if error is not None:
             place = raised_at(error, self._score_fn)
-            raise RewardError(f"the score function raised {type(error).__name__}: {text_of(error)}{place}") from error
+            raise RewardError(f"{self._what} raised {type(error).__name__}: {text_of(error)}{place}") from error
         return task.result()
 
     async def _until_done(self, task: asyncio.Task[Any], watch: OwnTime) -> None:
@@ -79,9 +83,9 @@ class ScoreCall:
         while not await has_ended(task, left):
             left = max(self._timeout_s - watch.seconds, _LOOK_S)
             if watch.seconds >= self._timeout_s:
-                raise RewardError(f"the score function took over {self._timeout_s:g} s (reward_model.timeout_s)")
+                raise RewardError(f"{self._what} took over {self._timeout_s:g} s (reward_model.timeout_s)")
             if watch.waited_s > MAX_WAIT_S:
-                raise RewardError(f"the score function waited over {MAX_WAIT_S:g} s for its turn")
+                raise RewardError(f"{self._what} waited over {MAX_WAIT_S:g} s for its turn")
 
     async def _call(self, arguments: dict[str, Any], watch: OwnTime) -> Any:
         CURRENT.set(watch)  # of this task, and of the copy that its thread gets

@@ -71,7 +71,7 @@ class AgentLoopManager:
 
         Args:
             batch: `sample` and `uid` columns (samples are already repeated n times, a group shares a uid); `meta_info`
-                may hold `validate`, `global_step` and `weight_version`.
+                may hold `validate`, `global_step`, `weight_version` and `seeded`.
 
         Returns:
             The trajectories that did not fail and have something to train on (there may be none), in the order of the
@@ -140,6 +140,7 @@ def _step_info(batch: DataProto, number: int) -> StepInfo:
         validate=bool(meta.get("validate", False)),
         weight_version=meta.get("weight_version"),
         batch=number,
+        seeded=bool(meta.get("seeded", False)),
     )
 
 

@@ -27,6 +27,8 @@ class StepInfo:
     """The version that every sampled token must have; None: any."""
     batch: int = 0
     """Number of the batch among all batches of this run."""
+    seeded: bool = False
+    """Every request has a seed of its own, also where the engine's numbers depend on batching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,14 @@ class TokenArrays:
                 "the number of response_ids"
             )
         mask = np.asarray(output.response_mask, np.int8)
+        loss_mask = mask if output.loss_mask is None else np.asarray(output.loss_mask, np.int8)
+        if loss_mask.shape != mask.shape or (loss_mask & ~mask).any():
+            raise TokenStreamError("loss_mask is 1 for a token that was not sampled, or has another length")
         packed = cls(
             np.asarray(output.prompt_ids, np.int32),
             np.asarray(output.response_ids, np.int32),
             mask,
-            mask,
+            loss_mask,
             np.asarray(output.response_logprobs, np.float32),
             np.asarray(versions, np.int32),
         )

@@ -113,11 +113,17 @@ def causes_of(failures: Sequence[dict[str, Any]]) -> str:
     Errors that differ only in numbers and quoted values are one cause: `KeyError: 'a' (score.py:3)` and `KeyError: 'b'
     (score.py:3)`. The first of them is shown.
     """
+    causes = grouped_causes(failures)
+    shown = "".join(f"\n  {count} x {cause}" for count, cause in causes[:_SHOWN_CAUSES])
+    return shown + (f"\n  and {len(causes) - _SHOWN_CAUSES} other causes" if len(causes) > _SHOWN_CAUSES else "")
+
+
+def grouped_causes(failures: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
+    """The causes as above: how many there are of each kind, and the first of them."""
     counts, first = Counter[str](), dict[str, str]()
     for failure in failures:
         cause = f"{failure['stop_reason']}: {str(failure['error'])[:_CAUSE_CHARS]}"
         kind = _VARIES.sub("*", cause)
         counts[kind] += 1
         first.setdefault(kind, cause)
-    shown = "".join(f"\n  {count} x {first[kind]}" for kind, count in counts.most_common(_SHOWN_CAUSES))
-    return shown + (f"\n  and {len(counts) - _SHOWN_CAUSES} other causes" if len(counts) > _SHOWN_CAUSES else "")
+    return [(count, first[kind]) for kind, count in counts.most_common()]

@@ -20,7 +20,7 @@ from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.rollout.turn_params import TurnParams
 from agentrl.trajectory import ContextIds, Trajectory
-from agentrl.types import GenerationOutput, JsonDict, Sample
+from agentrl.types import GenerationOutput, JsonDict, LoopLimits, Sample
 
 if TYPE_CHECKING:
     from agentrl.inference.router import Router
@@ -39,6 +39,8 @@ class Session:
     tools: ToolSet
     interaction: BaseInteraction | None
     params: TurnParams
+    limits: LoopLimits
+    """The run's, with those of the row."""
     loop: AgentLoopBase | None = None
     trajectory: Trajectory | None = None
     turn: int = 0
@@ -58,11 +60,13 @@ class Session:
         sample = _own(job.sample)
         job = replace(job, sample=sample)
         spec = setup.interaction_of(sample)
+        limits = setup.limits_of(sample)
         tools = ToolSet(
             setup.tools_of(sample),
-            limits=setup.limits,
+            limits=limits,
             renderer=setup.renderer,
             row=RowTools(
+                timeout_s=sample.tool_config.get("timeout"),
                 kwargs=sample.tools_kwargs,
                 available=[spec.name for spec in setup.offered_tools(sample)],
                 contexts=ToolContexts(sample),
@@ -77,8 +81,8 @@ class Session:
             own = spec.build()
             own.scope = worker.scope
             interaction = GuardedInteraction(own, spec.name, setup.limits.tool_timeout_s, gate)
-        params = TurnParams(setup.limits, setup.renderer.stop_token_ids)
-        return cls(job, step, setup, router, trajectory_id, gate, tools, interaction, params)
+        params = TurnParams(limits, setup.renderer.stop_token_ids)
+        return cls(job, step, setup, router, trajectory_id, gate, tools, interaction, params, limits)
 
     def context(self) -> LoopContext:
         """What the agent loop works with."""
@@ -88,8 +92,9 @@ class Session:
             tool_parser=self.setup.parser_of(self.job.sample),
             tools=self.tools,
             interaction=self.interaction,
-            limits=self.setup.limits,
+            limits=self.limits,
             new_trajectory=self.new_trajectory,
+            run_config=self.setup.config,
         )
 
     def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:
@@ -113,7 +118,7 @@ class Session:
         request = Request.of(prompt_ids)
         sampling_params = self.params.complete(prompt_ids, sampling_params)
         config = self.setup.config
-        if config.trainer.deterministic:
+        if config.trainer.deterministic or self.step.seeded:
             seed = sampling_seed(config.trainer.seed, self.step, self.job, self.turn)
             sampling_params["sampling_seed"] = seed
         rid = f"{self.trajectory_id}-{self.turn}"

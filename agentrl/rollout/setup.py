@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from agentrl.chat.loading import load_renderer
@@ -22,8 +23,10 @@ from agentrl.plugins import (
     load_tools,
     registry,
 )
+from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
-from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager
+from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
+from agentrl.rollout.search_keys import search_loops, search_tools
 from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
@@ -49,6 +52,7 @@ class RolloutSetup:
     limits: LoopLimits
     training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
+    _own_descriptions: dict[tuple[str, int, str], ToolSpec] = field(default_factory=dict)
 
     @classmethod
     def load(cls, config: RunConfig, renderer: ChatRenderer | None = None) -> RolloutSetup:
@@ -76,6 +80,7 @@ class RolloutSetup:
         discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)
         tools = load_tools(turns.tool_config_path, discover=discover) if turns.tool_config_path else []
         tool_envs = {name: load_tools(path, discover=discover) for name, path in turns.tool_envs.items()}
+        tools, tool_envs = search_tools(config, tools, tool_envs)
         _check_stop_tools(turns.stop_tools, [tools, *tool_envs.values()])
         for specs in (tools, *tool_envs.values()):
             check_limits(specs, num_workers(config))
@@ -87,17 +92,19 @@ class RolloutSetup:
             tools=tools,
             tool_envs=tool_envs,
             interactions=load_interactions(turns.interaction_config_path) if turns.interaction_config_path else {},
-            loops=load_agent_loops(rollout.agent.agent_loop_config_path),
+            loops=search_loops(config, load_agent_loops(rollout.agent.agent_loop_config_path)),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
-            rewards=load_reward_manager(config, num_workers(config)),
+            rewards=load_reward_manager(config, num_workers(config), renderer),
             limits=loop_limits(config),
-            training=Training(turns.trainable_turns, turns.mask_tool_call_args),
+            training=Training(
+                turns.trainable_turns, turns.mask_tool_call_args, config.algorithm.state_masking.markers()
+            ),
         )
 
     @property
     def _scores_by_source(self) -> bool:
         """Whether rows are scored by the built-in function of their `data_source`."""
-        return self.config.custom_reward_function.path is None and self.config.reward_model.combine.outcome != 0
+        return scores_by_source(self.config) and self.config.reward_model.combine.outcome != 0
 
     @property
     def pad_id(self) -> int:
@@ -128,8 +135,26 @@ class RolloutSetup:
         return [spec for spec in self.tools_of(sample) if available is None or spec.name in available]
 
     def tools_of(self, sample: Sample) -> list[ToolSpec]:
-        """The set of tools that a row names (`extra_info.tool_env_name`), else the run's."""
-        return self.tools if sample.tool_env_name is None else self.tool_envs[sample.tool_env_name]
+        """The set of tools that a row names (`extra_info.tool_env_name`), else the run's; as the row describes them."""
+        specs = self.tools if sample.tool_env_name is None else self.tool_envs[sample.tool_env_name]
+        own = sample.tool_config.get("tools")
+        return [self._described(spec, own[spec.name]) if spec.name in own else spec for spec in specs] if own else specs
+
+    def _described(self, spec: ToolSpec, entry: JsonDict) -> ToolSpec:
+        """A tool under a row's own description; rows that share one share its checks."""
+        key = (spec.name, id(spec.schema), json.dumps(entry, sort_keys=True, default=str))
+        if key not in self._own_descriptions:
+            schema = described_schema(entry, spec.schema, "tool_config.available_tools")
+            self._own_descriptions[key] = replace(spec, schema=schema)
+        return self._own_descriptions[key]
+
+    def limits_of(self, sample: Sample) -> LoopLimits:
+        """The run's limits with those of the row (`tool_config.max_tool_calls`, `tool_config.timeout`)."""
+        calls, seconds = sample.tool_config.get("max_tool_calls"), sample.tool_config.get("timeout")
+        if calls is None and seconds is None:
+            return self.limits
+        most = self.limits.max_tool_calls if calls is None else int(calls)
+        return replace(self.limits, max_tool_calls=most, tool_timeout_s=seconds or self.limits.tool_timeout_s)
 
     def parser_of(self, sample: Sample) -> ToolParser:
         """The tool parser that a row names (`tool_config.tool_format`), else the run's."""
@@ -145,7 +170,7 @@ class RolloutSetup:
         """
         problems: dict[str, None] = {}
         for sample in samples:
-            key = _routing(sample)
+            key = row_kind(sample)
             if key in self._known_good:
                 continue
             found = [*self._problems(sample)]
@@ -155,26 +180,20 @@ class RolloutSetup:
         if problems:
             raise PluginError("\n".join(problems))
 
-    def check_truth(self, sample: Sample) -> None:
-        """Refuse a row that its score cannot score. The user's own loop may score itself.
-
-        Raises:
-            PluginError: names the row.
-        """
-        if self.config.reward_model.combine.outcome == 0 or not self.loop_of(sample).cls.__module__.startswith(
-            "agentrl."
-        ):
-            return
-        problem = None
+    def truth_problem(self, sample: Sample) -> str | None:
+        """Why the score of a row cannot score it; None: it can. The user's own loop may score itself."""
+        outcome, own_loop = self.config.reward_model.combine.outcome, not is_built_in(self.loop_of(sample))
+        if outcome == 0 or own_loop:
+            return None
         if self._scores_by_source:
-            problem = truth_problem(sample)
-        elif not sample.reward_model:
-            problem = (
+            kwargs = self.config.custom_reward_function.reward_kwargs
+            return truth_problem(sample, language=str(kwargs.get("language", "python")))
+        if not sample.reward_model:
+            return (
                 "no `reward_model`, so the score function would get the ground truth None; if it needs none, give the "
                 "row {style: rule}"
             )
-        if problem:
-            raise PluginError(f"row {sample.index}: {problem}")
+        return None
 
     def prompt_ids(self, sample: Sample) -> list[int]:
         """Ids of the first request of a row's trajectories."""
@@ -236,7 +255,12 @@ def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpe
             raise ConfigError(f"actor_rollout_ref.rollout.multi_turn.stop_tools: no tool is named '{name}'.{hint}")
 
 
-def _routing(sample: Sample) -> tuple[object, ...]:
+def is_built_in(loop: LoopSpec) -> bool:
+    """Whether an agent loop is one of agentrl's; any other may do, and report, anything."""
+    return loop.cls.__module__.startswith("agentrl.")
+
+
+def row_kind(sample: Sample) -> tuple[object, ...]:
     """The fields of a row that decide its routing; thousands of rows share a few combinations."""
     return (
         sample.agent_name,
@@ -245,6 +269,8 @@ def _routing(sample: Sample) -> tuple[object, ...]:
         sample.tool_env_name,
         sample.tool_format,
         tuple(sample.tool_config.get("available_tools", ("*",))),
+        json.dumps(sample.tool_config.get("tools"), sort_keys=True, default=str),
+        "max_tool_calls" in sample.tool_config or "timeout" in sample.tool_config,
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
     )
@@ -285,9 +311,8 @@ def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
         val = rollout.val_kwargs
         greedy = not val.do_sample or val.temperature == 0
         params |= (
-            {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
+            {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
             if greedy
-            else {"temperature": val.temperature, "top_p": val.top_p, "top_k": val.top_k}
+            else {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         )
-        params["min_p"] = 0.0
     return params

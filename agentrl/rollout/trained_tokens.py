@@ -1,4 +1,4 @@
-"""Which of the sampled tokens are trained on (`multi_turn.trainable_turns`, `multi_turn.mask_tool_call_args`).
+"""Which of the sampled tokens are trained on (`multi_turn.trainable_turns`, `mask_tool_call_args`, `state_masking`).
 
 There are two masks: `mask` marks sampled tokens and never changes; `loss_mask` marks the tokens that are trained on.
 This module removes ones from the second. With `final_answer`, a call, its result and an answer::
@@ -11,6 +11,7 @@ This module removes ones from the second. With `final_answer`, a call, its resul
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,10 +36,13 @@ class Training:
         turns: `all_assistant`, `last_assistant` (the last turn), or `final_answer` (the last turn if it calls no tool,
             or one of `stop_tools`, with which such agents answer).
         mask_arguments: exclude the arguments of tool calls.
+        markers: exclude what the model itself wrote from the first marker to the second, both included: such text is
+            the environment's, and a model that makes up its own must not learn to.
     """
 
     turns: str = "all_assistant"
     mask_arguments: bool = False
+    markers: tuple[str, str] | None = None
 
     def narrow(
         self, tokens: TokenArrays, decode: Decode, parse: Parse | None, *, answered_by_tool: bool = False
@@ -51,18 +55,25 @@ class Training:
             parse: finds the calls in a turn's text; None: turns hold no calls.
             answered_by_tool: a stop tool ended the trajectory, so that the last turn is an answer.
         """
-        if self.turns == "all_assistant" and not self.mask_arguments:
+        if self.turns == "all_assistant" and not self.mask_arguments and self.markers is None:
             return tokens
         loss_mask: MaskArray = np.zeros_like(tokens.mask)
         for start, end in self._trained_turns(tokens, decode, None if answered_by_tool else parse):
             loss_mask[start:end] = 1
-            if self.mask_arguments and parse is not None:
-                ids = tokens.response[start:end].tolist()
-                text = decode(ids)
-                for span in argument_spans(text, parse(text)):
-                    first, last = token_span(ids, span, decode)
-                    loss_mask[start + first : start + last] = 0
-        return replace(tokens, loss_mask=loss_mask)
+            ids = tokens.response[start:end].tolist()
+            for span in self._left_out(decode(ids), parse):
+                first, last = token_span(ids, span, decode)
+                loss_mask[start + first : start + last] = 0
+        return replace(tokens, loss_mask=loss_mask & tokens.loss_mask)
+
+    def _left_out(self, text: str, parse: Parse | None) -> Iterator[Span]:
+        """The characters of a turn that are not trained on."""
+        if self.mask_arguments and parse is not None:
+            yield from argument_spans(text, parse(text))
+        if self.markers is not None:
+            start, end = map(re.escape, self.markers)
+            for block in re.finditer(f"{start}.*?{end}", text, re.DOTALL):
+                yield block.span()
 
     def _trained_turns(self, tokens: TokenArrays, decode: Decode, parse: Parse | None) -> list[Span]:
         turns = list(sampled_turns(tokens.mask))

@@ -242,6 +242,8 @@ class AgentLoopWorker:
                     solution_str=self._assistant_text(output),
                     ground_truth=sample.ground_truth,
                     extra_info={**sample.extra_info, **known},
+                    sample=sample,
+                    output=output,
                 )
             )
         except InfrastructureError as error:

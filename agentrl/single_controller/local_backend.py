@@ -9,6 +9,7 @@ import torch
 
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.single_controller.dispatch import DispatchPlan
+from agentrl.single_controller.named_range import named_range
 from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Placement, Worker
 
@@ -55,7 +56,8 @@ class LocalBackend:
         """Run the call now."""
         args, kwargs = plan.calls[0]
         try:
-            return FinishedCall(getattr(self._worker, method)(*args, **kwargs))
+            with named_range(method):
+                return FinishedCall(getattr(self._worker, method)(*args, **kwargs))
         except AgentRLError as error:
             return FinishedCall(error=error)
 

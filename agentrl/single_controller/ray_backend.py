@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from agentrl.data_proto import DataProto
 from agentrl.errors import WorkerError
 from agentrl.single_controller.dispatch import DispatchPlan, RankCall
+from agentrl.single_controller.named_range import named_range
 from agentrl.single_controller.ray_calls import RayCall, failure_of
 from agentrl.single_controller.ray_placement import acquire, release
 from agentrl.single_controller.ray_runtime import require_ray
@@ -58,7 +59,8 @@ class RankHost:
     def call(self, method: str, call: RankCall) -> Any:
         """Run one registered method."""
         args, kwargs = call
-        return getattr(self._worker, method)(*args, **kwargs)
+        with named_range(method):
+            return getattr(self._worker, method)(*args, **kwargs)
 
     def close(self) -> None:
         """Leave the process group."""

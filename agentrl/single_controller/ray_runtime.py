@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import socket
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ from typing import Any, Self
 import psutil
 
 from agentrl.errors import ConfigError, InfrastructureError
+
+logger = logging.getLogger(__name__)
 
 # Ray's sockets live under its folder and a socket path holds at most 107 bytes; Ray adds about 60.
 _LONGEST_TEMP_DIR = 40
@@ -32,7 +36,13 @@ _QUIET = {
     "RAY_DEDUP_LOGS": "1",
     # Failed calls whose results nobody fetched belong to an error that is already reported.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    # Torch's profiler says on stderr that it starts and stops.
+    "KINETO_LOG_LEVEL": "99",
 }
+_TIMELINE_WAIT_S = 10.0
+"""How long the calls of a run may take to reach the timeline when it ends."""
+_TIMELINE_INTERVAL_MS = "200"
+"""How often processes report their calls for the timeline; Ray's own 1,000 would lose the last ones of a run."""
 
 
 @dataclass(slots=True)
@@ -43,11 +53,16 @@ class RaySession:
     """True when this session started its own cluster."""
     owns_connection: bool
     folder: str | None = None
+    timeline: str | None = None
+    """File for the trace of all calls, written before the end."""
 
     def shutdown(self) -> None:
         """Disconnect; a private cluster ends with all its processes, and its folder is deleted."""
         import ray
 
+        if self.timeline is not None and ray.is_initialized():
+            file, self.timeline = self.timeline, None
+            write_timeline(file)
         if self.owns_connection:
             self.owns_connection = False
             ray.shutdown()
@@ -65,7 +80,12 @@ class RaySession:
 
 
 def init_ray(
-    num_cpus: int | None = None, address: str | None = None, *, num_gpus: int | None = None, log_to_driver: bool = True
+    num_cpus: int | None = None,
+    address: str | None = None,
+    *,
+    num_gpus: int | None = None,
+    log_to_driver: bool = True,
+    timeline: str | None = None,
 ) -> RaySession:
     """Connect to Ray; without an address, start a private cluster on this machine.
 
@@ -77,6 +97,7 @@ def init_ray(
         address: `host:port` of a running cluster, or `auto`.
         num_gpus: GPUs of a private cluster; None: all.
         log_to_driver: show what workers write to stdout and stderr.
+        timeline: file for a Chrome trace of all calls, written when the session ends.
 
     Raises:
         ConfigError: Ray is not installed, or `num_cpus` is given for a running cluster.
@@ -84,15 +105,17 @@ def init_ray(
     """
     for key, value in _QUIET.items():
         os.environ.setdefault(key, value)
+    if timeline is not None:
+        os.environ.setdefault("RAY_task_events_report_interval_ms", _TIMELINE_INTERVAL_MS)
     ray = _import_ray()
     if ray.is_initialized():
-        return RaySession(private=False, owns_connection=False)
+        return RaySession(private=False, owns_connection=False, timeline=timeline)
     if address is not None:
         if num_cpus is not None:
             raise ConfigError("ray_init.num_cpus is only for a private cluster: do not set it with ray_init.address")
         _require_listener(address)
         _start(ray, address=address, log_to_driver=log_to_driver)
-        return RaySession(private=False, owns_connection=True)
+        return RaySession(private=False, owns_connection=True, timeline=timeline)
     folder = _temp_dir()
     try:
         _start(
@@ -108,7 +131,21 @@ def init_ray(
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return RaySession(private=True, owns_connection=True, folder=folder)
+    return RaySession(private=True, owns_connection=True, folder=folder, timeline=timeline)
+
+
+def write_timeline(file: str) -> None:
+    """Write the trace of all calls of the cluster. That it cannot be written is only told: the run is over."""
+    import ray
+
+    try:
+        deadline = time.monotonic() + _TIMELINE_WAIT_S
+        while not (calls := ray.timeline()) and time.monotonic() < deadline:
+            pass  # it waits a second itself
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text(json.dumps(calls), encoding="utf-8")
+    except (OSError, RuntimeError, ray.exceptions.RayError) as error:
+        logger.warning("ray_init.timeline_json_file: Ray's timeline is not written to %s: %s", file, error)
 
 
 def require_ray() -> None:

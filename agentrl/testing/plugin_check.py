@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.errors import PluginError, suggest
-from agentrl.interfaces import AgentLoopBase, RewardManager, ToolParser
+from agentrl.interfaces import RewardManager, ToolParser
 from agentrl.plugins import (
     KINDS,
     InteractionSpec,
@@ -27,8 +27,10 @@ from agentrl.plugins import (
 )
 from agentrl.plugins.adapt import schema_of
 from agentrl.plugins.functions import call
+from agentrl.plugins.specs import registered_loop
 from agentrl.plugins.verl.adapters import has_parameter
 from agentrl.reported import number_of
+from agentrl.rewards.verl_manager import is_verl_manager
 from agentrl.testing.contracts import (
     INTERACTION_CONTRACTS,
     LOOP_CONTRACTS,
@@ -134,9 +136,9 @@ async def _check_interaction(name: str, file: Path | None, example: JsonDict) ->
 
 
 async def _check_loop(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
-    cls = None if file else resolve("agent_loops", name)
-    if cls is not None and not (isinstance(cls, type) and issubclass(cls, AgentLoopBase)):
-        raise PluginError(f"{cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
+    cls, problem = (None, "") if file else registered_loop(name)
+    if problem:
+        raise PluginError(problem)
     spec = LoopSpec(name, cls) if cls is not None else _pick(name, load_agent_loops(file))
     fields = {key: value for key, value in example.items() if key != "final_answer"}
     return await _run(LOOP_CONTRACTS, LoopCase(spec, example.get("final_answer", "Final Answer: 42"), fields))
@@ -164,7 +166,10 @@ async def _check_reward(name: str, file: Path | None, example: JsonDict) -> list
 
 
 async def _is_manager(plugin: type) -> None:
-    assert issubclass(plugin, RewardManager), f"{plugin!r} is not an agentrl.interfaces.RewardManager"
+    is_one = issubclass(plugin, RewardManager) or is_verl_manager(plugin)
+    assert is_one, (
+        f"{plugin!r} is not an agentrl.interfaces.RewardManager, and has no verl's __call__(data, return_dict)"
+    )
 
 
 async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:

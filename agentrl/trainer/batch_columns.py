@@ -29,7 +29,7 @@ from agentrl.algorithms import (
     zero_variance_rows,
 )
 from agentrl.config import RunConfig
-from agentrl.config.checks import GROUP_ESTIMATORS
+from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto

@@ -81,15 +81,9 @@ class CheckpointManager:
         Raises:
             CheckpointError: the folder that the run names as its newest is missing or damaged.
         """
-        pointer = self.folder / LATEST
-        if not pointer.is_file():
+        folder = self._named_latest()
+        if folder is None:
             return None
-        text = pointer.read_text(encoding="utf-8").strip()
-        if not text.isdigit():
-            raise CheckpointError(
-                f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start from step 1"
-            )
-        folder = self.folder / f"{PREFIX}{text}"
         replaced = _set_aside(folder)
         if replaced.is_dir() and not folder.exists():  # killed while a checkpoint of the same step took its place
             os.replace(replaced, folder)
@@ -101,7 +95,33 @@ class CheckpointManager:
             return None
         if mode == "auto":
             return self.latest()
-        return check_complete(Path(path or ""))
+        try:
+            return check_complete(Path(path or ""))
+        except CheckpointError as error:
+            raise CheckpointError(f"trainer.resume_from_path: {error}") from error
+
+    def check(self, mode: Literal["auto", "disable", "resume_path"], path: str | None) -> None:
+        """Look whether `find` would find what it is asked for; nothing is repaired.
+
+        Raises:
+            CheckpointError: see `find`.
+        """
+        if mode == "resume_path":
+            self.find(mode, path)
+        elif mode == "auto" and (newest := self._named_latest()) is not None and not _set_aside(newest).is_dir():
+            check_complete(newest)
+
+    def _named_latest(self) -> Path | None:
+        """The folder that the run names as its newest checkpoint; None: it names none."""
+        pointer = self.folder / LATEST
+        if not pointer.is_file():
+            return None
+        text = pointer.read_text(encoding="utf-8").strip()
+        if not text.isdigit():
+            raise CheckpointError(
+                f"{pointer} holds {text!r}, wanted a step number. Write one, or remove the file to start from step 1"
+            )
+        return self.folder / f"{PREFIX}{text}"
 
     def remove_leftovers(self) -> None:
         """Remove half-written checkpoints of a killed run."""
@@ -147,7 +167,7 @@ def check_complete(folder: Path) -> Path:
     missing = [name for name in (STATE_FILE, DATA_FILE, "actor") if not (folder / name).exists()]
     if not folder.is_dir() or missing:
         what = f"lacks {', '.join(missing)}" if folder.is_dir() else "does not exist"
-        raise CheckpointError(f"checkpoint {folder} {what}. Wanted a whole `{PREFIX}N` folder (trainer.resume_mode)")
+        raise CheckpointError(f"checkpoint {folder} {what}. Wanted a whole `{PREFIX}N` folder")
     return folder
 
 

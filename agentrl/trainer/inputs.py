@@ -5,17 +5,24 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
-from agentrl.config import RunConfig, check_run_config
+from agentrl.config import RunConfig, check_run_config, note_idle
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError, PluginError
+from agentrl.hub import check_model
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.batch_columns import truncates_sampling
+from agentrl.trainer.checkpoint import CheckpointManager
+from agentrl.trainer.folders import check_folders, output_folders
+from agentrl.trainer.row_keys import RowUse
 from agentrl.types import Sample
 
+_SHOWN_ROWS = 5
+"""At most this many rows that cannot be scored are named."""
 logger = logging.getLogger(__name__)
 
 
@@ -37,18 +44,41 @@ def prepare(config: RunConfig) -> RunInputs:
     """
     check_run_config(config)
     _check_trainer(config)
+    check_folders(output_folders(config))
+    trainer = config.trainer
+    CheckpointManager(Path(trainer.default_local_dir)).check(trainer.resume_mode, trainer.resume_from_path)
     setup = RolloutSetup.load(config)
+    _check_models(config)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])
     after = [*(["tool"] if tools else []), *(["user"] if setup.interactions else [])]
     report = probe_template(setup.renderer, [tool.schema for tool in tools] or None, after)
     if report.message:
         logger.warning("%s", report.message)
-    train = _load_rows(config.data.train_files or config.data.val_files or [], config.data.train_max_samples, setup)
-    batch_size = (
-        min(config.data.train_batch_size, len(train)) if config.trainer.val_only else config.data.train_batch_size
-    )
+    use, val_only = RowUse(setup), config.trainer.val_only
+    train_files = config.data.train_files or config.data.val_files or []
+    train = _load_rows(train_files, config.data.train_max_samples, setup, None if val_only else use)
+    val_samples = _validation_samples(setup, use)
+    _check_use(config, use)
+    batch_size = min(config.data.train_batch_size, len(train)) if val_only else config.data.train_batch_size
     loader = StatefulLoader(train, batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights)
-    return RunInputs(setup.renderer, loader, _validation_samples(setup), _total_steps(config, loader))
+    return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader))
+
+
+def _check_models(config: RunConfig) -> None:
+    """Look at the folders of the models that the run loads; the policy's tokenizer was loaded already.
+
+    Raises:
+        ConfigError: a path is no model.
+    """
+    models = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
+    if config.needs_critic and not config.trainer.val_only:
+        models["critic.model.path"] = config.critic.model.path
+    for key, path in models.items():
+        try:
+            if path:
+                check_model(path)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from error
 
 
 def _check_trainer(config: RunConfig) -> None:
@@ -57,7 +87,7 @@ def _check_trainer(config: RunConfig) -> None:
             "algorithm.adv_estimator: remax needs a greedy rollout of every prompt, which the trainer does not make"
         )
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
-    if cut:
+    if cut and not config.trainer.val_only:
         logger.info(
             "sampling is truncated (%s): the engine's log-probs are not those of the distribution that it samples "
             "from, so the trainer computes old log-probs itself",
@@ -65,29 +95,55 @@ def _check_trainer(config: RunConfig) -> None:
         )
 
 
-def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup) -> RLHFDataset:
-    """Read rows and check each: its cells, its routing and the length of its prompt."""
+def _check_use(config: RunConfig, use: RowUse) -> None:
+    """Refuse rewards that no row can earn, and note keys that act on no row.
+
+    Raises:
+        ConfigError: every reward would be 0.
+    """
+    problems = list(use.problems(config))
+    if problems:
+        raise ConfigError(problems)
+    note_idle(config, use.idle_keys(), use.idle_parts())
+
+
+def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, use: RowUse | None) -> RLHFDataset:
+    """Read rows and check each: its cells, its routing, its ground truth and the length of its prompt.
+
+    Args:
+        files: parquet files.
+        max_samples: see `RLHFDataset`.
+        setup: of the run.
+        use: is shown every row that the run rolls out.
+    """
     config = setup.config
     dataset = RLHFDataset(files, config.data, max_samples)
+    unscorable: list[str] = []
 
     def count_tokens(sample: Sample) -> int:
         try:
             setup.check_rows([sample])
-            setup.check_truth(sample)
         except PluginError as error:  # the row's number is that in all files
             named = re.sub(rf"^row {sample.index}\b", lambda _: dataset.place(sample), str(error), flags=re.MULTILINE)
             raise PluginError(named) from error
+        if (problem := setup.truth_problem(sample)) is not None:
+            unscorable.append(f"{dataset.place(sample)}: {problem}")
+        if use is not None:
+            use.see(sample)
         return len(setup.prompt_ids(sample))
 
     dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)
+    if unscorable:
+        more = len(unscorable) - _SHOWN_ROWS
+        raise PluginError("\n".join([*unscorable[:_SHOWN_ROWS], *([f"and {more} more rows"] if more > 0 else [])]))
     return dataset
 
 
-def _validation_samples(setup: RolloutSetup) -> list[Sample]:
+def _validation_samples(setup: RolloutSetup, use: RowUse) -> list[Sample]:
     data, trainer = setup.config.data, setup.config.trainer
     if not data.val_files or not (trainer.test_freq > 0 or trainer.val_before_train or trainer.val_only):
         return []
-    rows = _load_rows(data.val_files, data.val_max_samples, setup)
+    rows = _load_rows(data.val_files, data.val_max_samples, setup, use)
     return [rows[position] for position in range(len(rows))]
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from agentrl.data_proto import DataProto
 from agentrl.rollout.report import mean_max_min
+from agentrl.single_controller.named_range import named_range
 
 Metrics = dict[str, float]
 TOKEN_STAGES = ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
@@ -32,7 +33,8 @@ class StageTimer:
         self._announce(stage)
         began = time.perf_counter()
         try:
-            yield
+            with named_range(stage):
+                yield
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - began
 

@@ -22,10 +22,11 @@ from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.processes import RunProcesses
+from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
-from agentrl.trainer.validation import Validator, sample_batch
+from agentrl.trainer.validation import Validator, conversations, sample_batch
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class RayPPOTrainer:
             dump_folder=_path(config.trainer.validation_data_dir),
             show=config.trainer.log_val_generations,
         )
+        self.profile = StepProfiler(config, self.inputs.total_steps)
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
         self._first_step = 0
         """The last finished step when the run began."""
@@ -118,7 +120,8 @@ class RayPPOTrainer:
         timer = m.StageTimer(partial(self.trackers.on_stage, step))
         metrics: m.Metrics = {}
         try:
-            self._train(step, timer, metrics)
+            with self.profile(step, self.processes.groups):
+                self._train(step, timer, metrics)
             last = step == self.inputs.total_steps
             if self.inputs.val_samples and _is_due(self.config.trainer.test_freq, step, last):
                 with timer("testing"):
@@ -251,6 +254,9 @@ class RayPPOTrainer:
 
     def _show_rollouts(self, rollouts: DataProto, step: int) -> None:
         self.trackers.on_rollouts(step, rollouts)
+        most = self.config.trainer.log_train_generations
+        if most > 0:
+            self.trackers.on_generations(step, conversations(rollouts, step, self.inputs.renderer.decode, most))
         folder = _path(self.config.trainer.rollout_data_dir)
         if folder is not None:
             renderer = self.inputs.renderer

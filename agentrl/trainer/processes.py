@@ -93,6 +93,11 @@ class RunProcesses:
             self.manager.set_addresses(taken)
             self._in_use, self._restarts_told = taken, self.servers.restarts
 
+    @property
+    def groups(self) -> list[WorkerGroup]:
+        """The groups of training ranks."""
+        return [group for group in (self.actor, self.reference, self.critic) if group is not None]
+
     def wait_until_free(self, timeout_s: float | None) -> None:
         """Wait until the workers that learn have ended their last call.
 
@@ -127,7 +132,7 @@ class RunProcesses:
             from agentrl.single_controller.ray_runtime import init_ray
 
             ray = self._config.ray_init
-            self._stack.enter_context(init_ray(ray.num_cpus, ray.address))
+            self._stack.enter_context(init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
         for future in [group.submit("init_model", self._total_steps) for group in self._make_groups()]:
             future.get()
         self.servers.wait()
@@ -147,9 +152,10 @@ class RunProcesses:
             return self._stack.enter_context(create_worker_group(backend, pool, *args))  # type: ignore[arg-type]
 
         self.actor = start(ActorRolloutRefWorker, config, "actor")
-        self.reference = start(ActorRolloutRefWorker, config, "ref") if config.needs_reference else None
-        self.critic = start(CriticWorker, config) if config.needs_critic else None
-        return [group for group in (self.actor, self.reference, self.critic) if group is not None]
+        trains = not config.trainer.val_only
+        self.reference = start(ActorRolloutRefWorker, config, "ref") if trains and config.needs_reference else None
+        self.critic = start(CriticWorker, config) if trains and config.needs_critic else None
+        return self.groups
 
     def _make_weight_sync(self) -> WeightSync:
         rollout = self._config.actor_rollout_ref.rollout

@@ -17,10 +17,9 @@ from agentrl.observability.trackers import make_trackers
 from agentrl.plugins import registered_name
 from agentrl.plugins.plugin_files import file_being_imported
 from agentrl.plugins.registry import registered_in
-from agentrl.trainer.folders import make_folders
+from agentrl.trainer.folders import CONFIG_FILE, make_folders, output_folders
 from agentrl.trainer.ppo import RayPPOTrainer
 
-CONFIG_FILE = "config.yaml"
 TOOLS_FILE = "tools.yaml"
 _TOOLS_KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 
@@ -90,14 +89,7 @@ def run_training(config: RunConfig, trackers: Sequence[Tracker] | None = None) -
         KeyboardInterrupt: Ctrl-C or SIGTERM, after a clean stop.
     """
     trainer = RayPPOTrainer(config, trackers)
-    make_folders(
-        {
-            "trainer.default_local_dir": config.trainer.default_local_dir,
-            "trainer.rollout_data_dir": config.trainer.rollout_data_dir,
-            "trainer.validation_data_dir": config.trainer.validation_data_dir,
-            "actor_rollout_ref.rollout.weight_sync_dir": config.actor_rollout_ref.rollout.weight_sync_dir,
-        }
-    )
+    make_folders(output_folders(config))
     (trainer.folder / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
     trainer.fit()
     return trainer

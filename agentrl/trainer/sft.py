@@ -1,4 +1,11 @@
-"""Supervised warm start: teach a model the shape of a conversation before reinforcement learning starts."""
+"""Supervised training: teach a model the shape of a conversation, for example before reinforcement learning starts.
+
+Layout under `trainer.default_local_dir`::
+
+    config.yaml, metrics.jsonl, …     as of a run of `agentrl train`
+    global_step_N/                    checkpoints, with the same names as those of `agentrl train`
+    huggingface/                      the trained model, after the last step
+"""
 
 from __future__ import annotations
 
@@ -7,32 +14,38 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from agentrl.chat.loading import load_renderer
 from agentrl.config import dump_config
-from agentrl.config.actor import ModelConfig
-from agentrl.config.sft import SFTConfig
-from agentrl.errors import CheckpointError, ConfigError, DataError
+from agentrl.config.machine import is_cuda
+from agentrl.config.sft import Every, SFTConfig
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError, DataError, text_of
+from agentrl.hub import model_folder
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
-from agentrl.trainer.muon import build_optimizers
-from agentrl.trainer.sft_data import Example, SFTBatch, SFTDataset, draw_rows, make_batches
-from agentrl.workers.export import write_hf_folder
-from agentrl.workers.loading import load_causal_lm
-from agentrl.workers.optim import learning_rate
+from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
+from agentrl.trainer.balance import partition_by_tokens
+from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, CheckpointManager, load_state, save_state
+from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch
+from agentrl.trainer.skipped_steps import SkippedSteps
+from agentrl.trainer.stopping import StopGuard
+from agentrl.workers.sft import SFTWorker
 
 logger = logging.getLogger(__name__)
 MODEL_FOLDER = "huggingface"
+FREE_TIMEOUT_S = 60.0
+"""How long ranks may take to end their last call before the run ends without saving."""
+VALIDATION_ROWS = 512
+"""Rows that are sent to the ranks at a time."""
 
 
 class SFTTrainer:
-    """Trains a model on demonstrations, in one process.
+    """Trains a model on demonstrations.
 
     Building it checks everything that can be checked before the first step.
 
@@ -41,108 +54,161 @@ class SFTTrainer:
         trackers: receive the run's events; None: those that `trainer.logger` names.
 
     Raises:
-        UserInputError: the configuration, data or model folder cannot be used.
+        UserInputError: the configuration, data or model cannot be used, or the run folder holds a finished model.
     """
+
+    group: WorkerGroup
 
     def __init__(self, config: SFTConfig, trackers: Sequence[Tracker] | None = None) -> None:
         self.config = config
-        self.trackers = Trackers(make_trackers(config.trainer.logger) if trackers is None else trackers)
-        self.device = _choose_device(config.trainer.device)
-        self.folder = Path(config.trainer.default_local_dir)
-        self._source = ModelConfig(
-            path=config.model.path,
-            tokenizer_path=config.model.tokenizer_path,
-            chat_template=config.model.chat_template,
-            enable_gradient_checkpointing=config.model.enable_gradient_checkpointing,
-            trust_remote_code=config.model.trust_remote_code,
-        )
-        renderer = load_renderer(
-            config.model.path,
-            config.model.tokenizer_path,
-            config.model.chat_template,
-            config.data.apply_chat_template_kwargs,
-            trust_remote_code=config.model.trust_remote_code,
-        )
-        assert config.data.train_files is not None
-        self.train = SFTDataset(config.data.train_files, config.data, renderer)
-        self.val = SFTDataset(config.data.val_files, config.data, renderer) if config.data.val_files else None
-        per_epoch = max(1, len(self.train) // config.data.train_batch_size)
-        self.total_steps = config.trainer.total_training_steps or per_epoch * config.trainer.total_epochs
-        self._check_length(renderer.name)
+        trainer, data, model = config.trainer, config.data, config.model
+        self.trackers = Trackers(make_trackers(trainer.logger) if trackers is None else trackers)
+        self.folder = Path(trainer.default_local_dir)
+        self.checkpoints = CheckpointManager(self.folder, trainer.max_ckpt_to_keep)
+        self._found = self._checkpoint_to_resume()
+        _check_device(trainer.device)
+        kwargs, code = data.apply_chat_template_kwargs, model.trust_remote_code
+        renderer = load_renderer(model.path, model.tokenizer_path, model.chat_template, kwargs, trust_remote_code=code)
+        assert data.train_files is not None
+        self.train = SFTDataset(data.train_files, data, renderer, data.train_max_samples)
+        self.val = SFTDataset(data.val_files, data, renderer, data.val_max_samples) if data.val_files else None
+        self.epoch_steps = max(1, len(self.train) // data.train_batch_size)
+        self.total_steps = trainer.total_training_steps or self.epoch_steps * trainer.total_epochs
+        self._check_sizes(renderer.name)
+        self.rows = RowOrder(len(self.train), data.shuffle, trainer.seed)
+        self.skipped = SkippedSteps(trainer.max_skipped_steps)
+        self.step = 0
+        self._saved_step: int | None = None
+        self._updating = False
+        """The weights are between two steps."""
+        self._sums: dict[str, float] = {}
 
     def fit(self) -> Path:
-        """Train to the last step and write the model.
+        """Train from the newest checkpoint, or from the start, to the last step, and write the model.
+
+        However it ends, everything is stopped, and the finished steps are saved where saving is on.
 
         Returns:
             The Hugging Face folder of the trained model.
 
         Raises:
-            CheckpointError: it cannot be written; an earlier model is kept.
+            CheckpointError: a checkpoint or the model cannot be written or read; an earlier model is kept.
+            HealthError: `trainer.max_skipped_steps` steps in a row changed no weight.
+            WorkerError: a rank died.
+            KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         with ExitStack() as stack:
             stack.callback(self.trackers.close)
-            stack.enter_context(_threads(self.config.trainer.threads))
-            self._start()
-            for step in range(1, self.total_steps + 1):
-                metrics = self._step(step)
-                self._report(step, metrics)
-            return self._save()
+            stack.enter_context(_threads_restored())
+            self._write_config()
+            self._start_ranks(stack)
+            self.guard = stack.enter_context(StopGuard())
+            self._resume()
+            try:
+                while self.step < self.total_steps:
+                    self._step(self.step + 1)
+                    self.skipped.check()
+            except BaseException as error:
+                self._save_at_end(error)
+                raise
+            return self._write_model()
 
-    def _start(self) -> None:
-        trainer = self.config.trainer
+    def plan(self) -> list[tuple[str, str]]:
+        """What will be trained where, as topics and sentences; nothing is started."""
+        trainer, data, ranks = self.config.trainer, self.config.data, self.config.trainer.ranks
+        tokens = [len(example.ids) for example in self.train.examples]
+        learned = sum(sum(example.mask[1:]) for example in self.train.examples)
+        rows = f"{len(tokens)} conversations of {max(tokens)} tokens at most; {learned} of {sum(tokens)} are learned"
+        begin = "the model folder" if self._found is None else str(self._found)
+        return [
+            ("rows", rows + (f"; {len(self.val)} for validation" if self.val is not None else "")),
+            ("steps", f"{self.total_steps} of {data.train_batch_size} conversations, from {begin}"),
+            (
+                "ranks",
+                f"{ranks} on the {'GPU' if is_cuda(trainer.device) else 'CPU'}, "
+                + ("in this process" if ranks == 1 else f"on Ray, {trainer.n_gpus_per_node} per machine"),
+            ),
+            ("writes", str(self.folder / MODEL_FOLDER)),
+        ]
+
+    def _checkpoint_to_resume(self) -> Path | None:
+        """The checkpoint that the run begins with; None: it begins with the model folder."""
+        trainer, final = self.config.trainer, self.folder / MODEL_FOLDER
+        found = self.checkpoints.find(trainer.resume_mode, trainer.resume_from_path)
+        if found is None and trainer.resume_mode == "auto" and final.exists():
+            raise ConfigError(
+                f"trainer.default_local_dir: {final} exists already, and the folder has no checkpoint to resume from. "
+                "Give another folder, or replace the model with trainer.resume_mode=disable"
+            )
+        return found
+
+    def _write_config(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "config.yaml").write_text(dump_config(self.config), encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"cannot write to {self.folder}: {error.strerror or error}") from error
-        self.model = load_causal_lm(self._source, torch.float32, "sdpa").to(self.device).train()
-        self._optimizers = build_optimizers(self.model, self.config.optim)
-        data = self.config.data
-        self._rows = draw_rows(len(self.train), data.train_batch_size, data.shuffle, trainer.seed)
-        self._sums: dict[str, float] = {}
-        self._since = time.perf_counter()
-        names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
-        self.trackers.on_start(RunInfo(*names, self.folder, self.total_steps, config=config))
 
-    def _step(self, step: int) -> dict[str, float]:
-        """One optimizer step on one batch; sums over its tokens, to be divided by `tokens`."""
-        examples = [self.train.examples[row] for row in next(self._rows)]
-        tokens = sum(sum(example.mask[1:]) for example in examples)
-        loss = right = 0.0
-        for batch in self._batches(examples):
-            batch_loss, batch_right = self._loss(batch)
-            torch.autograd.backward(batch_loss / max(tokens, 1))
-            loss += float(batch_loss.detach())
-            right += float(batch_right)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.grad_clip)
-        finite = bool(norm.isfinite())
-        scale = learning_rate(self.config.optim, step - 1, self.total_steps) / self.config.optim.lr
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["base_lr"] * scale
-            if finite:
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return {
-            "loss": loss,
-            "right": right,
-            "tokens": tokens,
-            "all_tokens": sum(len(example.ids) for example in examples),
-            "grad_norm": float(norm) if finite else 0.0,
-            "skipped": float(not finite),
-            "steps": 1.0,
-            "lr": scale * self.config.optim.lr,
-        }
+    def _start_ranks(self, stack: ExitStack) -> None:
+        """One rank in this process, several on Ray."""
+        trainer, ray = self.config.trainer, self.config.ray_init
+        threads = trainer.threads or max(1, (os.cpu_count() or 1) // trainer.n_gpus_per_node)
+        pool = ResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, is_cuda(trainer.device), threads)
+        if trainer.ranks > 1:
+            from agentrl.single_controller.ray_runtime import init_ray
+
+            stack.enter_context(init_ray(ray.num_cpus, ray.address))
+        backend: Any = "ray" if trainer.ranks > 1 else "local"
+        self.group = stack.enter_context(create_worker_group(backend, pool, SFTWorker, self.config))
+        self.group.init_model(self.total_steps)
+
+    def _resume(self) -> None:
+        trainer = self.config.trainer
+        if self._found is not None:
+            self.rows.load_state_dict(load_state(self._found / DATA_FILE))
+            state = load_state(self._found / STATE_FILE)
+            self.step, self._sums = state["global_step"], state["sums"]
+            self.group.load_checkpoint(str(self._found / "actor"))
+            self._saved_step = self.step if self._found.parent == self.folder else None
+        resumed = None if self._found is None else self.step
+        names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
+        self.trackers.on_start(RunInfo(*names, self.folder, self.total_steps, resumed, config))
+        if self.step >= self.total_steps:
+            logger.warning("all %d steps are done already: only the model is written", self.total_steps)
+        self._since = time.perf_counter()
+
+    def _step(self, step: int) -> None:
+        """One optimizer step on one batch; reported, validated and saved if due."""
+        self.trackers.on_stage(step, "update")
+        with self.guard.deferred():
+            self._updating = True
+            order = self.rows.take(self.config.data.train_batch_size)
+            examples = [self.train.examples[row] for row in order]
+            metrics = self._on_ranks("update", examples)
+            metrics |= {"all_tokens": float(sum(len(example.ids) for example in examples)), "steps": 1.0}
+            self.step, self._updating = step, False
+            self.skipped.note(step, "its gradient is not finite" if metrics["skipped"] else None)
+        self._report(step, metrics)
+        if self._is_due(self.config.trainer.save_freq):
+            self.trackers.on_stage(step, "save_checkpoint")
+            self._save()
+
+    def _on_ranks(self, method: str, examples: Sequence[Example]) -> dict[str, float]:
+        """Call a method of the workers with rows; every rank gets about the same number of tokens."""
+        batch = as_batch(examples)
+        if self.group.world_size > 1:
+            lengths = [len(example.ids) for example in examples]
+            batch.meta_info["rank_partitions"] = partition_by_tokens(lengths, self.group.world_size)
+        metrics: dict[str, float] = getattr(self.group, method)(batch).meta_info["metrics"]
+        return metrics
 
     def _report(self, step: int, metrics: dict[str, float]) -> None:
         """Log the means since the last report, and the validation if one is due."""
-        trainer = self.config.trainer
-        for name, value in metrics.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-        validate = self.val is not None and (
-            step == self.total_steps or (trainer.test_freq > 0 and step % trainer.test_freq == 0)
-        )
-        if step % trainer.log_freq and step != self.total_steps and not validate:
+        trainer, last = self.config.trainer, step == self.total_steps
+        for name in SUMMED:
+            self._sums[name] = self._sums.get(name, 0.0) + metrics[name]
+        validate = self.val is not None and (last or self._is_due(trainer.test_freq))
+        if step % trainer.log_freq and not last and not validate:
             return
         sums, seconds = self._sums, time.perf_counter() - self._since
         report = {
@@ -151,46 +217,73 @@ class SFTTrainer:
             "train/grad_norm": sums["grad_norm"] / sums["steps"],
             "train/skipped_steps": sums["skipped"],
             "train/lr": metrics["lr"],
-            "perf/throughput": sums["all_tokens"] / seconds,
+            "train/epoch": step * self.config.data.train_batch_size / len(self.train),
+            "training/global_step": step,
+            "perf/throughput": sums["all_tokens"] / (seconds * self.group.world_size),
             "timing_s/step": seconds / sums["steps"],
+            **{name: value for name, value in metrics.items() if name.startswith("perf/")},
         }
         if validate:
-            report |= self._validate()
+            report |= self._validate(step)
         self.trackers.log(report, step)
         self._sums, self._since = {}, time.perf_counter()
 
-    def _validate(self) -> dict[str, float]:
+    def _validate(self, step: int) -> dict[str, float]:
         assert self.val is not None
-        loss = right = tokens = 0.0
-        with torch.no_grad():
-            for batch in self._batches(self.val.examples):
-                batch_loss, batch_right = self._loss(batch)
-                loss, right, tokens = loss + float(batch_loss), right + float(batch_right), tokens + len(batch.labels)
-        return {"val/loss": loss / max(tokens, 1.0), "val/accuracy": right / max(tokens, 1.0)}
+        self.trackers.on_stage(step, "testing")
+        began, sums = time.perf_counter(), {"loss": 0.0, "right": 0.0, "tokens": 0.0}
+        for first in range(0, len(self.val), VALIDATION_ROWS):
+            part = self._on_ranks("evaluate", self.val.examples[first : first + VALIDATION_ROWS])
+            sums = {name: value + part[name] for name, value in sums.items()}
+        return {
+            "val/loss": sums["loss"] / max(sums["tokens"], 1.0),
+            "val/accuracy": sums["right"] / max(sums["tokens"], 1.0),
+            "timing_s/testing": time.perf_counter() - began,
+        }
 
-    def _batches(self, examples: Sequence[Example]) -> Iterator[SFTBatch]:
-        return (batch.to(self.device) for batch in make_batches(examples, self.config.data.max_token_len))
+    def _is_due(self, every: Every) -> bool:
+        steps = self.epoch_steps if every == "after_each_epoch" else every
+        return steps > 0 and (self.step == self.total_steps or self.step % steps == 0)
 
-    def _loss(self, batch: SFTBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Summed cross entropy of the labels, and how many of them are the model's most likely token."""
-        with self._autocast():
-            hidden = self.model.base_model(input_ids=batch.input_ids, use_cache=False).last_hidden_state
-            logits = self.model.get_output_embeddings()(hidden.flatten(0, 1)[batch.sources]).float()
-        loss = functional.cross_entropy(logits, batch.labels, reduction="sum")
-        return loss, (logits.argmax(-1) == batch.labels).sum()
+    def _save(self) -> None:
+        """Write a checkpoint. A stop waits for it, so that ranks are not killed writing."""
+        with self.guard.deferred():
+            self.checkpoints.save(self.step, self._write_checkpoint)
+            self._saved_step = self.step
 
-    def _autocast(self) -> Any:
-        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+    def _write_checkpoint(self, folder: Path) -> None:
+        save_state(folder / DATA_FILE, self.rows.state_dict())
+        save_state(folder / STATE_FILE, {"global_step": self.step, "sums": self._sums})
+        self.group.save_checkpoint(str(folder / "actor"))
+        self.group.export_hf(str(folder / "actor" / MODEL_FOLDER))
 
-    def _save(self) -> Path:
+    def _save_at_end(self, error: BaseException) -> None:
+        """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
+        saves = self.config.trainer.save_freq
+        if (saves != "after_each_epoch" and saves <= 0) or self.step in (0, self._saved_step):
+            return
+        reason = "its checkpoint cannot be written" if isinstance(error, CheckpointError) else None
+        reason = "an update was under way, so that the weights are between two steps" if self._updating else reason
+        if reason is None:
+            try:
+                self.group.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)
+                logger.warning("saving step %d before the run ends", self.step)
+                self._save()
+                return
+            except (AgentRLError, OSError, RuntimeError, KeyboardInterrupt) as second:
+                if self.step == self._saved_step:
+                    return
+                reason = text_of(second) or "it was asked to stop at once"
+        logger.warning("step %d is not saved: %s. %s", self.step, reason.rstrip("."), self.checkpoints.what_remains())
+
+    def _write_model(self) -> Path:
         """Write the model under a temporary name, then rename it: a half-written folder is never loaded."""
         final, part = self.folder / MODEL_FOLDER, self.folder / f".{MODEL_FOLDER}.part"
         old = self.folder / f".{MODEL_FOLDER}.old"
         try:
             for leftover in (part, old):
                 shutil.rmtree(leftover, ignore_errors=True)
-            weights = {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}
-            write_hf_folder(part, self.model, weights, self._source)
+            self.group.export_hf(str(part))
             if final.exists():
                 os.replace(final, old)
             os.replace(part, final)
@@ -200,20 +293,30 @@ class SFTTrainer:
         shutil.rmtree(old, ignore_errors=True)
         return final
 
-    def _check_length(self, name: str) -> None:
-        """Refuse conversations that are longer than the model's positions."""
+    def _check_sizes(self, name: str) -> None:
+        """Refuse conversations that are longer than the model's positions; tell of batches larger than the rows."""
         from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(self._source.path, trust_remote_code=self._source.trust_remote_code)
+        model, size = self.config.model, self.config.data.train_batch_size
+        config = AutoConfig.from_pretrained(str(model_folder(model.path)), trust_remote_code=model.trust_remote_code)
         most = getattr(config, "max_position_embeddings", None)
         longest = max(len(example.ids) for example in self.train.examples)
         if most is not None and longest > most:
             files = ", ".join(self.train.files)
             raise DataError(files, None, None, f"a conversation of {longest} tokens", f"at most {most}, as {name} has")
+        if size > len(self.train):
+            logger.warning(
+                "data.train_batch_size is %d, but there are only %d rows: a step takes rows more than once",
+                *(size, len(self.train)),
+            )
+
+
+SUMMED = ("loss", "right", "tokens", "grad_norm", "skipped", "all_tokens", "steps")
+"""What is added up over the steps of a report."""
 
 
 def run_sft(config: SFTConfig, trackers: Sequence[Tracker] | None = None) -> Path:
-    """Run a supervised warm start; see `SFTTrainer`.
+    """Run supervised training; see `SFTTrainer`.
 
     Returns:
         The Hugging Face folder of the trained model.
@@ -221,17 +324,15 @@ def run_sft(config: SFTConfig, trackers: Sequence[Tracker] | None = None) -> Pat
     return SFTTrainer(config, trackers).fit()
 
 
-def _choose_device(name: str) -> torch.device:
+def _check_device(name: str) -> None:
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("trainer.device: got 'cuda', but torch finds no CUDA device here; use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Set torch's CPU threads for the duration of a run; None: unchanged."""
+def _threads_restored() -> Iterator[None]:
+    """Give this process its CPU threads back: a rank in it takes those of the run."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
     try:
         yield
     finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,13 @@ import torch
 
 from agentrl.config.sft import SFTDataConfig
 from agentrl.data.dataset import expand_files
-from agentrl.data.row import ROLES, without_nones
-from agentrl.errors import DataError, TemplateError
+from agentrl.data_proto import DataProto
+from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.plugins import load_tools
+from agentrl.trainer.sft_rows import Demonstration, DemonstrationReader
 from agentrl.types import JsonDict, Message
-from agentrl.workers.micro_batch_plan import MicroLimits, cut_rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from agentrl.chat.renderer import ChatRenderer
 
 logger = logging.getLogger(__name__)
@@ -32,27 +30,22 @@ _NEXT_USER: list[Message] = [{"role": "user", "content": "-"}]
 class Example:
     """One demonstration. `mask` is 1 exactly for the assistant's tokens, end-of-turn ids included."""
 
-    ids: list[int]
-    mask: list[int]
+    ids: Sequence[int]
+    mask: Sequence[int]
 
+    def compact(self) -> Example:
+        """The same in 5 bytes a token; a list takes 44."""
+        return Example(array("i", self.ids), array("b", self.mask))
 
-@dataclass(frozen=True, slots=True)
-class SFTBatch:
-    """One forward pass: rows padded on the right, so that causal attention needs no mask.
+    def cut(self, most: int, side: str) -> Example:
+        """At most this many tokens: those on the `left` or on the `right` are cut off."""
+        kept = slice(-most, None) if side == "left" else slice(most)
+        return Example(self.ids[kept], self.mask[kept])
 
-    Attributes:
-        input_ids: (b, T).
-        sources: (K,) places in the flattened `input_ids` whose hidden state predicts a label.
-        labels: (K,) the ids to learn.
-    """
-
-    input_ids: torch.Tensor
-    sources: torch.Tensor
-    labels: torch.Tensor
-
-    def to(self, device: torch.device) -> SFTBatch:
-        """Move everything to a device."""
-        return SFTBatch(self.input_ids.to(device), self.sources.to(device), self.labels.to(device))
+    @property
+    def learns(self) -> bool:
+        """Whether it has a token to learn: the first one is never predicted."""
+        return any(self.mask[1:])
 
 
 def render_example(
@@ -116,153 +109,144 @@ class SFTDataset:
         files: a path, a glob, or a list of them.
         config: `data.*`.
         renderer: renders with the model's template.
+        max_samples: use at most this many rows; -1: all.
 
     Raises:
         DataError: a file or row cannot be used.
     """
 
-    def __init__(self, files: str | Sequence[str], config: SFTDataConfig, renderer: ChatRenderer) -> None:
+    def __init__(
+        self, files: str | Sequence[str], config: SFTDataConfig, renderer: ChatRenderer, max_samples: int = -1
+    ) -> None:
         self.files = expand_files(files)
         self._config = config
-        self._renderer = renderer
+        self._renderers: dict[bool | None, ChatRenderer] = {None: renderer}
         shared = load_tools(config.tool_config_path) if config.tool_config_path else []
         self._tools = [spec.schema for spec in shared] or None
-        self.left_out = 0
-        self.examples = [example for file in self.files for example in self._read(file)]
-        if self.left_out:
-            logger.warning("left out %d conversations over %d tokens", self.left_out, config.max_length)
+        self.left_out = self.cut = self.empty = 0
+        self._read_rows = 0
+        self.examples = [example for file in self.files for example in self._read(file, max_samples)]
+        self._tell()
         if not self.examples:
             raise DataError(", ".join(self.files), None, None, "no conversation that can be used", "at least one")
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def _read(self, file: str) -> Iterator[Example]:
-        table = _read_table(file, self._config)
-        for number, row in enumerate(table.to_pylist()):
-            row = without_nones(row)
-            messages = _read_messages(row.get(self._config.messages_key), file, number, self._config.messages_key)
-            tools = _read_tools(row.get(self._config.tools_key), file, number, self._config.tools_key) or self._tools
-            try:
-                example = render_example(self._renderer, messages, tools)
-            except TemplateError as error:
-                raise TemplateError(f"{file}, row {number}: {error}") from error
-            if len(example.ids) <= self._config.max_length:
-                yield example
-            elif self._config.filter_overlong:
+    def _read(self, file: str, max_samples: int) -> Iterator[Example]:
+        left = -1 if max_samples < 0 else max_samples - self._read_rows
+        for shown in DemonstrationReader(file, self._config).rows(left):
+            self._read_rows += 1
+            example = self._fit(self._render(shown, file), file, shown.row)
+            if example is None:
                 self.left_out += 1
+            elif example.learns:
+                yield example.compact()
             else:
-                wanted = f"at most {self._config.max_length} (data.max_length); or set data.filter_overlong=true"
-                raise DataError(file, number, self._config.messages_key, f"{len(example.ids)} tokens", wanted)
+                self.empty += 1
 
+    def _render(self, shown: Demonstration, file: str) -> Example:
+        if shown.thinking not in self._renderers:
+            self._renderers[shown.thinking] = self._renderers[None].with_variables(enable_thinking=shown.thinking)
+        try:
+            return render_example(self._renderers[shown.thinking], shown.messages, shown.tools or self._tools)
+        except TemplateError as error:
+            raise TemplateError(f"{file}, row {shown.row}: {error}") from error
 
-def draw_rows(count: int, batch_size: int, shuffle: bool, seed: int) -> Iterator[list[int]]:
-    """Batches of row numbers without end; every epoch uses each row once, and a batch may span two epochs."""
-    pending: list[int] = []
-    epoch = 0
-    while True:
-        while len(pending) < batch_size:
-            rng = np.random.RandomState([seed % 2**32, epoch])  # its streams never change between NumPy versions
-            pending += rng.permutation(count).tolist() if shuffle else list(range(count))
-            epoch += 1
-        yield pending[:batch_size]
-        pending = pending[batch_size:]
-
-
-def make_batches(examples: Sequence[Example], max_tokens: int) -> list[SFTBatch]:
-    """Split examples into forward passes of similar lengths, with almost no padding."""
-    cut = cut_rows(range(len(examples)), [len(example.ids) for example in examples], MicroLimits(max_tokens))
-    return [_pad([examples[row] for piece in group for row in piece.rows]) for group in cut.groups]
-
-
-def _pad(examples: Sequence[Example]) -> SFTBatch:
-    width = max(len(example.ids) for example in examples)
-    ids = torch.zeros(len(examples), width, dtype=torch.long)
-    mask = torch.zeros(len(examples), width, dtype=torch.bool)
-    for row, example in enumerate(examples):
-        ids[row, : len(example.ids)] = torch.tensor(example.ids)
-        mask[row, : len(example.mask)] = torch.tensor(example.mask, dtype=torch.bool)
-    mask[:, 0] = False  # nothing predicts the first token
-    labels = mask.flatten().nonzero().squeeze(1)
-    return SFTBatch(ids, labels - 1, ids.flatten()[labels])
-
-
-def _read_table(file: str, config: SFTDataConfig) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        source = pq.ParquetFile(file, memory_map=True)
-        names = source.schema_arrow.names
-        if config.messages_key not in names:
+    def _fit(self, example: Example, file: str, row: int) -> Example | None:
+        """The example within `data.max_length`; None: it is left out."""
+        config, length = self._config, len(example.ids)
+        if length <= config.max_length:
+            return example
+        if config.filter_overlong:
+            return None
+        if config.truncation == "error":
             raise DataError(
-                file,
-                None,
-                config.messages_key,
-                f"no such column among {', '.join(names)}",
-                "a column with conversations (data.messages_key)",
+                *(file, row, None, f"{length} tokens"),
+                f"at most {config.max_length} (data.max_length); or set data.filter_overlong=true, or data.truncation "
+                "to left or right",
             )
-        return source.read(columns=[name for name in (config.messages_key, config.tools_key) if name in names])
-    except FileNotFoundError as error:
-        raise DataError(file, None, None, "no such file", "a parquet file") from error
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(file, None, None, f"a file that is not readable as parquet ({error})", "parquet") from error
+        self.cut += 1
+        return example.cut(config.max_length, config.truncation)
+
+    def _tell(self) -> None:
+        most = self._config.max_length
+        for count, what in (
+            (self.left_out, f"left out {self.left_out} of {self._read_rows} conversations: over {most} tokens"),
+            (
+                self.cut,
+                f"cut {self.cut} of {self._read_rows} conversations ({self._config.truncation}) to {most} tokens",
+            ),
+            (self.empty, f"left out {self.empty} conversations: nothing to learn is left of them"),
+        ):
+            if count:
+                logger.warning("%s", what)
 
 
-def _read_messages(value: Any, file: str, row: int, column: str) -> list[Message]:
-    if not isinstance(value, list) or not value:
-        raise DataError(file, row, column, _short(value), "a list of {role, content, tool_calls?}")
-    messages = [_read_message(message, file, row, f"{column}[{place}]") for place, message in enumerate(value)]
-    roles = [message["role"] for message in messages]
-    if "assistant" not in roles or roles[0] == "assistant":
-        raise DataError(file, row, column, f"roles {', '.join(roles)}", "an assistant turn after another message")
-    return messages
+class RowOrder:
+    """Row numbers without end: every epoch has each row once, in a new seeded order, and a batch may span two epochs.
+
+    Args:
+        count: number of rows.
+        shuffle: false: the order of the files.
+        seed: of the order.
+    """
+
+    def __init__(self, count: int, shuffle: bool, seed: int) -> None:
+        self._identity = {"rows": count, "shuffle": shuffle, "seed": seed}
+        self._drawn = 0
+        self._orders: dict[int, list[int]] = {}
+
+    def take(self, size: int) -> list[int]:
+        """The next row numbers."""
+        count, first = self._identity["rows"], self._drawn
+        self._drawn += size
+        # 5 rows, 3 at a time: the second batch has draws 3, 4 and 5: the last two of epoch 0, the first of epoch 1.
+        orders = {epoch: self._order(epoch) for epoch in range(first // count, (self._drawn - 1) // count + 1)}
+        return [orders[draw // count][draw % count] for draw in range(first, self._drawn)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The cursor, as plain values."""
+        return {**self._identity, "drawn": self._drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            ConfigError: the state belongs to other rows or to another order.
+        """
+        for key, value in self._identity.items():
+            if state.get(key) != value:
+                raise ConfigError(
+                    f"{_KEY_OF[key]}: the checkpoint was made with {key}={state.get(key)!r}, this run has {value!r}; "
+                    "it cannot continue in the same order of rows (trainer.resume_mode=disable starts anew)"
+                )
+        self._drawn = state["drawn"]
+
+    def _order(self, epoch: int) -> list[int]:
+        count = self._identity["rows"]
+        if not self._identity["shuffle"]:
+            return list(range(count))
+        if epoch not in self._orders:
+            rng = np.random.RandomState([self._identity["seed"] % 2**32, epoch])  # its streams never change
+            self._orders = {epoch: rng.permutation(count).tolist()}
+        return self._orders[epoch]
 
 
-def _read_message(message: Any, file: str, row: int, column: str) -> Message:
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
-        raise DataError(file, row, column, _short(message), f"{{role, content}} with a role of {', '.join(ROLES)}")
-    content = message.get("content", "")
-    if not isinstance(content, str):
-        raise DataError(file, row, f"{column}.content", _short(content), "text")
-    calls = message.get("tool_calls")
-    if not calls:
-        return {**{key: value for key, value in message.items() if key != "tool_calls"}, "content": content}
-    if not isinstance(calls, list):
-        raise DataError(file, row, f"{column}.tool_calls", _short(calls), "a list of calls")
-    read = [_read_call(call, file, row, f"{column}.tool_calls[{place}]") for place, call in enumerate(calls)]
-    return {**message, "content": content, "tool_calls": read}
+_KEY_OF = {"rows": "data.train_files", "shuffle": "data.shuffle", "seed": "trainer.seed"}
 
 
-def _read_call(call: Any, file: str, row: int, column: str) -> JsonDict:
-    """A call with its arguments as a mapping: parquet files hold them as JSON text, templates need the object."""
-    function = call.get("function", call) if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise DataError(file, row, column, _short(call), "{function: {name, arguments}}")
-    arguments = function.get("arguments", {})
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
-            raise DataError(file, row, f"{column}.arguments", _short(arguments), f"JSON ({error})") from error
-    if not isinstance(arguments, dict):
-        raise DataError(file, row, f"{column}.arguments", _short(arguments), "a JSON object")
-    return {**call, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+def as_batch(examples: Sequence[Example]) -> DataProto:
+    """The padded rows that workers take: the first token stands for the prompt, all others for the response.
 
-
-def _read_tools(value: Any, file: str, row: int, column: str) -> list[JsonDict] | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise DataError(file, row, column, _short(value), f"JSON ({error})") from error
-    if not isinstance(value, list) or not all(isinstance(schema, dict) for schema in value):
-        raise DataError(file, row, column, _short(value), "a list of function schemas, or one as JSON text")
-    return value
-
-
-def _short(value: Any) -> str:
-    shown = "nothing" if value is None else repr(value)
-    return shown if len(shown) <= 120 else f"{shown[:117]}…"
+    Returns:
+        `input_ids`, `attention_mask` (B, T), `responses`, `loss_mask` (B, T - 1).
+    """
+    width = max(len(example.ids) for example in examples)
+    ids, attention, mask = (torch.zeros(len(examples), width, dtype=torch.long) for _ in range(3))
+    for row, example in enumerate(examples):
+        length = len(example.ids)
+        ids[row, :length] = torch.from_numpy(np.array(example.ids, dtype=np.int64))
+        mask[row, :length] = torch.from_numpy(np.array(example.mask, dtype=np.int64))
+        attention[row, :length] = 1
+    return DataProto({"input_ids": ids, "attention_mask": attention, "responses": ids[:, 1:], "loss_mask": mask[:, 1:]})

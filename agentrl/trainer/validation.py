@@ -84,7 +84,7 @@ class Validator:
             "val-aux/tool_call_rate": calling,
             "val-aux/left_out": float(lost),
         }
-        return ValidationResult(metrics, self._conversations(parts[0], step))
+        return ValidationResult(metrics, conversations(parts[0], step, self._decode, self._show))
 
     def _batches(self, step: int, weight_version: int) -> Iterator[DataProto]:
         for start in range(0, len(self._samples), self._batch_size):
@@ -93,12 +93,14 @@ class Validator:
                 samples, self._n, step=step, weight_version=weight_version, validate=True, first_group=start
             )
 
-    def _conversations(self, done: DataProto, step: int) -> list[ValidationConversation]:
-        shown = done[: min(self._show, len(done))]
-        return [
-            ValidationConversation(record["data_source"], record["input"], record["output"], record["score"])
-            for record in rows(shown, step, self._decode)
-        ]
+
+def conversations(done: DataProto, step: int, decode: Decode, most: int) -> list[ValidationConversation]:
+    """The first conversations of a batch, as text."""
+    shown = done[: min(most, len(done))]
+    return [
+        ValidationConversation(record["data_source"], record["input"], record["output"], record["score"])
+        for record in rows(shown, step, decode)
+    ]
 
 
 def sample_batch(
@@ -106,7 +108,7 @@ def sample_batch(
     n: int,
     *,
     step: int,
-    weight_version: int,
+    weight_version: int | None,
     validate: bool = False,
     first_group: int = 0,
 ) -> DataProto:
@@ -116,7 +118,7 @@ def sample_batch(
         samples: the rows.
         n: rollouts per row.
         step: the training step; part of the uid and of deterministic seeds.
-        weight_version: the version that the engines serve.
+        weight_version: the version that the engines serve; None: any.
         validate: sample as `rollout.val_kwargs` says.
         first_group: number of the first group within the step.
     """

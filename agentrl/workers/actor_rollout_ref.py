@@ -13,7 +13,7 @@ from agentrl.config.checks import policy_loss_problems
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
-from agentrl.single_controller import Dispatch, Worker, register
+from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.export import write_engine_weights, write_hf_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
@@ -24,13 +24,14 @@ from agentrl.workers.micro_limits import log_prob_limits, update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_update import update_policy
-from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
+from agentrl.workers.profiled import ProfiledWorker
+from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.token_stats import EntropyMode
 
 
-class ActorRolloutRefWorker(Worker):
+class ActorRolloutRefWorker(ProfiledWorker):
     """One rank of the policy (`actor`) or of the reference policy (`ref`).
 
     Args:
@@ -54,7 +55,7 @@ class ActorRolloutRefWorker(Worker):
         Raises:
             ConfigError: the model cannot be used, or the section is contradictory.
         """
-        prepare_rank(self, self.config)
+        prepare_rank_of_run(self, self.config)
         self.total_steps = total_steps
         policy, actor = self.config.actor_rollout_ref, self.config.actor_rollout_ref.actor
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config

@@ -8,7 +8,7 @@ from agentrl.algorithms import aggregate_loss, value_loss
 from agentrl.config.actor import BackboneConfig
 from agentrl.config.root import CriticConfig, RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.single_controller import Dispatch, Worker, register
+from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import load_backbone
@@ -16,13 +16,14 @@ from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan, mini_batches
 from agentrl.workers.optim import learning_rate
-from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank
+from agentrl.workers.profiled import ProfiledWorker
+from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
 from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import ValueNet, row_shape
 from agentrl.workers.update_report import UpdateReport
 
 
-class CriticWorker(Worker):
+class CriticWorker(ProfiledWorker):
     """One rank of the critic: the policy's architecture (or `critic.model`) with a value head that starts at 0.
 
     Args:
@@ -31,6 +32,7 @@ class CriticWorker(Worker):
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
+        self.role = "critic"
         self.updates_done = self._steps_done = 0
         self.total_steps = 0
 
@@ -49,7 +51,7 @@ class CriticWorker(Worker):
         Raises:
             ConfigError: the model cannot be used, or the section is contradictory.
         """
-        prepare_rank(self, self.config)
+        prepare_rank_of_run(self, self.config)
         self.total_steps = total_steps
         fsdp, model = self.section.fsdp_config, self._model_config()
         attention = choose_attention(

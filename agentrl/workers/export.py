@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from agentrl.config.actor import ModelConfig
 from agentrl.errors import CheckpointError
+from agentrl.hub import model_folder
 from agentrl.workers.loading import quiet_transformers
 
 WEIGHTS = "model.safetensors"
@@ -73,7 +74,7 @@ def write_hf_folder(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor
         folder.mkdir(parents=True, exist_ok=True)
         with quiet_transformers():
             lm.save_pretrained(folder, state_dict=weights)
-        source = Path(os.path.expanduser(model.tokenizer_path or model.path))
+        source = model_folder(model.tokenizer_path or model.path)
         for name in TOKENIZER_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, folder / name)

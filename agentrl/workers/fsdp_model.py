@@ -21,7 +21,7 @@ from agentrl.config.actor import FSDPConfig, OptimConfig
 from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
-from agentrl.workers.optim import AdamW
+from agentrl.workers.muon import make_optimizer
 from agentrl.workers.token_nets import TokenNet
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class FSDPModel:
         net.train(optim is not None)
         net.requires_grad_(optim is not None)
         _shard(net, device, config, weight_dtype(config, learns=optim is not None))
-        self.optimizer = AdamW(net.named_parameters(), optim, grad_clip) if optim is not None else None
+        self.optimizer = make_optimizer(net, optim, grad_clip) if optim is not None else None
         self._state_on_host = config.optimizer_offload and _gpu_only("optimizer_offload", device)
 
     @torch.no_grad()

@@ -35,7 +35,7 @@ def learning_rate(config: OptimConfig, updates_done: int, total_updates: int) ->
 
 
 class AdamW:
-    """AdamW over sharded parameters.
+    """AdamW over sharded parameters; a subclass may give some of them to another rule.
 
     State exists from the start, so that a checkpoint of a model that has not learned yet restores like any other.
 
@@ -48,8 +48,9 @@ class AdamW:
     def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], config: OptimConfig, grad_clip: float) -> None:
         self.parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         self.grad_clip = grad_clip
-        matrices = [p for p in self.parameters.values() if p.ndim >= 2]
-        vectors = [p for p in self.parameters.values() if p.ndim < 2]
+        own = self._own()
+        matrices = [p for p in own if p.ndim >= 2]
+        vectors = [p for p in own if p.ndim < 2]
         self.optimizer = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
             lr=config.lr,
@@ -57,8 +58,10 @@ class AdamW:
             eps=config.eps,
             fused=True,
         )
-        for parameter in self.parameters.values():
-            self.optimizer.state[parameter] = {
+        self.state = self.optimizer.state
+        """The moments of each parameter: the live tensors, by name."""
+        for parameter in own:
+            self.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
@@ -76,10 +79,9 @@ class AdamW:
         finite = bool(norm.isfinite())
         if finite:
             torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), self.grad_clip, norm)
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+            self._apply(lr)
+        for parameter in self.parameters.values():
+            parameter.grad = None
         return float(norm), finite
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
@@ -87,7 +89,7 @@ class AdamW:
         return {
             f"{key}.{name}": value
             for name, parameter in self.parameters.items()
-            for key, value in self.optimizer.state[parameter].items()
+            for key, value in self.state[parameter].items()
         }
 
     def state_to_parameters(self) -> None:
@@ -98,9 +100,20 @@ class AdamW:
         """Move the moments (not the step counts) to host memory: optimizer offload."""
         self._move(lambda parameter: torch.device("cpu"))
 
+    def _own(self) -> list[nn.Parameter]:
+        """The parameters that AdamW updates."""
+        return list(self.parameters.values())
+
+    def _apply(self, lr: float) -> None:
+        """Take the step that the clipped gradients ask for."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+
     def _move(self, device_of: Callable[[torch.Tensor], torch.device]) -> None:
-        for parameter, state in self.optimizer.state.items():
-            for key in ("exp_avg", "exp_avg_sq"):
+        for parameter in self.parameters.values():
+            state = self.state[parameter]
+            for key in state.keys() - {"step"}:
                 # Not `non_blocking`: a checkpoint may read on the host what is still on its way there.
                 state[key] = state[key].to(device_of(parameter))
 

@@ -11,14 +11,19 @@ from agentrl.single_controller import Worker
 from agentrl.workers.collectives import backend_for
 
 
-def prepare_rank(worker: Worker, config: RunConfig) -> None:
+def prepare_rank(worker: Worker, seed: int, *, deterministic: bool, timeout_s: int | None = None) -> None:
     """Join the other ranks, and make this rank's numbers as repeatable as `trainer` asks for."""
-    trainer = config.trainer
-    if trainer.deterministic:
+    if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    worker.init_process_group(backend_for(worker.device), config.actor_rollout_ref.nccl_timeout)
-    torch.manual_seed(trainer.seed)
+    worker.init_process_group(backend_for(worker.device), timeout_s)
+    torch.manual_seed(seed)
+
+
+def prepare_rank_of_run(worker: Worker, config: RunConfig) -> None:
+    """`prepare_rank` as a run of `agentrl train` asks for it."""
+    trainer, timeout = config.trainer, config.actor_rollout_ref.nccl_timeout
+    prepare_rank(worker, trainer.seed, deterministic=trainer.deterministic, timeout_s=timeout)
 
 
 def longest_response(config: RunConfig) -> int:

@@ -13,7 +13,7 @@ from agentrl.data_proto import DataProto
 from agentrl.workers.attention import VARLEN
 from agentrl.workers.micro_batch_plan import Piece
 from agentrl.workers.micro_batches import MicroBatch, RowLayout, SharedPrompts
-from agentrl.workers.token_stats import EntropyMode, token_log_probs
+from agentrl.workers.token_stats import EntropyMode, token_hits, token_log_probs
 
 
 def _cache_argument(backbone: type[nn.Module]) -> str:
@@ -143,6 +143,15 @@ class PolicyNet(TokenNet):
             temperature=self.temperature,
             entropy=entropy,
         )
+
+
+class DemonstrationNet(PolicyNet):
+    """Log-probs of demonstrated tokens, and whether each is the model's own first choice."""
+
+    def forward(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """Log-probs (K,) and hits (K,) bool."""
+        head = self.lm.get_output_embeddings()
+        return token_hits(head, self.states(micro), micro.labels, head.weight.shape[0])
 
 
 class ValueNet(TokenNet):

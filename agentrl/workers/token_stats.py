@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,19 +42,45 @@ def token_log_probs(
     Returns:
         log-probs (K,) and entropies (K,) or None.
     """
-    rows = max(1, LOGITS_PER_CHUNK[hidden_KH.device.type] // vocab_size)
-    if len(labels_K) <= rows:
-        return _chunk_stats(head, hidden_KH, labels_K, temperature, entropy)
-    parts = []
-    for hidden, labels in zip(torch.split(hidden_KH, rows), torch.split(labels_K, rows), strict=True):
-        if torch.is_grad_enabled():
-            parts.append(checkpoint(_chunk_stats, head, hidden, labels, temperature, entropy, use_reentrant=False))
-        else:
-            parts.append(_chunk_stats(head, hidden, labels, temperature, entropy))
+    parts = _by_chunks(_chunk_stats, head, hidden_KH, labels_K, vocab_size, temperature, entropy)
     log_probs = torch.cat([part[0] for part in parts])
     if entropy is EntropyMode.NONE:
         return log_probs, None
     return log_probs, torch.cat([part[1] for part in parts])
+
+
+def token_hits(
+    head: Head, hidden_KH: torch.Tensor, labels_K: torch.Tensor, vocab_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `token_log_probs`, with (K,) whether each label is the most likely token, in place of entropies."""
+    parts = _by_chunks(_chunk_hits, head, hidden_KH, labels_K, vocab_size)
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _by_chunks(
+    stats: Callable[..., tuple[torch.Tensor, Any]],
+    head: Head,
+    hidden_KH: torch.Tensor,
+    labels_K: torch.Tensor,
+    vocab_size: int,
+    *args: Any,
+) -> list[tuple[torch.Tensor, Any]]:
+    rows = max(1, LOGITS_PER_CHUNK[hidden_KH.device.type] // vocab_size)
+    if len(labels_K) <= rows:
+        return [stats(head, hidden_KH, labels_K, *args)]
+    parts = []
+    for hidden, labels in zip(torch.split(hidden_KH, rows), torch.split(labels_K, rows), strict=True):
+        if torch.is_grad_enabled():
+            parts.append(checkpoint(stats, head, hidden, labels, *args, use_reentrant=False))
+        else:
+            parts.append(stats(head, hidden, labels, *args))
+    return parts
+
+
+def _chunk_hits(head: Head, hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    logits = head(hidden).float()
+    picked = -F.cross_entropy(logits, labels, reduction="none")
+    return picked, logits.detach().argmax(-1) == labels
 
 
 def _chunk_stats(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fastapi import HTTPException
 
+from agentrl.services.sandbox.bash_checks import guard
 from agentrl.services.sandbox.languages import Language
 from agentrl.services.sandbox.program_runner import Program, ProgramRunner, describe_exit
 from agentrl.services.sandbox.protocol import CommandResult
@@ -105,7 +106,12 @@ class CheckedRun:
     def _check(self, check: str) -> Program:
         if self._language.name not in _SERVES:
             return Program(self._language, self._files)
-        names = sorted(set(re.findall(_NAME if self._language.name == "nodejs" else _NAME.replace("$", ""), check)))
+        own: frozenset[str] = frozenset()
+        if self._language.name == "bash":
+            check, own = guard(check)
+        names = sorted(
+            set(re.findall(_NAME if self._language.name == "nodejs" else _NAME.replace("$", ""), check)) - own
+        )
         listed = json.dumps(names) if self._language.name == "nodejs" else " ".join(names)
         script = _script(_SERVES[self._language.name].replace("serve", "check")).replace("THE_NAMES", listed)
         code = script.replace("THE_CHECK", check, 1)

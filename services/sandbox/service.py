@@ -12,6 +12,7 @@ from fastapi import HTTPException
 
 from agentrl.services.common.server_folder import server_folder
 from agentrl.services.sandbox.admission import Admission, Busy
+from agentrl.services.sandbox.bash_checks import guard
 from agentrl.services.sandbox.checked_run import LANGUAGES, CheckedRun
 from agentrl.services.sandbox.filesystem_layout import make_layout
 from agentrl.services.sandbox.isolation import Isolation
@@ -160,6 +161,12 @@ class SandboxService:
         if asserts and language.name not in LANGUAGES:
             known = ", ".join(LANGUAGES)
             raise HTTPException(422, f"tests: `assert` follows code of {known}; got {language.name}")
+        for place, test in enumerate(request.tests):
+            if test.check is not None and language.name == "bash":
+                try:
+                    guard(test.check)
+                except ValueError as error:
+                    raise HTTPException(422, f"tests.{place}.assert: {error}") from error
         most = self.options.output_mb * MIB
         for place, test in enumerate(request.tests):
             if len((test.output or "").encode(errors="surrogatepass")) > most:

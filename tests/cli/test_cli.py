@@ -169,7 +169,7 @@ def test_modules_of_the_folder_are_found(tmp_path: Path, command: list[str]) -> 
 
 def test_log_lines_are_not_broken_off_a_terminal() -> None:
     code = (
-        "import logging; from agentrl.cli.output import set_up_logging; set_up_logging(False); set_up_logging(False); "
+        "import logging; from agentrl.cli.output import set_up_logging; set_up_logging(20); set_up_logging(20); "
         "logging.getLogger('agentrl.trainer').warning('one [bold]word[/] ' * 30)"
     )
     environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}

@@ -68,7 +68,9 @@ def test_arithmetic(tmp_path: Path) -> None:
     assert runner.invoke(app, arguments).exit_code == 0
     first = (tmp_path / "train.parquet").read_bytes()
     assert (len(rows(tmp_path / "train.parquet")), len(rows(tmp_path / "test.parquet"))) == (30, 10)
-    assert runner.invoke(app, arguments).exit_code == 0
+    again = runner.invoke(app, arguments)
+    assert (again.exit_code, "give --overwrite to replace it" in again.stderr) == (2, True)
+    assert runner.invoke(app, [*arguments, "--overwrite"]).exit_code == 0
     assert (tmp_path / "train.parquet").read_bytes() == first
 
 
@@ -82,7 +84,7 @@ def test_arithmetic_from_gsm8k(source: Path) -> None:
     }  # type: ignore[index]
     assert len(expressions) == 11
     assert expressions <= {f"{n}+{n}" for n in range(1, 7)} | {f"{n}*3" for n in range(1, 7)}
-    too_many = runner.invoke(app, [*base, "--train", "12", "--test", "3"])
+    too_many = runner.invoke(app, [*base, "--train", "12", "--test", "3", "--overwrite"])
     assert (too_many.exit_code, "only 12 distinct" in too_many.stderr) == (2, True)
 
 

@@ -63,6 +63,7 @@ def test_dry_run_prints_a_recipe_and_what_will_run_where(recipe: Path, tmp_path:
         ("data.max_prompt_length=5", "tokens, wanted at most 5 (data.max_prompt_length)"),
         ("data.train_batch_size=51", "data.train_batch_size: got 51, but there are only 50 rows"),
         ("actor_rollout_ref.model.path=/nowhere", "/nowhere"),
+        ("algorithm.adv_estimator=gae critic.model.path=/nowhere", "critic.model.path: no model folder '/nowhere'"),
     ],
 )
 def test_dry_run_finds_what_the_run_would_stumble_over(
@@ -70,7 +71,7 @@ def test_dry_run_finds_what_the_run_would_stumble_over(
 ) -> None:
     (recipe.parent / "typo.yaml").write_text("tools: [{class_nam: x}]")
     monkeypatch.chdir(recipe.parent)
-    result = runner.invoke(app, ["train", str(recipe), override, "--dry-run"])
+    result = runner.invoke(app, ["train", str(recipe), *override.split(), "--dry-run"])
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stdout == ""
@@ -82,8 +83,10 @@ def test_folders_that_cannot_be_written_to_are_found_before_anything_starts(reci
     keys.append("actor_rollout_ref.rollout.weight_sync_dir")
     result = runner.invoke(app, ["train", str(recipe), *(f"{key}={tmp_path}/file/x" for key in keys)])
     assert result.exit_code == 2
+    dry = runner.invoke(app, ["train", str(recipe), *(f"{key}={tmp_path}/file/x" for key in keys), "--dry-run"])
     for key in keys:
-        assert f"{key}: got '{tmp_path}/file/x', which cannot be written to: Not a directory" in result.stderr
+        for told in (result.stderr, dry.stderr):
+            assert f"{key}: got '{tmp_path}/file/x', which cannot be written to: Not a directory" in told
 
 
 @pytest.fixture
@@ -114,6 +117,7 @@ def test_export_of_what_is_no_whole_checkpoint(checkpoint: Path, tmp_path: Path)
     (checkpoint / "data.pt").unlink()
     result = runner.invoke(app, ["export", str(checkpoint), out])
     assert (result.exit_code, "lacks data.pt" in result.stderr) == (4, True)
+    assert "trainer." not in result.stderr
     assert not Path(out).exists()
 
 

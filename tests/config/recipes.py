@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 MINIMAL = {
+    "algorithm.adv_estimator": "grpo",
     "actor_rollout_ref.model.path": "/models/tiny",
     "actor_rollout_ref.rollout.n": "8",
     "actor_rollout_ref.actor.ppo_mini_batch_size": "16",

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_run import TEMPLATE, Seen, Stage, changed_value, differences, heard, write_rows
+from watched_run import TEMPLATE, Seen, Stage, changed_value, differences, heard, note_about, write_rows
 
 from agentrl.config import RunConfig
 from agentrl.config.schema import section_of, walk
+from agentrl.config.translate import _pattern_for, _renamed, settle_foreign, translate
 from agentrl.config.value_tree import get_value
-from agentrl.config.verl_keys import VERL_KEYS, Fallback, Renamed, _pattern_for, _renamed, settle_foreign, translate
+from agentrl.config.verl_keys import VERL_KEYS, Fallback, Harmless, Only, Renamed
 from agentrl.testing.models import build_tiny_model
 
 AR = "actor_rollout_ref."
@@ -29,6 +30,8 @@ GPU = "needs a GPU: tests/workers runs it there"
 UNSEEN = {
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
+    "trainer.profile_tool": GPU,
+    "do_search": "acts where no default loop is named: tests/rollout/test_search_keys.py",
     "critic.enable": "asks for what `algorithm.adv_estimator` says, and is an error elsewhere",
     **{
         f"{section}.fsdp_config.{key}_offload": GPU
@@ -41,14 +44,12 @@ UNSEEN = {
 """Keys whose effect cannot be seen in a small run on the CPU, and why. They are told where they do not act."""
 ACTS_IN = {
     "data.filter_overlong_prompts": "a long prompt",
+    "algorithm.state_masking.start_state_marker": "marked text",
+    "algorithm.state_masking.end_state_marker": "marked text",
     "trainer.max_skipped_steps": "nothing to learn",
     "algorithm.filter_zero_variance_groups": "corrected",
     f"{ROLLOUT}refill": "failures",
     f"{ROLLOUT}max_failure_rate": "failures",
-    f"{ROLLOUT}multi_turn.tool_envs": "rows with tool sets",
-    f"{ROLLOUT}multi_turn.interaction_config_path": "an interaction",
-    f"{ROLLOUT}agent.agent_loop_config_path": "rows with a loop",
-    "reward_model.combine.turn": "an interaction",
     "data.train_max_samples": "epochs",
     "data.seed": "shuffled",
     **{
@@ -61,12 +62,29 @@ ACTS_IN = {
     f"{ACTOR}shuffle": "two steps of ppo",
 }
 """Keys that act on what happens in a run or stands in its rows, not on other keys: the scenario in which it happens."""
+HERE_ONLY = (f"{ROLLOUT}agent.default_agent_loop", f"{ROLLOUT}multi_turn.tool_config_path")
+ELSEWHERE = [
+    key
+    for key in KEYS
+    if key not in ACTS_IN
+    # The rows of `train_files` are still checked; the others have no second value, or act once in a process.
+    and key not in ("data.train_files", "data.val_files", "plugins", *HERE_ONLY)
+    and key != "algorithm.adv_estimator"  # a validation compares nothing; whoever validates may leave it as it is
+]
+"""Keys that are walked again where rows have one turn, and where nothing is trained."""
+OF_CONVERSATIONS = ("data.", ROLLOUT, "reward_model.", "custom_reward_function.")
+"""Sections whose keys act on conversations."""
+
+
+BASES = ("plain", "one turn", "only validates")
+"""Scenarios in which every key acts or is told; in the others, those that are told in the first must act somewhere."""
 
 
 def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
     """Surroundings by name. A key that is told in the plain run is tried in the others, in this order."""
     val = write_rows(folder / "val.parquet", 20, 2)
     (folder / "plug.py").write_text(PLUGINS)
+    (folder / "plug2.py").write_text(PLUGINS.replace("RewardResult(9.0)", "RewardResult(8.0)"))
     (folder / "plugin.py").write_text(f"import pathlib\npathlib.Path({str(folder / 'imported')!r}).touch()\n")
     for name in ("one", "two"):
         (folder / f"{name}.yaml").write_text(f"interaction: [{{name: {name}, class_name: 'plug.py:Again'}}]")
@@ -98,6 +116,7 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
         f"{ROLLOUT}val_kwargs.do_sample": True,
         f"{ROLLOUT}val_kwargs.temperature": 0.5,
     }
+    coding = write_rows(folder / "coding.parquet", 4, 4, data_source="apps")  # in the file, but not in the first batch
     again = {"interaction_kwargs": {"name": "one"}, "agent_name": "tool_agent"}
     return {
         "plain": {},
@@ -134,7 +153,10 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
             f"{ACTOR}policy_loss_options": {"clip_cov_ratio": 0.5, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0},
         },
         "kl_cov": {f"{ACTOR}policy_loss": "kl_cov", f"{ACTOR}policy_loss_options.kl_cov_ratio": 0.2},
-        "sandbox": {"reward_model.sandbox_fusion.url": "http://127.0.0.1:9"},
+        "sandbox": {
+            "data.train_files": [write_rows(folder / "some.parquet", 0, 4), coding],
+            "reward_model.sandbox_fusion.url": "http://127.0.0.1:9",
+        },
         "ray": {"trainer.backend": "ray"},
         "ranks": {**ppo, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2, "ray_init.address": "auto"},
         "recorded": {
@@ -180,7 +202,28 @@ def scenarios(folder: Path, address: str) -> dict[str, dict[str, Any]]:
             "data.train_files": write_rows(folder / "loops.parquet", 0, 4, agent_name="one"),
             f"{ROLLOUT}agent.agent_loop_config_path": str(folder / "loop_one.yaml"),
         },
+        "one turn": {
+            "data.train_files": write_rows(folder / "turn.parquet", 0, 4, reward_model={"ground_truth": "2"}),
+            f"{ROLLOUT}agent.default_agent_loop": "single_turn_agent",
+        },
+        "only validates": {"data.val_files": val, "trainer.val_only": True},
         "sglang": {"trainer.device": "cuda", f"{ROLLOUT}name": "sglang"},
+        "searches": {
+            "retriever.url": "http://127.0.0.1:9",
+            f"{ROLLOUT}agent.default_agent_loop": "search_r1_agent",
+            "data.train_files": write_rows(folder / "search.parquet", 0, 4, agent_name=None),
+        },
+        "profiled": {"trainer.profile_steps": [1]},
+        "small prefill": {f"{ROLLOUT}max_num_batched_tokens": 64},
+        "marked text": {
+            "algorithm.state_masking.start_state_marker": "<tool_call>",
+            "algorithm.state_masking.end_state_marker": "</tool_call>",
+        },
+        "own manager": {
+            "reward_manager.source": "importlib",
+            "reward_manager.module.path": str(folder / "plug.py"),
+            "reward_manager.module.name": "Other",
+        },
     }
 
 
@@ -188,7 +231,8 @@ PLUGINS = """
 import itertools
 
 from agentrl.agent_loops.single_turn_agent import SingleTurnAgent
-from agentrl.interfaces import BaseInteraction
+from agentrl.interfaces import BaseInteraction, RewardResult
+from agentrl.rewards.naive import NaiveRewardManager
 from agentrl.types import InteractionResponse
 
 calls = itertools.count()
@@ -201,6 +245,15 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, flak
 
 def other(data_source, solution_str, ground_truth, extra_info=None):
     return len(solution_str) % 3
+
+
+class Manager(NaiveRewardManager):
+    pass
+
+
+class Other(NaiveRewardManager):
+    async def score(self, item):
+        return RewardResult(9.0)
 
 
 class Again(BaseInteraction):
@@ -219,6 +272,8 @@ def special_values(folder: Path) -> dict[str, list[Any]]:
     other_model = str(build_tiny_model(folder / "other_model", seed=5, num_hidden_layers=1))
     values: dict[str, list[Any]] = {
         "critic.enable": [True],
+        "algorithm.state_masking.start_state_marker": ['"name"'],
+        "algorithm.state_masking.end_state_marker": ["}"],
         "data.val_files": [str(folder / "val.parquet")],
         "data.train_files": [str(folder / "val.parquet")],
         "data.dataset_weights": [[1.0, 9.0]],
@@ -262,9 +317,18 @@ def special_values(folder: Path) -> dict[str, list[Any]]:
         f"{ROLLOUT}multi_turn.max_user_turns": [0],
         f"{ROLLOUT}agent.default_agent_loop": ["single_turn_agent"],
         f"{ROLLOUT}agent.agent_loop_config_path": [str(folder / "loop_two.yaml")],
-        "reward_model.sandbox_fusion.url": ["http://127.0.0.1:9"],
+        "reward_model.sandbox_fusion.url": ["http://127.0.0.1:9", "http://127.0.0.1:8"],
         "reward_model.sandbox_fusion.headers": [{"X": "y"}],
         "reward_model.reward_manager": ["batch"],
+        "reward_manager.name": ["batch"],
+        "reward_manager.module.path": [str(folder / "plug2.py")],
+        "reward_manager.module.name": ["Manager"],
+        "max_turns": [0],
+        "trainer.profile_steps": [[1]],
+        "trainer.profile_tool": ["torch_memory"],
+        "trainer.profile_dir": [str(folder / "profiles")],
+        "ray_init.timeline_json_file": [str(folder / "timeline.json")],
+        "retriever.url": ["http://127.0.0.1:10"],
         "custom_reward_function.path": [str(folder / "plug.py"), None],
         "custom_reward_function.name": ["other"],
         "algorithm.adv_estimator": ["rloo", "grpo"],
@@ -316,29 +380,39 @@ class Walk:
                 self._values[name] = self.stage.load(self.scenarios[name]).model_dump()
         return changed_value(RunConfig, key, get_value(self._values[name], key), special_values(self.folder))
 
-    def effect(self, key: str, name: str) -> list[str]:
-        """What the key changes in a scenario."""
+    def effect(self, key: str, name: str) -> tuple[list[str], str | None]:
+        """What the key changes in a scenario, and the note about it that needed the rows."""
         with self.stage.surroundings(self.scenarios[name]):
             if name not in self._baselines:
                 self._baselines[name] = self.stage.watch(self.scenarios[name])
             changed = self.stage.watch({**self.scenarios[name], key: self.value(key, name)})
-        return differences(self._baselines[name], changed)
+        return differences(self._baselines[name], changed), note_about(key, self.stage.notes)
 
     def verdict(self, key: str) -> str:
-        """How the key acts, or `nothing: …`."""
+        """How the key acts in one of the scenarios, or `nothing: …`."""
         plain = "nothing"
         for name in [ACTS_IN[key]] if key in ACTS_IN else self.scenarios:
-            value = self.value(key, name)
-            told = self.told(key, {**self.scenarios[name], key: value})
+            acts, says = self.verdict_in(key, name)
+            if acts or says.startswith("nothing"):
+                return says
             if name == "plain":
-                plain = told or "accepted in silence"
-            if told is None and key not in UNSEEN:
-                effect = self.effect(key, name)
-                if effect:
-                    return f"acts in {name}: {effect}"
-                if name == "plain":
-                    return f"nothing: {key}={value} is accepted in silence and changes nothing"
+                plain = says
         return f"unseen: {UNSEEN[key]}" if key in UNSEEN else f"nothing: {key} acts in no scenario; plain: {plain}"
+
+    def verdict_in(self, key: str, name: str) -> tuple[bool, str]:
+        """Whether the key acts in a scenario, and how; or who says that it does not, or `nothing: …`."""
+        value = self.value(key, name)
+        told = self.told(key, {**self.scenarios[name], key: value})
+        if told is not None:
+            return False, told
+        if key in UNSEEN:
+            return False, f"unseen: {UNSEEN[key]}"
+        effect, told = self.effect(key, name)
+        if told is not None:
+            return False, told
+        if not effect and name in BASES:
+            return False, f"nothing: {key}={value} is accepted in silence and changes nothing in {name}"
+        return bool(effect), f"acts in {name}: {effect}"
 
 
 @pytest.fixture(scope="module")
@@ -354,13 +428,31 @@ def test_a_key_acts_or_is_told(key: str, every: Walk) -> None:
     assert not (verdict := every.verdict(key)).startswith("nothing"), verdict
 
 
+@pytest.mark.parametrize("key", [key for key in ELSEWHERE if key.startswith(OF_CONVERSATIONS)])
+def test_a_key_acts_or_is_told_where_rows_have_one_turn(key: str, every: Walk) -> None:
+    _, verdict = every.verdict_in(key, "one turn")
+    assert not verdict.startswith("nothing"), verdict
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_a_key_acts_or_is_told_where_nothing_is_trained(key: str, every: Walk) -> None:
+    _, verdict = every.verdict_in(key, "only validates")
+    assert not verdict.startswith("nothing"), verdict
+
+
 def test_the_tables_name_only_keys_that_exist() -> None:
     assert (UNSEEN.keys() | ACTS_IN.keys()) <= set(KEYS)
 
 
 def concrete(pattern: str) -> str:
     """A key that a pattern of verl's table means."""
-    ends = {"critic.model.fsdp_config.*": "compute_dtype", f"{ACTOR}policy_loss.*": "tau_pos"}
+    ends = {
+        "critic.model.fsdp_config.*": "compute_dtype",
+        f"{ACTOR}policy_loss.*": "tau_pos",
+        f"{ROLLOUT}sampling_params.*": "top_k",
+        "sampling_params.*": "temperature",
+        "reward.reward_manager.*": "name",
+    }
     for section in ("actor_rollout_ref.actor", "actor_rollout_ref", "trainer"):
         key = pattern.replace("*", section, 1) if pattern.startswith("*") else pattern
         key = key.replace("*", ends.get(pattern, "own"))
@@ -371,11 +463,17 @@ def concrete(pattern: str) -> str:
 
 @pytest.mark.parametrize("pattern", VERL_KEYS)
 def test_a_key_of_verl_acts_or_is_told(pattern: str, every: Walk) -> None:
-    answer, key = VERL_KEYS[pattern], concrete(pattern)
-    if not isinstance(answer, Renamed | Fallback):
+    key = concrete(pattern)
+    answer: Any = VERL_KEYS[pattern]
+    new = key
+    while isinstance(answer, Renamed):
+        new = _renamed(new, _pattern_for(new) or new, answer.to)
+        answer = VERL_KEYS.get(_pattern_for(new) or "") if new not in KEYS else None
+    if isinstance(answer, Harmless | Only):
         assert every.told(key, {key: "own"}), "neither a note nor an error"
         return
-    new = _renamed(key, pattern, answer.to)
+    if isinstance(answer, Fallback):
+        new = _renamed(key, pattern, answer.to)
     value = every.value(new, "plain")
     given = {**every.stage.base, key: value}
     given.pop(new, None)

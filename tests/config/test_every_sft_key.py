@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -14,24 +15,31 @@ import torch
 from watched_run import TEMPLATE, changed_value, heard
 
 from agentrl.config import load
-from agentrl.config.idle_keys import IDLE_SFT_KEYS
+from agentrl.config.idle_sft_keys import IDLE_SFT_KEYS
 from agentrl.config.schema import section_of, walk
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.config.value_tree import get_value
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.observability.tracker import RunInfo, Tracker
+from agentrl.single_controller import ResourcePool, create_worker_group, ray_runtime
 from agentrl.testing.models import build_tiny_model
 from agentrl.trainer import sft
+from agentrl.workers import fsdp_model
+from agentrl.workers import sft as workers_sft
 
 KEYS = [key for key, field in walk(SFTConfig) if section_of(field) is None]
+GPU = "needs a GPU: tests/workers runs it there"
 UNSEEN = {
     "model.trust_remote_code": "needs a model folder with code of its own",
     "model.enable_gradient_checkpointing": "changes the memory, never the result",
-    "data.max_token_len": "changes the number of passes, never the result",
-    "trainer.device": "needs a GPU",
-    "trainer.threads": "changes the speed, never the result",
+    "model.fsdp_config.param_offload": GPU,
+    "model.fsdp_config.optimizer_offload": GPU,
+    "model.use_remove_padding": GPU,
+    "trainer.device": GPU,
     "trainer.logger": "the trackers are stand-ins here",
+    "trainer.max_skipped_steps": "no configuration makes gradients that are not finite: tests/trainer breaks them",
 }
+THINKING = TEMPLATE + "{% if enable_thinking is defined and enable_thinking %}hm{% endif %}"
 SCENARIOS: dict[str, dict[str, Any]] = {
     "plain": {},
     "muon": {"optim.name": "muon"},
@@ -40,28 +48,50 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "epochs": {"trainer.total_training_steps": None},
     "overlong": {"data.max_length": 20},
     "rows with tools": {"data.train_files": "tools.parquet"},
+    "rows with thinking": {"data.train_files": "thinking.parquet", "model.chat_template": THINKING},
+    "by rows": {"data.micro_batch_size_per_gpu": 1},
+    "saves": {"trainer.save_freq": 1},
+    "a finished model": {"trainer.default_local_dir": "finished"},
+    "resumes": {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "saved/global_step_1"},
+    "ranks": {"trainer.n_gpus_per_node": 2},
+    "a cluster": {"trainer.n_gpus_per_node": 2, "ray_init.address": "10.0.0.1:6379"},
 }
 ACTS_IN = {
     "data.filter_overlong": "overlong",
+    "data.truncation": "overlong",
     "data.tools_key": "rows with tools",
+    "data.enable_thinking_key": "rows with thinking",
+    "data.use_dynamic_bsz": "by rows",
     "optim.warmup_style": "falling",
+    "trainer.resume_mode": "a finished model",
+    "trainer.max_ckpt_to_keep": "saves",
 }
 OWN: dict[str, list[Any]] = {
     "data.train_files": ["other.parquet"],
     "data.val_files": ["other.parquet"],
     "data.tool_config_path": ["tools/calculator.yaml"],
+    "data.multiturn.enable": [False],
     "data.max_length": [20],
+    "data.max_token_len": [10],
+    "data.micro_batch_size_per_gpu": [1],
     "data.train_batch_size": [1],
     "data.apply_chat_template_kwargs": [{"hint": "So"}],
     "model.path": ["other_model"],
     "model.tokenizer_path": ["nothing"],
     "model.chat_template": [TEMPLATE.replace("assistant", "robot")],
+    "model.fsdp_config.model_dtype": ["bfloat16"],
+    "model.fsdp_config.compute_dtype": ["bfloat16"],
     "optim.betas": [[0.5, 0.6]],
     "optim.lr_warmup_steps": [4],
     "optim.lr_warmup_steps_ratio": [1.0],
     "trainer.default_local_dir": ["elsewhere"],
     "trainer.test_freq": [1],
-    "trainer.log_freq": [1],
+    "trainer.log_freq": [2],
+    "trainer.threads": [7],
+    "trainer.save_freq": [2],
+    "trainer.resume_mode": ["disable"],
+    "trainer.resume_from_path": ["saved/global_step_2"],
+    "ray_init.address": ["10.0.0.2:6379"],
 }
 
 
@@ -91,8 +121,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Pa
     offered = json.dumps([{"type": "function", "function": {"name": "times", "parameters": {"type": "object"}}}])
     rows = pq.read_table(folder / "rows.parquet")
     pq.write_table(rows.append_column("tools", pa.array([offered] * len(rows))), folder / "tools.parquet")
+    thinking = rows.append_column("enable_thinking", pa.array([True] * len(rows)))
+    pq.write_table(thinking, folder / "thinking.parquet")
     shutil.copytree(tiny_model_dir, folder / "model")
     build_tiny_model(folder / "other_model", seed=5)
+    (folder / "finished" / "huggingface").mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        saving = {"trainer.default_local_dir": "saved", "trainer.save_freq": 1, "trainer.total_training_steps": 2}
+        sft.run_sft(configured(saving), [])
     return folder
 
 
@@ -109,6 +146,8 @@ def configured(changes: dict[str, Any]) -> SFTConfig:
         "model.chat_template": TEMPLATE,
         "optim.lr": 1e-2,
         "optim.grad_clip": 0.1,
+        "optim.warmup_style": "constant",
+        "optim.lr_warmup_steps_ratio": 0.0,
         "trainer.total_training_steps": 3,
         "trainer.default_local_dir": "run",
         "trainer.device": "cpu",
@@ -117,17 +156,44 @@ def configured(changes: dict[str, Any]) -> SFTConfig:
 
 
 def watched(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Everything that a warm start shows."""
+    """Everything that a warm start shows: ranks are one rank in this process, and Ray is a stand-in."""
     shutil.rmtree("run", ignore_errors=True)
     seen: list[Any] = []
-    monkeypatch.setattr(sft, "write_hf_folder", lambda folder, *_: folder.mkdir())
+    real_group, real_shard, real_passes = create_worker_group, fsdp_model.fully_shard, fsdp_model.FSDPModel.passes
+
+    def group(backend: Any, pool: ResourcePool, *args: Any) -> Any:
+        seen.append((backend, list(pool.process_on_nodes), pool.threads_per_rank))
+        return real_group("local", ResourcePool((1,), threads_per_rank=1), *args)
+
+    def cluster(*args: Any) -> Any:
+        seen.append(args)
+        return contextlib.nullcontext()
+
+    def shard(*args: Any, **options: Any) -> Any:
+        seen.append(options.get("reshard_after_forward"))
+        return real_shard(*args, **options)
+
+    def passes(model: Any, micros: Any, *args: Any) -> Any:
+        seen.append([micro.mask.shape[0] for micro in micros.batches])
+        return real_passes(model, micros, *args)
+
+    def write(folder: str, _lm: Any, weights: dict[str, torch.Tensor], _model: Any) -> None:
+        seen.append(sum(float(weight.detach().double().abs().sum()) for weight in weights.values()))
+        Path(folder).mkdir(parents=True)
+
     tracker = Kept()
-    try:
-        trainer = sft.SFTTrainer(configured(changes), [tracker])
-        trainer.fit()
-        seen.append(sum(float(p.detach().double().abs().sum()) for p in trainer.model.parameters()))
-    except AgentRLError as error:
-        seen.append(str(error))
+    with monkeypatch.context() as patch:
+        patch.setattr(sft, "create_worker_group", group)
+        patch.setattr(ray_runtime, "init_ray", cluster)
+        patch.setattr(fsdp_model, "fully_shard", shard)
+        patch.setattr(fsdp_model.FSDPModel, "passes", passes)
+        patch.setattr(workers_sft, "write_hf_folder", write)
+        try:
+            sft.SFTTrainer(configured(changes), [tracker]).fit()
+        except AgentRLError as error:
+            seen.append(str(error))
+    seen.append(torch.are_deterministic_algorithms_enabled())
+    torch.use_deterministic_algorithms(False)
     return seen, tracker.told, sorted(str(path) for path in Path("run").glob("*"))
 
 

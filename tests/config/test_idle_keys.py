@@ -78,8 +78,8 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
     [
         (["critic.enable=true"], "critic.enable: got true, but algorithm.adv_estimator grpo has no critic: set"),
         (["critic.enable=false", "algorithm.adv_estimator=gae"], "got false, but algorithm.adv_estimator gae has a"),
-        (["global_profiler.steps=[1,2]"], "global_profiler.steps: got [1, 2], but agentrl has no profiler"),
-        ([f"{AR}actor.profiler.enable=true"], "actor.profiler.enable: got True, but agentrl has no profiler"),
+        (["global_profiler.steps=[0]"], "trainer.profile_steps: got [0], wanted numbers of steps, from 1 on"),
+        (["trainer.profile_steps=[1]", "trainer.profile_tool=nsys"], "got nsys, which needs a GPU; on CPUs, torch"),
         ([f"{AR}actor.checkpoint.save_contents=[model]"], "a checkpoint always holds model, optimizer and extra"),
         (["reward_model.model.path=/rm"], "reward models are not supported: score with custom_reward_function.path"),
         ([f"{AR}actor.optim.optimizer_impl=bitsandbytes.optim"], "the optimizer is torch's AdamW"),
@@ -223,3 +223,27 @@ def test_the_clip_ranges_of_policy_losses() -> None:
     clipped = {name for name in POLICY_LOSSES if acts(name, clip_ratio_low=0.05, clip_ratio_high=0.05)}
     assert set(POLICY_LOSSES) - clipped == idle_keys.NO_CLIP
     assert {name for name in POLICY_LOSSES if acts(name, clip_ratio_c=1.5)} == idle_keys.DUAL_CLIP
+
+
+@pytest.mark.parametrize("section", [f"{AR}actor", "critic"])
+def test_the_data_type_of_weights_that_learn(
+    section: str, gpu_with_sglang: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [f"{section}.fsdp_config.model_dtype=bfloat16", "algorithm.adv_estimator=gae"]
+    on_gpu = [*given, "trainer.device=cuda"]
+    assert "compute_dtype is auto, which is bfloat16 on a GPU" in only_note(caplog, *on_gpu)
+    explicit = [*given, f"{section}.fsdp_config.compute_dtype=float32"]
+    assert "weights that learn are float32, and the computation is float32" in only_note(caplog, *explicit)
+    assert notes(caplog, *given, "trainer.device=cpu") == []
+
+
+def test_a_reference_keeps_its_data_type_on_a_gpu(gpu_with_sglang: None, caplog: pytest.LogCaptureFixture) -> None:
+    given = [f"{AR}ref.fsdp_config.model_dtype=bfloat16", f"{AR}actor.use_kl_loss=true", "trainer.device=cuda"]
+    assert notes(caplog, *given) == []
+
+
+def test_nothing_is_trained_with_val_only(caplog: pytest.LogCaptureFixture) -> None:
+    given = ["trainer.val_only=true", "data.val_files=/v.parquet", "algorithm.adv_estimator=gae"]
+    keys = [f"{AR}actor.use_kl_loss=true", "critic.model.path=/c", f"{AR}ref.log_prob_micro_batch_size_per_gpu=4"]
+    told = " ".join(notes(caplog, *given, *keys))
+    assert all(line.partition("=")[0] in told for line in keys)

@@ -63,7 +63,9 @@ def test_the_last_override_counts() -> None:
     assert load("data.seed=3", "data.seed=4").data.seed == 4
 
 
-@pytest.mark.parametrize("override", ["data.seed", "=3", "data..seed=3", "~data.seed", "trainer.logger=[a", "a.b='x"])
+@pytest.mark.parametrize(
+    "override", ["data.seed", "=3", "data..seed=3", "~", "~data.sed", "~data..seed", "trainer.logger=[a", "a.b='x"]
+)
 def test_overrides_that_are_none(override: str) -> None:
     with pytest.raises(ConfigError, match=r"override '"):
         load(override)
@@ -266,3 +268,23 @@ def test_overrides_are_a_list(overrides: Any) -> None:
 def test_bounds_of_a_covariance_that_leave_no_token() -> None:
     with pytest.raises(ConfigError, match=r"policy_loss_options.clip_cov_lb: got 9, wanted less than clip_cov_ub"):
         load_config({"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": "clip_cov", "clip_cov_lb": 9}}}})
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("fp32", "float32"), ("bf16", "bfloat16"), ("torch.bfloat16", "bfloat16"), ("BF16", "bfloat16")],
+)
+def test_data_types_have_other_names(written: str, name: str) -> None:
+    sections = ("actor_rollout_ref.actor.fsdp_config.model_dtype", "critic.fsdp_config.compute_dtype")
+    config = load_config(
+        None, overrides(*(f"{key}={written}" for key in (*sections, "actor_rollout_ref.rollout.dtype")))
+    )
+    policy = config.actor_rollout_ref
+    given = (policy.actor.fsdp_config.model_dtype, config.critic.fsdp_config.compute_dtype, policy.rollout.dtype)
+    assert given == (name, name, name)
+
+
+@pytest.mark.parametrize("written", ["fp8", "fp16", "half", "double", "16"])
+def test_a_data_type_that_training_lacks(written: str) -> None:
+    with pytest.raises(ConfigError, match=f"model_dtype: got '?{written}'?, wanted one of 'float32', 'bfloat16'"):
+        load_config(None, overrides(f"actor_rollout_ref.actor.fsdp_config.model_dtype={written}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from recipes import overrides, write
 
 from agentrl.config import RunConfig, load_config
 from agentrl.config.schema import find_field
+from agentrl.config.translate import translate
 from agentrl.config.value_tree import get_value
-from agentrl.config.verl_keys import VERL_KEYS, Renamed, translate
+from agentrl.config.verl_keys import VERL_KEYS, Renamed
 from agentrl.errors import ConfigError
 
 VERL_COMMAND = """
@@ -69,7 +71,7 @@ def test_a_command_of_verl_runs_unchanged(caplog: pytest.LogCaptureFixture) -> N
     assert config.actor_rollout_ref.actor.policy_loss == "vanilla"
     assert config.actor_rollout_ref.rollout.n == 16
     assert config.trainer.test_freq == 20
-    assert "actor_rollout_ref.rollout.enforce_eager has no effect here" in caplog.text
+    assert "actor_rollout_ref.rollout.enforce_eager" not in caplog.text  # false asks for nothing
     assert "actor_rollout_ref.actor.use_torch_compile has no effect here" in caplog.text
     assert "actor_rollout_ref.rollout.mode" not in caplog.text  # asks for just what agentrl does
 
@@ -172,7 +174,6 @@ def test_renamed_keys(override: str, key: str, expected: object) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        "actor_rollout_ref.rollout.mode=sync",
         "actor_rollout_ref.hybrid_engine=False",
         "data.return_raw_chat=False",
         "data.truncation=left",
@@ -201,11 +202,15 @@ def test_values_that_ask_for_what_is_not_there_are_errors(override: str) -> None
     assert ", but " in caught.value.problems[0]
 
 
+def answer_for(key: str) -> bool:
+    return any(fnmatchcase(key, pattern) for pattern in VERL_KEYS)
+
+
 def test_every_known_key_is_no_key_of_agentrl_and_renames_lead_to_one() -> None:
     for key, answer in VERL_KEYS.items():
         assert find_field(RunConfig, key) is None, f"{key} is agentrl's own: the entry is never used"
         if isinstance(answer, Renamed) and "*" not in answer.to:
-            assert find_field(RunConfig, answer.to) is not None, answer.to
+            assert find_field(RunConfig, answer.to) is not None or answer_for(answer.to), answer.to
 
 
 def test_a_renamed_key_of_a_wildcard() -> None:

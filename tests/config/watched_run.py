@@ -107,10 +107,13 @@ class Stage:
         self._asked: Counter[tuple[int, ...]] = Counter()
         self._seen: Seen = {}
         self._kept: set[Path] = set()
+        self.notes: list[str] = []
+        """What the last run said about its keys after its configuration was loaded."""
         (folder / "times.py").write_text(TOOL)
         (folder / "tools.yaml").write_text("tools: [{class_name: times.py:times}]")
         (folder / "tools2.yaml").write_text("tools: [{class_name: times.py:times, config: {max_concurrent: 1}}]")
         self.base: dict[str, Any] = {
+            "algorithm.adv_estimator": "grpo",
             "data.train_files": write_rows(folder / "train.parquet", 0, 10),
             "data.train_batch_size": 2,
             "data.shuffle": False,
@@ -165,11 +168,12 @@ class Stage:
         self._engine.weight_updates.clear()
         self._asked.clear()
         torch.use_deterministic_algorithms(False)
-        try:
-            trainer = run.run_training(config)
-            ended = f"step {trainer.state.step}"
-        except Exception as error:  # how a run ends is something that a user sees
-            ended = f"{type(error).__name__}: {error}"
+        with listening() as self.notes:
+            try:
+                trainer = run.run_training(config)
+                ended = f"step {trainer.state.step}"
+            except Exception as error:  # how a run ends is something that a user sees
+                ended = f"{type(error).__name__}: {error}"
         return {
             **{name: sorted(what) for name, what in self._seen.items()},
             "updates": sorted({str(Path(folder).parents[1]) for folder in self._engine.weight_updates}),
@@ -294,6 +298,7 @@ class Stage:
             (OwnTimeLimit, "__init__"),
             (Trackers, "on_start"),
             (Trackers, "on_validation"),
+            (Trackers, "on_generations"),
             (AgentLoopManager, "generate_sequences"),
             (fsdp_model, "fully_shard"),
             (torch.distributed, "init_process_group"),
@@ -394,6 +399,17 @@ def changed_value(model: type[Section], key: str, current: Any, special: Mapping
 
 def heard(key: str, load: Callable[[], object]) -> str | None:
     """The note or error about a key while a configuration is loaded; None: it is not named."""
+    with listening() as notes:
+        try:
+            load()
+        except ConfigError as error:
+            return str(error)
+    return note_about(key, notes)
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[list[str]]:
+    """The notes on keys that are told meanwhile."""
     notes: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
@@ -401,9 +417,15 @@ def heard(key: str, load: Callable[[], object]) -> str | None:
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     try:
-        load()
-    except ConfigError as error:
-        return str(error)
+        yield notes
     finally:
         logger.removeHandler(handler)
-    return next((note for note in notes if key in re.findall(r"[\w.]+", note.partition(" no effect here: ")[0])), None)
+
+
+def note_about(key: str, notes: list[str]) -> str | None:
+    """The note that says that a key, or its whole section, does nothing."""
+    for note in notes:
+        names = re.findall(r"[\w.]+(?:\*)?", note.partition(" no effect here: ")[0])
+        if any(name == key or (name.endswith(".*") and key.startswith(name[:-1])) for name in names):
+            return note
+    return None

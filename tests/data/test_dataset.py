@@ -133,7 +133,14 @@ def test_samples_hold_plain_python_values(parquet: Parquet) -> None:
         ({"data_source": 3}, "data_source", "text"),
         ({"agent_name": 3}, "agent_name", "text"),
         ({"reward_model": "72"}, "reward_model", "a struct"),
-        ({"reward_model": {"style": "vibes"}}, "reward_model.style", "rule or model"),
+        ({"reward_model": {"style": "vibes"}}, "reward_model.style", "one of rule, model, short"),
+        ({"reward_model": {"style": "shrt"}}, "reward_model.style", "Did you mean 'short'"),
+        ({"style": "model"}, "style", "the same as reward_model.style ('rule')"),
+        ({"tools": [{"description": "x"}]}, "tools[0]", "a tool name, or {name, description, parameters}"),
+        ({"tools": ["a"], "tool_config": {"available_tools": ["a"]}}, "tools", "the two say the same"),
+        ({"tool_config": {"max_tool_calls": 0}}, "tool_config.max_tool_calls", "a whole number above 0"),
+        ({"tool_config": {"timeout": -1.5}}, "tool_config.timeout", "a positive number of seconds"),
+        ({"tool_config": {"max_calls": 1}}, "tool_config.max_calls", "Did you mean 'max_tool_calls'"),
         ({"extra_info": "x"}, "extra_info", "a struct"),
         ({"extra_info": {"tools_kwargs": "x"}}, "extra_info.tools_kwargs", "a struct"),
         ({"tools_kwargs": {"c": {"create_kwarg": {"a": 1}}}}, "tools_kwargs.c.create_kwarg", "mean 'create_kwargs'"),
@@ -303,3 +310,29 @@ def test_messages_behind_a_byte_order_mark(parquet: Parquet) -> None:
 def test_images_within_a_message_are_refused(parquet: Parquet) -> None:
     with pytest.raises(DataError, match=r"images.*the model reads text only"):
         read(parquet(row(prompt=[{"role": "user", "content": "q", "images": ["a.png"]}])))[0]
+
+
+def test_tools_are_names_or_descriptions(parquet: Parquet) -> None:
+    plain = {"name": "calc", "description": "Sums.", "parameters": {"expression": {"type": "string"}}}
+    openai = {"type": "function", "function": plain}
+    for given in (
+        {"tools": [plain]},
+        {"tools": [openai]},
+        {"tools": json.dumps([plain])},
+        {"tool_config": {"available_tools": [{**plain, "parameters": json.dumps(plain["parameters"])}]}},
+    ):
+        sample = read(parquet(row(**given)))[0]
+        assert sample.tool_config == {"available_tools": ["calc"], "tools": {"calc": plain}}
+    assert read(parquet(row(tools=["calc", "other"])))[0].tool_config == {"available_tools": ["calc", "other"]}
+
+
+def test_a_short_answer_has_the_style_of_its_row(parquet: Parquet) -> None:
+    inside = read(parquet(row(reward_model={"style": "short", "ground_truth": "7"})))[0]
+    beside = read(parquet(row(style="short", reward_model={"ground_truth": "7"})))[0]
+    assert inside.reward_model == beside.reward_model == {"style": "short", "ground_truth": "7"}
+
+
+def test_function_calling_is_the_format_of_the_run(parquet: Parquet) -> None:
+    config = {"tool_format": "function_calling", "max_tool_calls": 3, "timeout": 30}
+    sample = read(parquet(row(tool_config=config)))[0]
+    assert (sample.tool_format, sample.tool_config) == (None, config)

@@ -70,7 +70,7 @@ def test_single_files(source: Path, tmp_path: Path) -> None:
     [
         ("{", "row 0: got invalid JSON"),
         ("[1]", "row 0: got a list"),
-        ('{"question": "x"}', "row 0, column 'answer': got None"),
+        ('{"question": "x"}', "row 0, column 'answer': got only the columns question, wanted answer"),
         ('{"question": "x", "answer": "seven"}', "row 0, column 'answer': got no final answer"),
     ],
 )

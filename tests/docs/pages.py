@@ -4,6 +4,7 @@
 - ```` ```bash ````: run. ```` ```python ```` without a file name: run. ```` ```yaml ```` without one: must be YAML.
 - `<!-- not run: reason -->` before a block: left out.
 - `<!-- run with: key=value ... -->` before a block: added to every `agentrl train` and `agentrl sft` in it.
+- `agentrl train`, `generate` and `eval --model` get an engine that runs already.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FILE = re.compile(r"`([\w./-]+\.\w+)`[^`]{0,40}:?$")
 _NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")
 _RUN_WITH = re.compile(r"^<!-- run with: (\S.*) -->$")
 _RUNS = re.compile(r"^(\s*agentrl (?:train|sft) .*)$", re.MULTILINE)
-_TRAINS = re.compile(r"^(\s*agentrl train .*)$", re.MULTILINE)
+_TRAINS = re.compile(r"^(\s*agentrl (?:train|generate|eval --model) .*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def run_page(
         page: the page.
         folder: where a reader stands.
         environment: of the commands.
-        overrides: added to every `agentrl train`: an engine that runs already.
+        overrides: added to every command that would start an engine: one that runs already.
         addresses: where services that the page asks really are.
 
     Raises:

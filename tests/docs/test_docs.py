@@ -29,7 +29,8 @@ GUIDE = (
     "docs/quickstart.md",
     "docs/python_api.md",
     "docs/data.md",
-    "docs/warm_start.md",
+    "docs/sft.md",
+    "docs/generate_eval.md",
     "docs/write_a_tool.md",
     "docs/write_an_interaction.md",
     "docs/agent_loops.md",
@@ -39,9 +40,14 @@ GUIDE = (
     "docs/rewards.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/profiling.md",
     "docs/token_rules.md",
 )
 SAID = {
+    "docs/generate_eval.md": (
+        *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
+        "result: outputs/model.json",
+    ),
     "docs/services.md": (
         *('"id":"sample-1"', "Apollo 11", "agentrl_retrieval_queries_total 3.0", '"service":"retrieval"'),
         *("bm25 index of 2 documents", '"out.txt":"YQpiCg=="', '"bash":"', '"pong"', '"text/plain":"6"'),
@@ -99,6 +105,7 @@ def folder(tmp_path: Path, model: Path) -> Path:
     (tmp_path / "my_run.yaml").write_text(MY_RUN)
     talk = [{"role": "user", "content": "40 + 2"}, {"role": "assistant", "content": "42"}]
     pq.write_table(pa.Table.from_pylist([{"messages": talk}] * 32), tmp_path / "demonstrations.parquet")
+    pq.write_table(pa.Table.from_pylist([{"extra_info": question}] * 32), tmp_path / "gsm8k_sft.parquet")
     return tmp_path
 
 

@@ -28,6 +28,7 @@ WARM = (
     "agentrl.testing.plugin_check",
     "agentrl.testing.faults",
     "agentrl.trainer.sft",
+    "agentrl.jobs.evaluate",
     "pytest",
 )
 

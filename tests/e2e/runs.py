@@ -115,6 +115,7 @@ class Workspace:
         """Write a recipe of two small steps; `section__key=value` changes it."""
         folder = self.folder / name
         settings: dict[str, Any] = {
+            "algorithm.adv_estimator": "grpo",
             "data.train_files": str(self.train),
             "data.max_prompt_length": 64,
             "data.max_response_length": 24,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import psutil
@@ -31,6 +32,8 @@ def done(workspace: Workspace) -> Run:
         trainer__test_freq=2,
         trainer__save_freq=1,
         trainer__max_ckpt_to_keep=1,
+        trainer__profile_steps=[2],
+        ray_init__timeline_json_file=str(workspace.folder / "timeline.json"),
     )
     code, output = finished("train", str(run.recipe))
     assert code == 0, output
@@ -143,6 +146,23 @@ def test_nothing_is_left_in_shared_memory(done: Run) -> None:
 
 def test_tensorboard_has_the_run(done: Run) -> None:
     assert list((done.folder / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_the_second_step_is_profiled_in_every_process(done: Run, workspace: Workspace) -> None:
+    names = {path.name for path in (done.folder / "profile" / "step_2").iterdir()}
+    assert names == {f"{name}_rank_{rank}.json" for name in ("actor", "ref") for rank in range(2)} | {"driver.json"}
+    for name, slices in {"driver": ("gen", "update_actor"), "actor_rank_1": ("update_actor", "aten::mm")}.items():
+        trace = (done.folder / "profile" / "step_2" / f"{name}.json").read_text()
+        assert all(f'"name": "{part}"' in trace for part in slices)
+    assert not (done.folder / "profile" / "step_1").exists()
+    assert json.loads((workspace.folder / "timeline.json").read_text())
+
+
+def test_where_the_time_went(done: Run) -> None:
+    code, output = finished("trace", str(done.folder))
+    assert code == 0
+    assert "2 steps, 1 to 2" in output
+    assert all(phase in output for phase in ("gen", "old_log_prob", "ref", "update_actor", "update_weights", "testing"))
 
 
 def test_a_finished_run_has_nothing_more_to_do(done: Run) -> None:

@@ -286,12 +286,12 @@ def test_a_run_with_the_example_package_trains_by_agent_name(
 def test_plug_ins_in_the_folder_of_the_run_are_found_by_rays_workers_too(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By dotted name in the working folder, and by file with a neighbour of its own elsewhere."""
+    """By dotted name, in the working folder and the recipe's; by file, elsewhere, with a neighbour of its own."""
     (tmp_path / "own_score.py").write_text(
-        "from own_words import WORTH\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+        "from beside_the_recipe import WORTH\n\n"
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
         "    return {'score': WORTH, 'pred': {1: 'x'}}\n"
     )
-    (tmp_path / "own_words.py").write_text("WORTH = 0.25\n")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "tool.py").write_text(
         "from own_units import FACTOR\n\ndef scale(value: float) -> float:\n    'Scale.'\n    return value * FACTOR\n"
@@ -305,6 +305,7 @@ def test_plug_ins_in_the_folder_of_the_run_are_found_by_rays_workers_too(
         custom_reward_function__path="own_score",
         actor_rollout_ref__rollout__multi_turn__tool_config_path="elsewhere/tools.yaml",
     )
+    (run.recipe.parent / "beside_the_recipe.py").write_text("WORTH = 0.25\n")
     monkeypatch.chdir(tmp_path)
     code, output = finished("train", str(run.recipe))
     assert code == 0, output

@@ -327,3 +327,31 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--device" not in command
     config.trainer.device = "cpu"
     assert "--device" in launch_command(config, 0, "127.0.0.1", 30001)
+
+
+def test_keys_of_engines_are_flags_of_the_engine_that_runs(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flags(**keys: object) -> str:
+        for key, value in keys.items():
+            setattr(rollout, key, value)
+        return " ".join(launch_command(config, 0, "127.0.0.1", 1))
+
+    rollout = config.actor_rollout_ref.rollout
+    assert "--prefill-chunk 2048" in flags()
+    assert "--prefill-chunk 64 " in flags(max_num_batched_tokens=64)
+    assert "--prefill-chunk 256 " in flags(enable_chunked_prefill=False)  # the longest request
+    assert "--max-running-requests 7" in flags(max_num_seqs=7)
+    assert "--max-context-length 300" in flags(max_model_len=300)
+    assert "--dtype bfloat16" in flags(dtype="bfloat16")
+    monkeypatch.setattr(sglang, "sglang_installed", lambda: True)
+    config.trainer.device = "cuda"
+    given = flags(name="sglang")
+    for flag in ("--chunked-prefill-size -1 --max-prefill-tokens 64", "--max-running-requests 7", "--dtype bfloat16"):
+        assert flag in given
+    for key, value, flag in (
+        ("enforce_eager", True, "--disable-cuda-graph"),
+        ("load_format", "dummy", "--load-format dummy"),
+        ("enable_prefix_caching", False, "--disable-radix-cache"),
+        ("enable_chunked_prefill", True, "--chunked-prefill-size 64"),
+    ):
+        assert flag not in given
+        assert flag in flags(**{key: value})

@@ -66,11 +66,13 @@ def test_tensorboard_scalars_and_text_can_be_read_back(tmp_path):
     tracker.on_start(run(tmp_path))
     tracker.log({"critic/score/mean": 0.25}, 1)
     tracker.on_validation(1, [ValidationConversation("math", "1+1", "2", 1.0)])
+    tracker.on_generations(1, [ValidationConversation("math", "1+2", "3", 1.0)])
     tracker.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("critic/score/mean")] == [(1, 0.25)]
-    assert any("validation/0" in tag for tag in events.Tags()["tensors"])
+    for kind in ("validation", "training"):
+        assert any(f"{kind}/0" in tag for tag in events.Tags()["tensors"])
 
 
 def console(*, terminal: bool) -> Console:
@@ -95,12 +97,15 @@ def test_console_shows_a_live_table_on_a_terminal(tmp_path):
     tracker.on_stage(3, "update_actor")
     tracker.log({"critic/score/mean": 0.25}, 3)
     tracker.on_validation(3, [ValidationConversation("math", "one plus [one]", "two", 1.0)])
+    tracker.on_generations(3, [ValidationConversation("math", "one plus two", "three", 1.0)])
     tracker.close()
     shown = screen.file.getvalue()
     assert "resumed after step 2" in shown
     assert "step 3: update_actor" in shown
     assert "3/4" in shown
     assert "one plus [one]" in shown
+    assert "one plus two" in shown
+    assert "rollout of step 3, score 1" in shown
 
 
 def test_trackers_pass_everything_on(tmp_path):

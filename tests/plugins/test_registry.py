@@ -181,6 +181,11 @@ def test_a_broken_package_breaks_only_those_who_name_it(install: Callable[..., N
     assert says in str(caught.value)
 
 
+def test_a_package_may_replace_what_agentrl_ships(install: Callable[..., None]) -> None:
+    install("mine", PACKAGE_CODE, "agent_loops", single_turn_agent="Loop")
+    assert resolve("agent_loops", "single_turn_agent").__module__ == "mine"
+
+
 def test_two_packages_with_one_name(install: Callable[..., None]) -> None:
     install("one", PACKAGE_CODE, "agent_loops", shared="Loop")
     install("two", PACKAGE_CODE, "agent_loops", shared="Loop")

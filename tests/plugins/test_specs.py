@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from agentrl.errors import AgentRLError, ConfigError, PluginError
+from agentrl.errors import AgentRLError, ConfigError, PluginError, UserInputError
 from agentrl.plugins import check_routing, load_agent_loops, load_interactions, load_tools
+from agentrl.tools.calculator import Calculator
 from agentrl.types import Sample
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -210,3 +211,57 @@ def test_rows_that_route_nowhere(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(PluginError) as caught:
         route(**fields)
     assert message in str(caught.value)
+
+
+PROPERTIES = {"expression": {"type": "string", "description": "For example 3 * 4"}}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [PROPERTIES, {"type": "object", "properties": PROPERTIES, "required": ["expression"]}],
+)
+def test_a_tool_that_is_only_described(tmp_path: Path, parameters: dict[str, object]) -> None:
+    plain = {"name": "calculator", "description": "Sums.", "parameters": parameters}
+    for entry in (plain, {"type": "function", "function": plain}, {**plain, "class_name": "calculator"}):
+        (spec,) = load_tools(write(tmp_path, {"tools": [entry]}))
+        assert spec.schema["function"] == {
+            "name": "calculator",
+            "description": "Sums.",
+            "parameters": {"type": "object", "properties": PROPERTIES, "required": ["expression"]},
+        }
+        assert isinstance(spec.build(), Calculator)
+
+
+def test_required_parameters_of_a_described_tool(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("async def add(**numbers):\n    return sum(numbers.values())\n")
+    parameters = {
+        "a": {"type": "number"},
+        "b": {"type": "number", "default": 1},
+        "c": {"type": "number", "required": False},
+        "d": {"type": "number", "default": 2, "required": True},
+    }
+    entry = {"class_name": "mine.py:add", "name": "add", "description": "Adds.", "parameters": parameters}
+    (spec,) = load_tools(write(tmp_path, {"tools": [entry]}))
+    assert spec.schema["function"]["parameters"]["required"] == ["a", "d"]
+    assert "required" not in spec.schema["function"]["parameters"]["properties"]["c"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"name": "calculater", "description": "x"}, "no tool is named 'calculater'. Did you mean 'calculator'"),
+        ({"name": "calculator", "parameters": {"expr": {"type": "string"}}}, "takes no argument 'expr'."),
+        ({"name": "calculator", "parameters": {"expression": "string"}}, "wanted a schema such as {type: string}"),
+        ({"name": "calculator", "tool_schema": {}}, "unknown key 'tool_schema'"),
+        ({"name": "calculator", "descriptoin": "x"}, "unknown key 'descriptoin'. Did you mean 'description'"),
+    ],
+)
+def test_a_wrong_description_names_the_nearest(tmp_path: Path, entry: dict[str, object], words: str) -> None:
+    with pytest.raises(UserInputError) as caught:
+        load_tools(write(tmp_path, {"tools": [entry]}))
+    assert words in str(caught.value)
+
+
+def test_a_described_tool_has_the_config_that_agentrl_ships(tmp_path: Path) -> None:
+    (spec,) = load_tools(write(tmp_path, {"tools": [{"name": "python", "description": "Run Python code."}]}))
+    assert spec.config["sandbox_url"] == "http://127.0.0.1:8080"

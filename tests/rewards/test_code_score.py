@@ -81,9 +81,9 @@ CASES = [
 @pytest.mark.parametrize(("code", "truth", "passed", "total"), CASES)
 async def test_tests_that_pass(service: Service, code: str, truth: Any, passed: int, total: int) -> None:
     score = CodeScore(service.url)
-    share = await score(answer(code), truth, continuous=True)
+    share = await score(answer(code), truth)
     assert share == {"score": pytest.approx(passed / total), "has_code": True}
-    assert await score(answer(code), truth) == {"score": float(passed == total), "has_code": True}
+    assert await score(answer(code), truth, continuous=False) == {"score": float(passed == total), "has_code": True}
 
 
 TRICKS = [
@@ -99,7 +99,7 @@ TRICKS = [
 async def test_a_trick_passes_no_assert(service: Service, sandbox: Sandbox, trick: str) -> None:
     """In agentrl's sandbox; and in another one, which has no judge."""
     for url in (service.url, sandbox.url):
-        assert (await CodeScore(url)(answer(trick), ASSERTS, continuous=True))["score"] == 0.0
+        assert (await CodeScore(url)(answer(trick), ASSERTS))["score"] == 0.0
 
 
 async def test_right_programs_pass_their_asserts_without_a_judge(sandbox: Sandbox) -> None:
@@ -136,7 +136,7 @@ async def test_an_assert_that_cannot_be_run_is_the_rows_fault(check: str, langua
 @pytest.mark.parametrize("leave", ["raise SystemExit(0)", "import os\nos._exit(0)", "import sys\nsys.exit()"])
 @pytest.mark.parametrize("truth", [ASSERTS, {"fn_name": "double", "inputs": ["2"], "outputs": ["4"]}])
 async def test_a_program_that_ends_before_its_tests_passes_none(service: Service, leave: str, truth: Any) -> None:
-    score = await CodeScore(service.url)(answer(leave), truth, continuous=True)
+    score = await CodeScore(service.url)(answer(leave), truth)
     assert score["score"] == 0.0
 
 
@@ -165,7 +165,7 @@ async def test_an_answer_without_code_scores_0(service: Service) -> None:
 async def test_a_program_that_never_ends_does_not_run_every_test(sandbox: Sandbox) -> None:
     many = {"inputs": ["1"] * 50, "outputs": ["1"] * 50}
     score = CodeScore(sandbox.url, max_concurrent=MAX_TIMEOUTS)
-    assert (await score(answer("while True: pass"), many, continuous=True, timeout=0.05))["score"] == 0.0
+    assert (await score(answer("while True: pass"), many, timeout=0.05))["score"] == 0.0
     assert sum(path == "/run_code" for path, _ in sandbox.requests) == 8
 
 
@@ -191,9 +191,9 @@ async def test_calls_that_cannot_be_made(change: dict[str, Any], says: str) -> N
 
 async def test_a_service_without_judge_runs_test_by_test(sandbox: Sandbox) -> None:
     score = CodeScore(f"{sandbox.url}/run_code", max_concurrent=2)
-    for code, truth, wanted in ((SQUARE, SQUARES, 1.0), (ADD, CALLS, 1.0), ("print(4)", SQUARES, 0.0)):
-        assert (await score(answer(code), truth))["score"] == wanted
-    assert (await score(answer("print(4)"), SQUARES, continuous=True))["score"] == pytest.approx(1 / 3)
+    for code, truth, wanted in ((SQUARE, SQUARES, 1.0), (ADD, CALLS, 1.0), ("print(4)", SQUARES, 1 / 3)):
+        assert (await score(answer(code), truth))["score"] == pytest.approx(wanted)
+    assert (await score(answer("print(4)"), SQUARES, continuous=False))["score"] == 0.0
 
 
 @pytest.mark.parametrize("status", [503, 500, 422])
@@ -201,7 +201,7 @@ async def test_a_sandbox_that_fails_is_no_score(sandbox: Sandbox, status: int) -
     sandbox.orders += [{"status": "Success", "run_result": {"stdout": "4"}}, *([Response("down", status)] * 2)]
     score = CodeScore(sandbox.url, max_concurrent=1, retries=1, backoff_s=0.01)
     with pytest.raises(ToolServiceError, match=f"HTTP {status}: down"):
-        await score(answer(SQUARE), SQUARES, continuous=True)
+        await score(answer(SQUARE), SQUARES)
 
 
 async def test_a_full_sandbox_is_waited_for(sandbox: Sandbox) -> None:
@@ -251,10 +251,12 @@ def config(**section: Any) -> RunConfig:
 async def test_the_run_scores_its_coding_rows(service: Service, source: str) -> None:
     run = config(url=f"{service.url}/run_code", max_concurrent=8, memory_limit_mb=512)
     run.reward_model.reward_manager = "prime"
-    run.custom_reward_function.reward_kwargs = {"continuous": True}
     half = answer("n = int(input())\nprint(n * n if n == 2 else 0)")
     result = await load_reward_manager(run).score(RewardInput(source, half, json.dumps(SQUARES)))
     assert result == RewardResult(pytest.approx(1 / 3), {"has_code": True})
+    run.custom_reward_function.reward_kwargs = {"continuous": False}
+    result = await load_reward_manager(run).score(RewardInput(source, half, json.dumps(SQUARES)))
+    assert result == RewardResult(0.0, {"has_code": True})
 
 
 async def test_the_run_leaves_out_what_the_sandbox_did_not_run(sandbox: Sandbox) -> None:

@@ -14,10 +14,13 @@ from cpu_time import cpu_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.boxed import last_boxed
 from agentrl.errors import PluginError, RewardError
 from agentrl.rewards import default_compute_score
+from agentrl.rewards.dispatcher import GOLD_PROBLEMS, QUESTIONS, SCORES, truth_problem
 from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
 from agentrl.rewards.scores.numbers import last_number, to_number
+from agentrl.types import Sample
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_any_text_is_scored(text: str) -> None:
     assert gsm8k.compute_score(text, "72", method="flexible") in (0.0, 1.0)
     assert arithmetic.compute_score(text, "72") in (0.0, 1.0)
     assert search_em.compute_score(text, ["72"], format_reward=True) in (0.0, 0.1, 0.2, 0.8, 1.0)
-    math.last_boxed(text)
+    last_boxed(text)
 
 
 def test_scoring_a_long_run_of_digits_takes_no_time() -> None:
@@ -247,6 +250,26 @@ def test_default_score_routes_by_data_source() -> None:
     assert default_compute_score("lighteval/MATH", r"\boxed{1}", "1") == 1.0
 
 
+@pytest.mark.parametrize(
+    ("source", "right", "wrong", "truth"),
+    [
+        ("gsm8k", "#### 72", "#### 7", "72"),
+        *((name, "<answer>the Beatles</answer>", "<answer>b</answer>", {"target": ["Beatles"]}) for name in QUESTIONS),
+        ("hiyouga/geometry3k", r"\boxed{2\sqrt{3}}", r"\boxed{3}", r"2 \sqrt { 3 }"),
+        ("HuggingFaceH4/MATH-500", r"\boxed{0.5}", r"\boxed{3}", r"\frac{1}{2}"),
+    ],
+)
+def test_data_sources_by_their_common_names(source: str, right: str, wrong: str, truth: Any) -> None:
+    assert default_compute_score(source, right, truth) == 1.0
+    assert default_compute_score(source, wrong, truth) == 0.0
+
+
+@pytest.mark.parametrize(("given", "near"), [("GSM8K", "gsm8k"), ("hotpot_qa", "hotpotqa"), ("NQ", "nq")])
+def test_an_unknown_source_names_the_nearest(given: str, near: str) -> None:
+    with pytest.raises(PluginError, match=f"Did you mean '{near}'"):
+        default_compute_score(given, "", "")
+
+
 @pytest.mark.parametrize("source", ["openai/gsm8k", "agentrl/arithmetic", "lighteval/MATH", "searchR1_nq"])
 def test_a_row_without_a_ground_truth_is_never_scored(source: str) -> None:
     with pytest.raises(RewardError, match=r"no `reward_model\.ground_truth`"):
@@ -260,3 +283,93 @@ def test_default_score_names_the_known_sources() -> None:
         default_compute_score("codecontests", "x", None)
     with pytest.raises(PluginError, match="Did you mean 'codecontests'"):
         default_compute_score("codecontest", "x", None)
+
+
+SEARCH, MATH, TACO = "searchR1_nq", "lighteval/MATH", "taco"
+
+
+@pytest.mark.parametrize(
+    ("source", "truth", "problem"),
+    [
+        ("openai/gsm8k", "four", "the ground truth 'four' is not a number"),
+        ("openai/gsm8k", ["4"], "is not a number"),
+        ("openai/gsm8k", {"answer": 4}, "is not a number"),
+        ("openai/gsm8k", "She has\n#### many", "is not a number"),
+        ("openai/gsm8k", "null", "the ground truth 'null' is not a number"),
+        ("agentrl/arithmetic", "seven", "is not a number"),
+        ("agentrl/arithmetic", [7], "is not a number"),
+        (MATH, {"answer": "\\frac12"}, "is neither text nor a number"),
+        (MATH, ["\\frac12"], "is neither text nor a number"),
+        (MATH, True, "is neither text nor a number"),
+        (MATH, "$ $", "holds no answer"),
+        (MATH, "\\boxed{}", "holds no answer"),
+        (MATH, "null", "the text 'null', which stands for no answer"),
+        (MATH, " None", "the text 'None', which stands for no answer"),
+        (MATH, "['\\\\frac12']", "is how Python shows a list or a mapping, and no answer"),
+        (MATH, '{"answer": "5"}', "is how Python shows a list or a mapping"),
+        (SEARCH, {"target": [None]}, "holds no gold answer"),
+        (SEARCH, {"target": ["the", "..."]}, "no answer can equal the ground truth"),
+        (SEARCH, "!", "no answer can equal the ground truth"),
+        (SEARCH, "null", "holds no gold answer (the ground truth is the text 'null'"),
+        (SEARCH, {"target": "nan"}, "holds no gold answer (the ground truth is the text 'nan'"),
+        (SEARCH, "['a', 'b']", "is how Python shows a list or a mapping, and no answer"),
+        (SEARCH, "['a' 'b']", "is how Python shows a list"),
+        (SEARCH, "{'target': ['a']}", "is how Python shows a list"),
+        (SEARCH, {"target": "['a', 'b']"}, "is how Python shows a list"),
+        (SEARCH, {"target": ["['a', 'b']"]}, "is how Python shows a list"),
+        (SEARCH, "array(['a'], dtype=object)", "is how Python shows a list"),
+        (TACO, "none", "the ground truth of a coding task: got 'none', wanted a list of asserts"),
+        (TACO, {"inputs": [], "outputs": []}, "the ground truth of a coding task: got"),
+        (TACO, '{"inputs": ["1"], "outputs": []}', "got 1 inputs and 0 outputs"),
+        (TACO, [{"input": "1", "output": None}], "got the test"),
+        (TACO, ["assert f(1) = 2"], "which is not Python"),
+        (TACO, ["f(1) == 2"], "in which nothing can fail"),
+    ],
+)
+def test_a_gold_that_cannot_be_scored_is_known_before(source: str, truth: Any, problem: str) -> None:
+    found = truth_problem(Sample(0, [], source, reward_model={"ground_truth": truth}))
+    assert found is not None
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("source", "truth"),
+    [
+        ("openai/gsm8k", "1,234"),
+        ("openai/gsm8k", 4),
+        ("openai/gsm8k", "2+2\n#### 4"),
+        ("agentrl/arithmetic", 0),
+        ("agentrl/arithmetic", 2.5),
+        (MATH, "[1, 2)"),
+        (MATH, "\\{1, 2\\}"),
+        (MATH, "(1, 2)"),
+        (MATH, "{1, 2}"),
+        (MATH, 0),
+        (MATH, "0"),
+        (MATH, "\\text{(A)}"),
+        (MATH, "\\boxed{\\frac12}"),
+        (MATH, "\\emptyset"),
+        (SEARCH, "null and void"),
+        (SEARCH, ["the", "x"]),
+        (SEARCH, {"target": ["nan"]}),
+        (SEARCH, '["a", "b"]'),
+        (SEARCH, "[citation needed]"),
+        (SEARCH, {"target": 1969}),
+        (SEARCH, "(What's the Story) Morning Glory?"),
+        (TACO, '{"inputs": ["1"], "outputs": ["2"]}'),
+        (TACO, ["assert f(1) == 2"]),
+    ],
+)
+def test_a_gold_that_can_be_scored(source: str, truth: Any) -> None:
+    assert truth_problem(Sample(0, [], source, reward_model={"ground_truth": truth})) is None
+
+
+def test_every_built_in_score_says_whether_it_can_read_a_gold() -> None:
+    assert set(SCORES.values()) == set(GOLD_PROBLEMS)
+
+
+def test_checks_of_other_languages_are_not_read_as_python() -> None:
+    row = Sample(0, [], TACO, reward_model={"ground_truth": ['[ "$(f 1)" = 2 ]']})
+    assert truth_problem(row, language="bash") is None
+    assert truth_problem(row, language=None) is None
+    assert truth_problem(row) is not None

@@ -37,6 +37,7 @@ def computed(rows: int, old: float = -1.5) -> DataProto:
 
 def config(**changes: object) -> RunConfig:
     run = RunConfig()
+    run.algorithm.adv_estimator = "grpo"
     for name, value in changes.items():
         setattr(run.algorithm if hasattr(run.algorithm, name) else run.algorithm.rollout_correction, name, value)
     return run

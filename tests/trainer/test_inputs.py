@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.config import RunConfig
-from agentrl.errors import UserInputError
+from agentrl.errors import CheckpointError, UserInputError
 from agentrl.trainer.inputs import prepare
 
 CALCULATOR = str(resources.files("agentrl.configs").joinpath("tools/calculator.yaml"))
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> str:
+    folder.mkdir(exist_ok=True)
     path = folder / "rows.parquet"
     plain = {
         "prompt": [{"role": "user", "content": "1 + 1"}],
@@ -124,6 +125,31 @@ def test_a_search_row_without_an_answer(config: RunConfig, tmp_path: Path, targe
     assert "holds no gold answer" in refused(config)
 
 
+@pytest.mark.parametrize(
+    ("source", "truth", "message"),
+    [
+        ("openai/gsm8k", "four", "the ground truth 'four' is not a number"),
+        ("lighteval/MATH", "null", "which stands for no answer"),
+        ("searchR1_nq", "['a', 'b']", "is how Python shows a list"),
+        ("taco", "none", "the ground truth of a coding task: got 'none'"),
+    ],
+)
+def test_rows_that_cannot_be_scored_are_named_and_counted(
+    config: RunConfig, tmp_path: Path, source: str, truth: str, message: str
+):
+    config.reward_model.sandbox_fusion.url = "http://127.0.0.1:9"
+    bad = {"data_source": source, "reward_model": {"style": "rule", "ground_truth": truth}}
+    file = write(tmp_path, {}, bad, {}, {}, bad)
+    assert refused(config).count(message) == 2
+    assert f"{file}, row 1: " in refused(config)
+    write(tmp_path, {}, *[bad] * 40)
+    assert refused(config).count(message) == 5
+    assert refused(config).endswith("\nand 35 more rows")
+    config.data.val_files = file
+    config.data.train_files = write(tmp_path / "good")
+    assert f"{file}, row 5: " in refused(config)
+
+
 def test_a_loop_of_the_users_own_may_score_itself(config: RunConfig, tmp_path: Path):
     write(tmp_path, *({"reward_model": {"style": "rule"}} for _ in range(4)))
     loop = tmp_path / "own.py"
@@ -179,3 +205,78 @@ def test_long_prompts_are_left_out_when_asked(config: RunConfig, tmp_path: Path)
     write(tmp_path, {}, {}, {"prompt": [{"role": "user", "content": "1 +" * 300}]})
     config.data.filter_overlong_prompts = True
     assert prepare(config).loader.steps_per_epoch == 1
+
+
+def test_the_value_models_folder(config: RunConfig, tmp_path: Path, tiny_model_dir: Path):
+    config.algorithm.adv_estimator = "gae"
+    config.critic.model.path = f"{tiny_model_dir}x"
+    found = refused(config)
+    assert f"critic.model.path: no model folder '{tiny_model_dir}x'. Did you mean '{tiny_model_dir}'?" in found
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    config.critic.model.path = str(empty)
+    assert f"critic.model.path: '{empty}' is no model folder: it has no config.json" in refused(config)
+    (empty / "config.json").write_text("{}")
+    assert f"critic.model.path: '{empty}' holds no whole model" in refused(config)
+    config.algorithm.adv_estimator = "grpo"
+    assert prepare(config).total_steps == 6  # no critic: a note
+
+
+def test_a_policy_without_weights(config: RunConfig, tmp_path: Path, tiny_model_dir: Path):
+    bare = Path(shutil.copytree(tiny_model_dir, tmp_path / "bare"))
+    for file in bare.glob("*.safetensors"):
+        file.unlink()
+    config.actor_rollout_ref.model.path = str(bare)
+    assert f"actor_rollout_ref.model.path: '{bare}' holds no whole model" in refused(config)
+
+
+def test_a_checkpoint_to_resume_from(config: RunConfig, tmp_path: Path):
+    config.trainer.resume_mode = "resume_path"
+    config.trainer.resume_from_path = str(tmp_path / "global_step_7")
+    with pytest.raises(CheckpointError, match=r"trainer.resume_from_path: checkpoint .*global_step_7 does not exist"):
+        prepare(config)
+    (tmp_path / "global_step_7" / "actor").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"trainer.resume_from_path: .* lacks trainer_state.pt, data.pt"):
+        prepare(config)
+
+
+def test_the_newest_checkpoint_of_the_run_folder(config: RunConfig):
+    folder = Path(config.trainer.default_local_dir)
+    folder.mkdir()
+    (folder / "latest_checkpointed_iteration.txt").write_text("3")
+    with pytest.raises(CheckpointError, match="global_step_3 does not exist"):
+        prepare(config)
+    (folder / ".part_old_global_step_3").mkdir()  # the run was killed while it was replaced: `latest` repairs that
+    assert prepare(config).total_steps == 6
+    assert (folder / ".part_old_global_step_3").is_dir()
+    config.trainer.resume_mode = "disable"
+    assert prepare(config).total_steps == 6
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "name"),
+    [
+        ("trainer", "rollout_data_dir", "trainer.rollout_data_dir"),
+        ("trainer", "validation_data_dir", "trainer.validation_data_dir"),
+        ("rollout", "weight_sync_dir", "actor_rollout_ref.rollout.weight_sync_dir"),
+        ("cache", "path", "actor_rollout_ref.rollout.multi_turn.tool_cache.path"),
+    ],
+)
+def test_a_folder_to_write_to_that_is_a_file(config: RunConfig, tmp_path: Path, section: str, key: str, name: str):
+    file, rollout = tmp_path / "file", config.actor_rollout_ref.rollout
+    file.touch()
+    config.data.val_files = config.data.train_files
+    rollout.multi_turn.tool_cache.mode = "record"
+    rollout.multi_turn.tool_cache.path = str(tmp_path / "cache")
+    sections = {"trainer": config.trainer, "rollout": rollout, "cache": rollout.multi_turn.tool_cache}
+    setattr(sections[section], key, str(file / "below"))
+    assert f"{name}: got '{file}/below', which cannot be written to: Not a directory ({file})" in refused(config)
+    setattr(sections[section], key, str(tmp_path / "new" / "below"))
+    prepare(config)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_folder_that_is_a_file(config: RunConfig, tmp_path: Path):
+    config.trainer.default_local_dir = str(tmp_path / "rows.parquet")
+    with pytest.raises(UserInputError, match=r"trainer.default_local_dir: got .*: Not a directory"):
+        prepare(config)

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from agentrl.cli import app
 from agentrl.config import load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
-from agentrl.errors import CheckpointError, ConfigError, DataError, TemplateError
+from agentrl.errors import CheckpointError, ConfigError, DataError, HealthError, TemplateError
 from agentrl.observability.tracker import RunInfo, Tracker
-from agentrl.trainer import sft
 from agentrl.trainer.sft import SFTTrainer, run_sft
+from agentrl.workers import sft as workers_sft
+from agentrl.workers.token_nets import DemonstrationNet
 
 FACTS = {"1+1": "2", "2+3": "5", "9-2": "7", "4*2": "8"}
 
@@ -115,21 +116,43 @@ def test_the_seed_decides_the_result(tiny_model_dir, facts, tmp_path):
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
+def test_saving_and_validating_after_each_epoch(tiny_model_dir, facts, tmp_path):
+    each = ["trainer.save_freq=after_each_epoch", "trainer.test_freq=after_each_epoch", f"data.val_files={facts}"]
+    cfg = config(tiny_model_dir, facts, tmp_path / "out", "data.train_batch_size=2", "trainer.total_epochs=2", *each)
+    memory = Memory()
+    run_sft(cfg, [memory])
+    assert [step for step, metrics in memory.steps.items() if "val/loss" in metrics] == [2, 4]
+    assert sorted(path.name for path in (tmp_path / "out").glob("global_step_*")) == ["global_step_2", "global_step_4"]
+
+
 def test_steps_follow_from_epochs(tiny_model_dir, facts, tmp_path):
     cfg = config(tiny_model_dir, facts, tmp_path / "out", "data.train_batch_size=2", "trainer.total_epochs=3")
     assert SFTTrainer(cfg, []).total_steps == 6
 
 
+def _times_nan(outputs):
+    return outputs[0] * float("nan"), outputs[1]
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing(tiny_model_dir, facts, tmp_path, monkeypatch):
     cfg = config(tiny_model_dir, facts, tmp_path / "out", "trainer.total_training_steps=1", "trainer.log_freq=1")
     memory = Memory()
-    trainer = SFTTrainer(cfg, [memory])
-    whole = trainer._loss
-    monkeypatch.setattr(trainer, "_loss", lambda batch: (whole(batch)[0] * float("nan"), whole(batch)[1]))
-    after = load_file(trainer.fit() / "model.safetensors")
+    whole = DemonstrationNet.forward
+
+    monkeypatch.setattr(DemonstrationNet, "forward", lambda net, micro: _times_nan(whole(net, micro)))
+    after = load_file(run_sft(cfg, [memory]) / "model.safetensors")
     before = load_file(tiny_model_dir / "model.safetensors")
     assert memory.steps[1]["train/skipped_steps"] == 1.0
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+def test_an_endless_series_of_such_gradients_ends_the_run(tiny_model_dir, facts, tmp_path, monkeypatch):
+    whole = DemonstrationNet.forward
+    monkeypatch.setattr(DemonstrationNet, "forward", lambda net, micro: _times_nan(whole(net, micro)))
+    cfg = config(tiny_model_dir, facts, tmp_path / "out", "trainer.total_epochs=9", "trainer.max_skipped_steps=2")
+    with pytest.raises(HealthError, match=r"the last 2 steps changed no weight.*not finite"):
+        run_sft(cfg, [])
+    assert not (tmp_path / "out" / "huggingface").exists()
 
 
 def test_a_failed_write_keeps_the_earlier_model(tiny_model_dir, facts, tmp_path, monkeypatch):
@@ -142,7 +165,8 @@ def test_a_failed_write_keeps_the_earlier_model(tiny_model_dir, facts, tmp_path,
         (Path(part) / "model.safetensors").write_bytes(b"half")
         raise CheckpointError("No space left on device")
 
-    monkeypatch.setattr(sft, "write_hf_folder", fail)
+    monkeypatch.setattr(workers_sft, "write_hf_folder", fail)
+    cfg.trainer.resume_mode = "disable"
     with pytest.raises(CheckpointError, match="No space left"):
         run_sft(cfg, [])
     assert (folder / "model.safetensors").read_bytes() == before

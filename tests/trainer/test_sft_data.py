@@ -11,12 +11,14 @@ import torch
 
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.cli.demo.tokenizer import build_tokenizer
-from agentrl.config.sft import SFTDataConfig
-from agentrl.errors import DataError, TemplateError
+from agentrl.config.sft import MultiturnConfig, SFTDataConfig
+from agentrl.errors import ConfigError, DataError, TemplateError
 from agentrl.testing.models import byte_tokenizer
-from agentrl.trainer.sft_data import Example, SFTDataset, draw_rows, make_batches, render_example
+from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch, render_example
 from agentrl.trajectory import Trajectory
 from agentrl.types import GenerationOutput
+from agentrl.workers.micro_batch_plan import MicroLimits
+from agentrl.workers.micro_batches import RowLayout
 
 CALL = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": "6*7"}}}
 TOOLS = [{"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}]
@@ -44,6 +46,10 @@ def masked_runs(renderer: ChatRenderer, example: Example) -> list[str]:
         elif runs[-1]:
             runs.append([])
     return [renderer.tokenizer.decode(run) for run in runs if run]
+
+
+def plain(example: Example) -> Example:
+    return Example(list(example.ids), list(example.mask))
 
 
 def test_exactly_what_the_assistant_wrote_is_learned(renderer):
@@ -174,21 +180,131 @@ def test_long_conversations_are_refused_or_counted(tmp_path, renderer):
         SFTDataset(path, SFTDataConfig(max_length=3, filter_overlong=True), renderer)
 
 
+def test_truncation_cuts_one_side_and_leaves_out_what_has_nothing_to_learn(tmp_path, renderer, caplog):
+    long = [{"role": "user", "content": "7" * 300}, MESSAGES[5]]
+    path = write(tmp_path / "a.parquet", [{"messages": MESSAGES[4:]}, {"messages": long}])
+    whole = [plain(example) for example in SFTDataset(path, SFTDataConfig(), renderer).examples]
+    left = SFTDataset(path, SFTDataConfig(max_length=100, truncation="left"), renderer)
+    assert [plain(example) for example in left.examples] == [
+        whole[0],
+        Example(whole[1].ids[-100:], whole[1].mask[-100:]),
+    ]
+    assert "cut 1 of 2 conversations (left) to 100 tokens" in caplog.text
+    right = SFTDataset(path, SFTDataConfig(max_length=100, truncation="right"), renderer)
+    assert [plain(example) for example in right.examples] == whole[:1]  # of the other one, only its question is left
+    assert "left out 1 conversations: nothing to learn" in caplog.text
+
+
+def test_a_prompt_and_a_response_are_a_conversation_of_one_turn(tmp_path, renderer):
+    wanted = render_example(renderer, MESSAGES[4:])
+    rows = [
+        ("a", {"prompt": "Sure?", "response": "Yes."}, {}),
+        ("b", {"question": "Sure?", "answer": "Yes."}, {"prompt_key": "question", "response_key": "answer"}),
+        ("c", {"prompt": [{"role": "user", "content": "Sure?"}], "response": "Yes.", "messages": MESSAGES[:2]}, None),
+        (
+            "d",
+            {"extra_info": {"in": {"question": "Sure?"}, "answer": "Yes."}},
+            {
+                "prompt_key": "extra_info",
+                "response_key": "extra_info",
+                "prompt_dict_keys": ["in", "question"],
+                "response_dict_keys": ["answer"],
+            },
+        ),
+    ]
+    for name, row, keys in rows:
+        config = SFTDataConfig(multiturn=MultiturnConfig(enable=False)) if keys is None else SFTDataConfig(**keys)
+        path = write(tmp_path / f"{name}.parquet", [row])
+        assert [plain(example) for example in SFTDataset(path, config, renderer).examples] == [wanted], name
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "said"),
+    [
+        ({"question": "1", "answer": "2"}, {}, r"'messages'.*no such column among question, answer.*data\.prompt_key"),
+        (
+            {"question": "1", "answer": "2"},
+            {"prompt_key": "question", "response_key": "answr"},
+            r"column 'answr'.*no such column among question, answer.*Did you mean 'answer'",
+        ),
+        (
+            {"extra_info": {"question": "1"}, "response": "2"},
+            {"prompt_key": "extra_info", "prompt_dict_keys": ["questoin"]},
+            r"row 0, column 'extra_info': got a struct of question, wanted a field 'questoin'.*Did you mean 'question'",
+        ),
+        (
+            {"prompt": "1", "response": "2"},
+            {"prompt_dict_keys": ["question"]},
+            r"row 0, column 'prompt': got '1', wanted a struct with the field 'question'",
+        ),
+        ({"prompt": "1", "response": ""}, {}, r"row 0, column 'response': got '', wanted text"),
+        ({"prompt": [MESSAGES[0], MESSAGES[3]], "response": "2"}, {"response_key": "response"}, "an assistant turn at"),
+        ({"messages": MESSAGES[4:], "enable_thinking": "yes"}, {}, "column 'enable_thinking'.*true or false"),
+    ],
+)
+def test_columns_and_cells_that_cannot_be_used(tmp_path, renderer, row, keys, said):
+    with pytest.raises(DataError, match=said):
+        SFTDataset(write(tmp_path / "bad.parquet", [row]), SFTDataConfig(**keys), renderer)
+
+
+def test_a_file_without_rows_is_named(tmp_path, renderer):
+    empty = pa.table({"messages": pa.array([], pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])))})
+    pq.write_table(empty, tmp_path / "empty.parquet")
+    with pytest.raises(DataError, match=r"empty\.parquet: got no rows, wanted at least one"):
+        SFTDataset(str(tmp_path / "empty.parquet"), SFTDataConfig(), renderer)
+    (tmp_path / "nothing.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match="not readable as parquet"):
+        SFTDataset(str(tmp_path / "nothing.parquet"), SFTDataConfig(), renderer)
+
+
+def test_at_most_so_many_rows_over_all_files(tmp_path, renderer):
+    files = [write(tmp_path / f"{i}.parquet", [{"messages": MESSAGES[4:]}] * 3) for i in range(2)]
+    for most, count in ((-1, 6), (2, 2), (4, 4), (9, 6)):
+        assert len(SFTDataset(files, SFTDataConfig(), renderer, most)) == count
+
+
+def test_a_row_says_whether_it_thinks(tmp_path):
+    """As Qwen3: without thinking, the generation prompt holds an empty thought, which is context, not learned."""
+    prompt = "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}<empty>{% endif %}"
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and enable_thinking is false %}"
+        "<empty>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}" + prompt + "{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    rows = [{"messages": MESSAGES[4:], "enable_thinking": value} for value in (True, False, None)]
+    examples = SFTDataset(write(tmp_path / "a.parquet", rows), SFTDataConfig(), renderer).examples
+    texts = [renderer.tokenizer.decode(list(example.ids)) for example in examples]
+    assert ["<empty>" in text for text in texts] == [False, True, False]
+    assert [masked_runs(renderer, example) for example in examples] == [["Yes.<|im_end|>"]] * 3
+
+
 def test_every_epoch_draws_each_row_once_even_where_batches_do_not_divide():
-    batches = draw_rows(5, 3, shuffle=True, seed=1)
-    drawn = [row for _ in range(10) for row in next(batches)]
+    order = RowOrder(5, shuffle=True, seed=1)
+    drawn = [row for _ in range(10) for row in order.take(3)]
     epochs = [drawn[start : start + 5] for start in range(0, 30, 5)]
     assert all(sorted(epoch) == list(range(5)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) > 1
-    ordered = draw_rows(4, 4, shuffle=False, seed=1)
-    assert [next(ordered), next(ordered)] == [[0, 1, 2, 3]] * 2
+    ordered = RowOrder(4, shuffle=False, seed=1)
+    assert [ordered.take(4), ordered.take(4)] == [[0, 1, 2, 3]] * 2
+    assert RowOrder(2, shuffle=False, seed=1).take(5) == [0, 1, 0, 1, 0]
 
 
-def test_batches_hold_every_label_once_and_point_at_the_token_before_it():
+def test_the_order_goes_on_where_its_state_was_taken():
+    first, second = RowOrder(7, shuffle=True, seed=3), RowOrder(7, shuffle=True, seed=3)
+    first.take(5)
+    second.load_state_dict(first.state_dict())
+    assert second.take(11) == first.take(11)
+    with pytest.raises(ConfigError, match=r"data\.train_files: the checkpoint was made with rows=7, this run has 8"):
+        RowOrder(8, shuffle=True, seed=3).load_state_dict(first.state_dict())
+
+
+def test_a_batch_holds_every_label_once_behind_the_token_before_it():
     examples = [Example(list(range(10, 10 + n)), [0, 0] + [1] * (n - 2)) for n in (5, 40, 6, 38)]
-    batches = make_batches(examples, max_tokens=80)
-    labels = sorted(label for batch in batches for label in batch.labels.tolist())
-    assert labels == sorted(token for example in examples for token in example.ids[2:])
-    for batch in batches:
-        assert torch.equal(batch.input_ids.flatten()[batch.sources + 1], batch.labels)
-        assert batch.input_ids.numel() <= 80
+    layout = RowLayout(as_batch(examples), "loss_mask")
+    for limits in (MicroLimits(80), MicroLimits(80, packed=True), MicroLimits(1, max_rows=3)):
+        batches = layout.micro_batches(None, limits).batches
+        labels = sorted(label for batch in batches for label in batch.labels.tolist())
+        assert labels == sorted(token for example in examples for token in example.ids[2:])
+        for batch in batches:  # ids count up within a row
+            assert torch.equal(batch.input_ids.flatten()[batch.sources] + 1, batch.labels)
+            assert limits.max_rows or batch.input_ids.numel() <= 80

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentrl.config.actor import ModelConfig
 from agentrl.testing.batches import random_batch
 from agentrl.testing.models import build_tiny_model
+from agentrl.workers import export
 
 BATCH = random_batch([(3, 5), (7, 1), (1, 9), (4, 4)], 261)
 MOE = {
@@ -79,3 +81,13 @@ def test_a_complete_folder(tiny_model_dir: Path, tmp_path: Path, make_config: An
     tokenizer, original = (AutoTokenizer.from_pretrained(path) for path in (tmp_path / "huggingface", tiny_model_dir))
     assert tokenizer.get_vocab() == original.get_vocab()
     assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x"
+
+
+def test_a_model_of_the_hub_is_written_with_its_tokenizer(
+    tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`owner/name` is no folder: its tokenizer lies in the hub's cache."""
+    monkeypatch.setattr(export, "model_folder", lambda name: {"owner/name": tiny_model_dir}[name])
+    lm = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
+    export.write_hf_folder(tmp_path / "out", lm, lm.state_dict(), ModelConfig(path="owner/name"))
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("a")

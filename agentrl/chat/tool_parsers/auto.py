@@ -11,7 +11,7 @@ from agentrl.chat.tool_parsers.formats import FORMATS, detect, format_named
 from agentrl.errors import PluginError
 from agentrl.interfaces import ToolParser
 from agentrl.plugins import resolve
-from agentrl.types import JsonDict, ParsedTurn
+from agentrl.types import FUNCTION_CALLING, JsonDict, ParsedTurn
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def load_tool_parser(name: str, template: str, model: str, *, offers_tools: bool
     Raises:
         PluginError: the name is unknown, it names something that is not a parser, or `auto` cannot tell the format.
     """
-    if name == AUTO:
+    if name in (AUTO, FUNCTION_CALLING):
         return AutoToolParser(template, model)
     parser = _build(resolve("tool_parsers", name), name)
     if offers_tools:

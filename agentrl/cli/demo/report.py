@@ -14,6 +14,7 @@ from rich.text import Text
 
 from agentrl.cli.demo.show import HELD_OUT_SUCCESS, HELD_OUT_TOOL_RATE, History
 from agentrl.errors import UserInputError
+from agentrl.observability.picture import new_picture
 from agentrl.types import Message
 
 _STYLES = {"user": "cyan", "assistant": "bold", "tool": "green"}
@@ -67,12 +68,7 @@ def summarize(history: History, seconds: float) -> Summary:
 
 def plot(history: History, path: Path) -> None:
     """Draw success and tool-call rate over the steps as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = new_picture()
     for name, label, color in (
         ("critic/score/mean", "success in training", "tab:blue"),
         ("rollout/tool_call_rate", "tool calls in training", "tab:orange"),

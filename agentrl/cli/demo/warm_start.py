@@ -126,6 +126,7 @@ def _recipe(out: Path, steps: int | None) -> SFTConfig:
         f"data.train_files={json.dumps(str(out / 'data' / 'demonstrations.parquet'))}",
         f"model.path={json.dumps(str(out / 'untrained'))}",
         f"trainer.default_local_dir={json.dumps(str(out / 'warm_start'))}",
+        "trainer.resume_mode=disable",  # what is there is of other content
     ]
     if steps is not None:
         overrides.append(f"trainer.total_training_steps={steps}")

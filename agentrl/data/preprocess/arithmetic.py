@@ -20,7 +20,7 @@ from agentrl.data.preprocess.arithmetic_mix import (
 )
 from agentrl.data.preprocess.expressions import canonical, exact_value, expressions_in
 from agentrl.data.preprocess.gsm8k import read_gsm8k
-from agentrl.data.preprocess.writing import write_parquet
+from agentrl.data.preprocess.writing import refuse_existing, write_parquets
 from agentrl.errors import UserInputError
 from agentrl.types import JsonDict
 
@@ -74,7 +74,7 @@ def split_expressions(pairs: list[Pair], train: int, test: int, seed: int) -> tu
     return shuffled[:train], shuffled[train:]
 
 
-def expression_row(pair: Pair, split: str, index: int) -> JsonDict:
+def expression_row(pair: Pair, split: str, index: int, agent_name: str = "tool_agent") -> JsonDict:
     """Dataset row of one expression: the user message is the expression, nothing else."""
     expression, answer = pair
     return {
@@ -82,12 +82,20 @@ def expression_row(pair: Pair, split: str, index: int) -> JsonDict:
         "prompt": [{"role": "user", "content": expression}],
         "ability": "arithmetic",
         "reward_model": {"style": "rule", "ground_truth": answer},
-        "agent_name": "tool_agent",
+        "agent_name": agent_name,
         "extra_info": {"split": split, "index": index, "question": expression, "answer": answer},
     }
 
 
-def write_arithmetic(out: Path, train: int, test: int, seed: int, from_gsm8k: Path | None = None) -> dict[str, Path]:
+def write_arithmetic(
+    out: Path,
+    train: int,
+    test: int,
+    seed: int,
+    from_gsm8k: Path | None = None,
+    agent_name: str = "tool_agent",
+    overwrite: bool = True,
+) -> dict[str, Path]:
     """Write `train.parquet` and `test.parquet` with disjoint expressions to `out`.
 
     Args:
@@ -96,18 +104,21 @@ def write_arithmetic(out: Path, train: int, test: int, seed: int, from_gsm8k: Pa
         test: test rows.
         seed: seed of the generator, or of the shuffle with `from_gsm8k`.
         from_gsm8k: take real expressions from this GSM8K jsonl file instead of generating them.
+        agent_name: agent loop of the rows.
+        overwrite: replace files that exist.
 
     Returns:
         The written file of each split.
     """
+    files = {split: out / f"{split}.parquet" for split in ("train", "test")}
+    refuse_existing(list(files.values()), overwrite)
     pairs = generate_expressions(train + test, seed) if from_gsm8k is None else expressions_from_gsm8k(from_gsm8k)
-    splits = dict(zip(("train", "test"), split_expressions(pairs, train, test, seed), strict=True))
-    return {
-        split: write_parquet(
-            [expression_row(pair, split, index) for index, pair in enumerate(rows)], out / f"{split}.parquet"
-        )
-        for split, rows in splits.items()
+    rows = {
+        split: [expression_row(pair, split, index, agent_name) for index, pair in enumerate(part)]
+        for split, part in zip(files, split_expressions(pairs, train, test, seed), strict=True)
     }
+    write_parquets({files[split]: part for split, part in rows.items()})
+    return files
 
 
 def _draw_new(rng: random.Random, seen: set[str]) -> Pair:

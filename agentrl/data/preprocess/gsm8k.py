@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from agentrl.data.preprocess.writing import write_parquet
-from agentrl.errors import DataError, UserInputError
+from agentrl.data.preprocess.converting import convert
+from agentrl.data.preprocess.reading import Cells, HubData, read_rows, split_sources
+from agentrl.errors import DataError
 from agentrl.types import JsonDict, Message
 
 DATA_SOURCE = "openai/gsm8k"
-logger = logging.getLogger(__name__)
-
-HUB = "hub"
+HUB_DATA = HubData(DATA_SOURCE, "main")
 Variant = Literal["plain", "tool", "interaction"]
 
 _INSTRUCTION = "Let's think step by step and output the final answer after `####`."
@@ -34,53 +31,17 @@ def read_gsm8k(source: Path | str, split: str) -> Iterator[JsonDict]:
     """Yield `{question, answer}` rows of a split.
 
     Args:
-        source: a jsonl file, a folder that holds `{split}.jsonl`, or `hub` (needs `datasets` and a network).
+        source: a file, a folder that holds one of that split, or `hub` (needs `datasets` and a network).
         split: `train` or `test`.
 
     Raises:
         DataError: a file is missing, or a line is not such a row.
     """
-    if str(source) == HUB:
-        yield from _read_hub(split)
-        return
-    path = Path(source).expanduser()
-    path = path / f"{split}.jsonl" if path.is_dir() else path
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines):
-                if line.strip():
-                    yield _parse_line(str(path), number, line)
-    except OSError as error:
-        raise DataError(str(path), None, None, error.strerror or str(error), "a readable jsonl file") from error
-
-
-def _parse_line(file: str, number: int, line: str) -> JsonDict:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(file, number, None, f"invalid JSON ({error})", "one JSON object per line") from error
-    if not isinstance(row, dict):
-        raise DataError(file, number, None, f"a {type(row).__name__}", "a JSON object")
-    for column in ("question", "answer"):
-        if not isinstance(row.get(column), str):
-            raise DataError(file, number, column, repr(row.get(column)), "a string")
-    return row
-
-
-def _read_hub(split: str) -> Iterator[JsonDict]:
-    try:
-        from datasets import load_dataset  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError as error:
-        raise UserInputError(
-            "`--source hub` needs the `datasets` package: `pip install datasets`, or give a local folder with "
-            "train.jsonl and test.jsonl: `--source DIR`"
-        ) from error
-    logger.info("loading %s from the Hugging Face hub; it is downloaded unless it is in the cache", DATA_SOURCE)
-    try:
-        rows = load_dataset(DATA_SOURCE, "main", split=split)
-    except (OSError, ValueError) as error:
-        raise UserInputError(f"cannot load {DATA_SOURCE} from the hub: {error}") from error
-    yield from ({"question": row["question"], "answer": row["answer"]} for row in rows)
+    sources = split_sources(str(source), HUB_DATA, split)
+    if split not in sources:
+        raise DataError(str(source), None, None, f"a folder without a {split} file", f"{split}.jsonl")
+    for cells in read_rows(sources[split], split, HUB_DATA):
+        yield {column: cells.text(column) for column in ("question", "answer")}
 
 
 def final_answer(solution: str) -> str | None:
@@ -128,27 +89,25 @@ def _prompt(question: str, variant: Variant) -> list[Message]:
     return [{"role": "system", "content": system}, {"role": "user", "content": question}]
 
 
-def write_gsm8k(out: Path, source: str, variant: Variant, test_source: str | None = None) -> dict[str, Path]:
+def write_gsm8k(
+    out: Path, source: str, variant: Variant, test_source: str | None = None, overwrite: bool = True
+) -> dict[str, Path]:
     """Write `train.parquet` and, if the source has a test split, `test.parquet` to `out`.
 
     Args:
         out: folder; created if missing.
-        source: a folder with `train.jsonl` and `test.jsonl`, a training jsonl file, or `hub`.
+        source: a folder with `train.jsonl` and `test.jsonl`, a training file, or `hub`.
         variant: plain, tool or interaction.
-        test_source: the test jsonl file, if it is not in `source`.
+        test_source: the test file, if it is not in `source`.
+        overwrite: replace files that exist.
 
     Returns:
         The written file of each split.
     """
-    sources: dict[str, str] = {"train": source}
-    if test_source is not None:
-        sources["test"] = test_source
-    elif source == HUB or Path(source).expanduser().joinpath("test.jsonl").is_file():
-        sources["test"] = source
-    return {
-        split: write_parquet(
-            [gsm8k_row(row, split, index, variant, given) for index, row in enumerate(read_gsm8k(given, split))],
-            out / f"{split}.parquet",
-        )
-        for split, given in sources.items()
-    }
+
+    def make(cells: Cells, split: str, index: int) -> JsonDict:
+        row = {column: cells.text(column) for column in ("question", "answer")}
+        return gsm8k_row(row, split, index, variant, cells.file)
+
+    done = convert(make, source=source, out=out, hub=HUB_DATA, test_source=test_source, overwrite=overwrite)
+    return done.files

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from agentrl.errors import UserInputError
+from agentrl.errors import ConfigError, UserInputError
+from agentrl.hub import nearest_folder
 from agentrl.inference.embedded.options import DTYPES, EngineOptions
 
 PARENT_CHECK_S = 0.5
@@ -46,6 +47,17 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     return EngineOptions(**vars(given))
 
 
+def _check_paths(options: EngineOptions) -> None:
+    """Refuse folders that do not exist before torch is asked to load them.
+
+    Raises:
+        ConfigError: names the option and the nearest folder.
+    """
+    for name, path in (("--model", options.model), ("--tokenizer-path", options.tokenizer_path)):
+        if path is not None and not os.path.isdir(path):
+            raise ConfigError(f"{name}: no model folder '{path}'{nearest_folder(path)}")
+
+
 def die_with_parent() -> None:
     """End this process soon after its parent has ended, however the parent ended.
 
@@ -69,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from agentrl.inference.embedded.server import run_engine_server
 
     try:
+        _check_paths(options)
         return run_engine_server(options)
     except UserInputError as error:
         sys.stderr.write(f"{error}\n")

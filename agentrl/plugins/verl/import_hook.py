@@ -18,8 +18,22 @@ from types import ModuleType
 from agentrl.errors import suggest
 
 _BASE = "agentrl.plugins.verl.base_classes"
+_LOOPS = "agentrl.plugins.verl.loop_api"
+_BATCH = "agentrl.plugins.verl.batch"
+_MANAGERS = "agentrl.plugins.verl.reward_api"
+_MANAGER_NAMES = {name: name for name in ("AbstractRewardManager", "RawRewardFn", "register")}
+_LOOP_NAMES = {
+    "AgentLoopBase": "VerlLoopBase",
+    "AgentLoopOutput": "AgentLoopOutput",
+    "AgentLoopMetrics": "AgentLoopMetrics",
+    "AsyncLLMServerManager": "ServerManager",
+    "DictConfigWrap": "ConfigHolder",
+    "TokenOutput": "TokenOutput",
+    "register": "register",
+}
 MODULES: dict[str, tuple[str, dict[str, str]]] = {
-    "verl": ("", {}),
+    "verl": (_BATCH, {"DataProto": "DataProto"}),
+    "verl.protocol": (_BATCH, {"DataProto": "DataProto", "DataProtoItem": "DataProtoItem"}),
     "verl.tools": ("", {}),
     "verl.tools.base_tool": (
         _BASE,
@@ -37,8 +51,36 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "verl.interactions": ("", {}),
     "verl.interactions.base": (_BASE, {"BaseInteraction": "BaseInteraction"}),
+    "verl.interactions.utils": ("", {}),
+    "verl.interactions.utils.interaction_registry": (
+        _LOOPS,
+        {"initialize_interactions_from_config": "initialize_interactions_from_config"},
+    ),
+    "verl.tools.utils": ("", {}),
+    "verl.tools.utils.tool_registry": (
+        _LOOPS,
+        {"initialize_tools_from_config": "initialize_tools_from_config"},
+    ),
+    "verl.experimental": ("", {}),
+    "verl.experimental.agent_loop": (_LOOPS, _LOOP_NAMES),
+    "verl.experimental.agent_loop.agent_loop": (_LOOPS, _LOOP_NAMES),
+    "verl.experimental.agent_loop.tool_parser": (
+        _LOOPS,
+        {"ToolParser": "ToolParser", "FunctionCall": "FunctionCall"},
+    ),
+    "verl.workers": ("", {}),
+    "verl.workers.reward_manager": (_MANAGERS, _MANAGER_NAMES),
+    "verl.workers.reward_manager.abstract": (_MANAGERS, _MANAGER_NAMES),
+    "verl.workers.reward_manager.registry": (_MANAGERS, _MANAGER_NAMES),
+    "verl.workers.rollout": ("", {}),
+    "verl.workers.rollout.replica": (_LOOPS, {"TokenOutput": "TokenOutput"}),
     "verl.utils": ("", {}),
-    "verl.utils.rollout_trace": (_BASE, {"rollout_trace_op": "rollout_trace_op"}),
+    "verl.utils.profiler": (_LOOPS, {"simple_timer": "simple_timer"}),
+    "verl.utils.profiler.performance": (_LOOPS, {"simple_timer": "simple_timer"}),
+    "verl.utils.rollout_trace": (
+        _LOOPS,
+        {"rollout_trace_op": "rollout_trace_op", "rollout_trace_attr": "rollout_trace_attr"},
+    ),
     "verl.utils.reward_score": ("agentrl.rewards.dispatcher", {"default_compute_score": "default_compute_score"}),
     "verl.utils.reward_score.gsm8k": ("agentrl.rewards.scores.gsm8k", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math_reward": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),

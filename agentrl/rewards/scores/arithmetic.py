@@ -11,6 +11,11 @@ from agentrl.rewards.scores.numbers import last_number, to_number
 TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
 
 
+def arithmetic_gold_problem(ground_truth: Any) -> str | None:
+    """Why a ground truth cannot be scored; None: it can."""
+    return f"the ground truth {ground_truth!r:.200} is not a number" if to_number(ground_truth) is None else None
+
+
 def compute_score(solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None) -> float:
     """1.0 if the last number of the final answer equals the ground truth, else 0.0.
 
@@ -24,7 +29,7 @@ def compute_score(solution_str: str, ground_truth: Any, extra_info: dict[str, An
     """
     wanted = to_number(ground_truth)
     if wanted is None:
-        raise RewardError(f"the ground truth {ground_truth!r} is not a number")
+        raise RewardError(arithmetic_gold_problem(ground_truth))
     answer = _final_answer(extra_info, solution_str)
     return float(last_number(TOOL_CALL.sub(" ", answer)) == wanted)
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from agentrl.clients.code_blocks import last_code_block
 from agentrl.clients.code_tests import CodeTest, read_tests
+from agentrl.clients.empty_checks import must_test
 from agentrl.clients.http import ServiceClient
 from agentrl.clients.sandbox import SandboxClient
+from agentrl.clients.split_asserts import parse_check
 from agentrl.clients.trials import judge_tests
 from agentrl.errors import RewardError
 
@@ -20,6 +22,24 @@ AT_ONCE = 8
 """Tests per request. Its results decide whether more tests are run."""
 MAX_TIMEOUTS = 3
 """After this many tests that timed out, the rest is not run."""
+
+
+def code_gold_problem(ground_truth: Any, language: str = "python") -> str | None:
+    """Why the tests of a coding task cannot be run; None: they can.
+
+    Args:
+        ground_truth: the tests.
+        language: of the programs.
+    """
+    try:
+        for test in read_tests(ground_truth):
+            if test.check is not None and language == "python":
+                parse_check(test.check)
+            if test.check is not None:
+                must_test(test.check, language)
+    except ValueError as error:
+        return f"the ground truth of a coding task: {error}"
+    return None
 
 
 class CodeScore:
@@ -56,7 +76,7 @@ class CodeScore:
         self,
         solution_str: str,
         ground_truth: Any,
-        continuous: bool = False,
+        continuous: bool = True,
         timeout: float = 10.0,
         language: str = "python",
     ) -> dict[str, Any]:
@@ -65,7 +85,7 @@ class CodeScore:
         Args:
             solution_str: what the assistant wrote.
             ground_truth: the tests; see `agentrl.clients.read_tests`.
-            continuous: the share of tests that passed; else 1 if all did, and 0 if not.
+            continuous: the score is the share of tests that passed; false: 1 if all did, and 0 if not.
             timeout: seconds of each test.
             language: of the code.
 

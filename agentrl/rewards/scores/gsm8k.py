@@ -23,6 +23,11 @@ def extract_answer(solution_str: str, method: Literal["strict", "flexible"] = "s
     return to_number(found[-1]) if found else None
 
 
+def gsm8k_gold_problem(ground_truth: Any) -> str | None:
+    """Why a ground truth cannot be scored; None: it can."""
+    return f"the ground truth {ground_truth!r:.200} is not a number" if _gold(ground_truth) is None else None
+
+
 def compute_score(
     solution_str: str,
     ground_truth: Any,
@@ -42,10 +47,14 @@ def compute_score(
     Raises:
         RewardError: the ground truth is not a number.
     """
-    wanted = to_number(str(ground_truth).rpartition("####")[2])
+    wanted = _gold(ground_truth)
     if wanted is None:
-        raise RewardError(f"the ground truth {ground_truth!r} is not a number")
+        raise RewardError(gsm8k_gold_problem(ground_truth))
     given = extract_answer(solution_str, method)
     if given is None:
         return 0.0
     return score if given == wanted else format_score
+
+
+def _gold(ground_truth: Any) -> Decimal | None:
+    return to_number(str(ground_truth).rpartition("####")[2])

@@ -10,22 +10,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from agentrl.boxed import last_boxed
+from agentrl.reported import finite_number_of
+from agentrl.rewards.scores.gold_texts import container_as_text, none_as_text
 from agentrl.rewards.scores.math_compare import same_answer, undecided
+from agentrl.rewards.scores.math_layout import clean
 from agentrl.rewards.scores.math_process import Comparer
+from agentrl.rewards.scores.math_text import squeeze
 
 
-def last_boxed(text: str) -> str | None:
-    r"""Content of the last `\boxed{…}` or `\fbox{…}` with balanced braces, or None."""
-    start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
-    if start < 0:
-        return None
-    opening = text.index("{", start)
-    depth = 0
-    for place in range(opening, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[opening + 1 : place]
-    return None
+def math_gold_problem(ground_truth: Any) -> str | None:
+    """Why a ground truth cannot be scored; None: it can."""
+    if isinstance(ground_truth, bool) or not (
+        isinstance(ground_truth, str) or finite_number_of(ground_truth) is not None
+    ):
+        return f"the ground truth {ground_truth!r:.200} is neither text nor a number"
+    boxed = last_boxed(str(ground_truth))
+    if not squeeze(clean(str(ground_truth) if boxed is None else boxed)):
+        return f"the ground truth {ground_truth!r:.200} holds no answer"
+    return none_as_text(ground_truth) or container_as_text(ground_truth)
 
 
 def compute_score(solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0) -> float:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
-from agentrl.rewards.scores.math_structure import Expression, Items, Named, Value, read, split
+from agentrl.rewards.scores.math_layout import clean
+from agentrl.rewards.scores.math_structure import Expression, Items, Named, Value, read
 from agentrl.rewards.scores.math_text import (
-    clean,
     plain_words,
+    split,
     split_base,
     split_choice,
     squeeze,
@@ -30,6 +31,7 @@ MOST_UNORDERED = 100
 """Longer lists and sets must have the same order: pairing takes the square of their length."""
 _UNORDERED = ("list", "set", "union")
 _SEQUENCES = ("()", "vector")
+_CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 
 
 def same_answer(answer: str, gold: str, ask: Ask) -> bool | None:
@@ -96,6 +98,9 @@ def _same_items(a: Items, b: Items, ask: Ask) -> bool | None:
     if "list" in kinds and kinds <= {"list", *_SEQUENCES}:
         # A list without brackets takes the order of the tuple that it is compared with.
         return _in_order(a.values, b.values, ask) if "()" in kinds else _matched(a.values, b.values, ask)
+    for one, other in ((a, b), (b, a)):
+        if one.kind in ("list", "set") and len(one.values) == 1:
+            return _same(one.values[0], other, ask)
     if a.kind == b.kind or kinds == set(_SEQUENCES):
         return _in_order(a.values, b.values, ask)
     return False
@@ -144,6 +149,9 @@ def _same_expression(a: Expression, b: Expression, ask: Ask) -> bool | None:
         return False if value is None else _same_expression(value, other, ask)
     if "%" in (a.unit, b.unit):
         return _same_percent(a, b, ask)
+    if {a.unit, b.unit} == {"cent", "dollar"}:
+        cents, dollars = (a, b) if a.unit == "cent" else (b, a)
+        return _same_text(_hundredth(cents.text), dollars.text, ask)
     if units_differ(a.unit, b.unit):
         return False
     for text, other in ((a, b), (b, a)):
@@ -186,14 +194,16 @@ def _same_text(a: str, b: str, ask: Ask) -> bool | None:
         # Two decimals are compared as they are: 0.333333 is not 0.3333333.
         rounded = (x.decimals == 0 or y.decimals == 0) and (x.rounds(y.value) or y.rounds(x.value))
         return x.value == y.value or rounded
-    words = words_of(a), words_of(b)
-    if any(words):
-        return (words[0] or plain_words(a)) == (words[1] or plain_words(b))
+    if _CLOCK.fullmatch(a) and _CLOCK.fullmatch(b):
+        return False  # 3:30 is not 1:10, though the ratios are equal
     (digits, base), (other_digits, other_base) = split_base(a), split_base(b)
     if base or other_base:
         if base and other_base:
             return int(digits, base) == int(other_digits, other_base)
         return digits == other_digits
+    words = words_of(a), words_of(b)
+    if any(words):
+        return (words[0] or plain_words(a)) == (words[1] or plain_words(b))
     if plain_words(a) == plain_words(b):
         return True
     return ask(a, b) if a.count("'") == b.count("'") else False  # the library reads `x'` as x

@@ -25,7 +25,10 @@ _READING = LatexExtractionConfig(
 )
 """Nothing that makes another value of an answer: no removed units, no repaired operators, no last number of a text."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\\degree(?![A-Za-z])")
-_PRODUCTS = re.compile(r"\)\s*(?=[(\d]|\\frac)|(?<![\w^.}\\])(?:\d+\.?\d*|\.\d+)\s*(?=\()")
+_PRODUCTS = re.compile(r"(?:\)|\\pi)\s*(?=[(\d]|\\frac)|(?<![\w^.}\\])(?:\d+\.?\d*|\.\d+)\s*(?=\()")
+_OTHER_BRACKETS = re.compile(r"(?<!\\sqrt)\[([^\[\],]*)\]|\\\{([^{},]*)\\\}")
+_BINOMIAL = re.compile(r"(?<![\^_])\\binom\{[^{}]*\}\{[^{}]*\}")
+_JOINED = re.compile(r"(?<![\w^.}\\])(\d+)\{(\d+)\}")
 _SEVERAL_NUMBERS = re.compile(r"\s*[-+]?[\d.]+(?:\s+[\d.]+)+\s*")
 _NEVER_S = 3600
 """The library's own alarms; the process has its limit in processor time."""
@@ -51,7 +54,9 @@ def read_expression(text: str) -> Any | None:
     """The expression that the LaTeX text means; None if it means none."""
     if _SEVERAL_NUMBERS.fullmatch(text):
         return None
-    # the library adds what it takes for a mixed number: 11 for `5(6)` and `(5)(6)`
+    text = _BINOMIAL.sub(r"(\g<0>)", _OTHER_BRACKETS.sub(r"(\1\2)", text))
+    # the library adds what it takes for a mixed number: 11 for `5(6)`, `(5)(6)` and `5{6}`, which is 56
+    text = _JOINED.sub(r"\1\2", text)
     text = _PRODUCTS.sub(r"\g<0>\\cdot ", text)
     text = _DEGREES.sub(r"{(\\frac{\1\\pi}{180})}", text)
     found = parse(f"${text}$", extraction_config=[_READING], fallback_mode="no_fallback", parsing_timeout=_NEVER_S)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
-from agentrl.rewards.scores.math_text import clean, number_readings, unwrap
+from agentrl.rewards.scores.math_layout import clean, unwrap
+from agentrl.rewards.scores.math_matrix import matrix_cells
+from agentrl.rewards.scores.math_text import matches, number_readings, split, to_exact
 from agentrl.rewards.scores.math_units import split_unit
 
 Kind = Literal["list", "set", "()", "(]", "[)", "[]", "vector", "union", "matrix"]
@@ -48,18 +51,23 @@ _AND_OR = re.compile(
     r",?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
     r"|\\(?:lor|vee|land|wedge)(?![A-Za-z]))\s*"
 )
+_AND = re.compile(r"\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
 _NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\{?\w+\}?|')?(?:\([\w, ]+\))?"
-_IS_NAME = re.compile(rf"{_NAME}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}")
+_LETTERS = r"\\(?:vec|hat|overline|text)\{[A-Za-z]+\}"
+_UNKNOWNS = r"\\begin\{[pb]matrix\}[A-Za-z_{}\d\\&\s]*\\end\{[pb]matrix\}"
+_IS_NAME = re.compile(rf"{_NAME}|{_LETTERS}|{_UNKNOWNS}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}")
 _IN = re.compile(rf"({_NAME})\s*\\in(?![A-Za-z])\s*(.+)")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
-_MATRIX = re.compile(
-    r"(?:\[|\(|)\s*\\begin\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?"
-    r"((?:(?!\\begin|\\end).)*)\\end\{\w+\}\s*(?:\]|\)|)"
-)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-_COUNTED = re.compile(r"([-+]?(?:\d[\d.,/:]*|\.\d+))(?:\s*((?<=\s)[A-Za-z][A-Za-z .]*|st|nd|rd|th|[a-z]{2,3}))?")
-"""What may stand in `\\text{}` as a whole: `3`, `3 apples`, `7th`, `5cm`."""
-_REALS = (r"\mathbb{R}", r"\R", r"\Re", "ℝ")
+_COUNTED = re.compile(r"([-+]?(?:\d[\d.,/:]*|\.\d+))(?:\s*((?<=\s)[A-Za-z][A-Za-z .]*|st|nd|rd|th|[a-z]{2,3}|%))?")
+"""What may stand in `\\text{}` as a whole: `3`, `3 apples`, `7th`, `5cm`, `5%`."""
+_REALS = re.compile(r"\\mathbb\{R\}|\\R|\\Re|ℝ|(?i:(?:\\text\{)?\s*all real(?: number)?s\s*\}?)")
+_ALL = r"(?:\\mathbb\s*\{R\}|\\R|ℝ|\(-\\infty\s*,\s*\\infty\s*\))"
+_EXCEPT = re.compile(
+    rf"{_ALL}\s*(?:\\setminus|\\backslash|-)\s*\\\{{(?P<those>.*)\\\}}"
+    rf"|(?P<name>{_NAME})\s*\\ne(?![A-Za-z])\s*(?P<that>.+)"
+)
+r"""The reals without some numbers: `\mathbb{R} \setminus \{0, 1\}`, `x \ne 0`."""
 _SUCH_THAT = re.compile(rf"^\s*{_NAME}\s*(?:\\in\s*(?:\\mathbb\s*\{{?R\}}?|ℝ)\s*)?(?:\\mid(?![A-Za-z])|\||:)\s*")
 _NO_NAMES = {"\\pi", "\\infty", "\\emptyset", "e", "i"}
 
@@ -80,9 +88,12 @@ def _read(text: str, depth: int) -> Value:
     if (whole := _TEXT.fullmatch(text)) and re.search(r",|;|\b(?:and|or)\b", whole[1]):
         text = whole[1]
     elif whole and (counted := _COUNTED.fullmatch(whole[1].strip())):
-        text = rf"{counted[1]} \text{{{counted[2]}}}" if counted[2] else counted[1]
-    if text in _REALS:
+        unit = counted[2] or ""
+        text = counted[1] + (rf" \text{{{unit}}}" if unit.strip("%") else unit)
+    if _REALS.fullmatch(text):
         text = r"(-\infty, \infty)"
+    if both := _between(text, depth):
+        return both
     parts = [part for part in split(_AND_OR.sub(", ", text), ",;") if part.strip()]
     if len(parts) > 1:
         return _list([_read(part, depth + 1) for part in parts], text)
@@ -102,10 +113,12 @@ def _list(values: list[Value], text: str) -> Value:
 
 
 def _one(text: str, depth: int) -> Value:
-    if matrix := _MATRIX.fullmatch(text):
-        rows = [row.split("&") for row in re.split(r"\\\\", matrix[1]) if row.strip()]
+    if rows := matrix_cells(text):
         values = tuple(Items("vector", tuple(_read(cell, depth + 1) for cell in row), text) for row in rows)
         return Items("matrix", values, text)
+    if (holes := _EXCEPT.fullmatch(text)) and (union := _without(holes["those"] or holes["that"])):
+        value = _read(union, depth + 1)
+        return Named(holes["name"].lower(), value, text) if holes["name"] else value
     if found := _IN.fullmatch(text):
         return Named(found[1], _read(found[2], depth + 1), text)
     relation = _equation(text, depth) or _inequality(text, depth)
@@ -113,11 +126,21 @@ def _one(text: str, depth: int) -> Value:
         return relation
     if "\\cup" in text and len(parts := split(text, "\\cup")) > 1:
         return Items("union", tuple(_read(part, depth + 1) for part in parts), text)
-    if "\\pm" in text or "\\mp" in text:
+    if ("\\pm" in text or "\\mp" in text) and not text.startswith("\\{"):
         upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
         lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
         return Items("list", (_read(upper, depth + 1), _read(lower, depth + 1)), text)
     return _bracketed(text, depth) or Expression(*split_unit(text))
+
+
+def _without(numbers: str) -> str | None:
+    r"""The reals without some numbers, as intervals: `0` -> `(-\infty,0)\cup(0,\infty)`."""
+    holes = [part.strip() for part in split(numbers, ",")]
+    values = {part: number.value for part in holes if (number := to_exact(part)) is not None}
+    if len(values) < len(holes):
+        return None
+    ends = [r"-\infty", *sorted(values, key=values.__getitem__), r"\infty"]
+    return r"\cup".join(f"({low},{high})" for low, high in pairwise(ends))
 
 
 def _equation(text: str, depth: int) -> Value | None:
@@ -160,16 +183,41 @@ def _inequality(text: str, depth: int) -> Value | None:
     return Named(name.lower(), Items(kind, ends, text), text)
 
 
+def _between(text: str, depth: int) -> Named | None:
+    r"""`x > 1 \text{ and } x < 2` as `1 < x < 2`."""
+    parts = [part.strip() for part in _AND.split(text)]
+    if len(parts) != 2:
+        return None
+    sides = [_inequality(part, depth) for part in parts]
+    named = [side for side in sides if isinstance(side, Named) and isinstance(side.value, Items)]
+    if len(named) != 2 or named[0].name != named[1].name:
+        return None
+    low, high = (_bound(named, end) for end in (0, 1))
+    if low is None or high is None:
+        return None
+    return Named(named[0].name, Items(_BY_ENDS[low[0], high[0]], (low[1], high[1]), text), text)
+
+
+def _bound(sides: list[Named], end: int) -> tuple[str, Value] | None:
+    r"""Mark and value of the interval with an end here: `(` and 1 of `(1, \infty)` and `(-\infty, 2)`."""
+    found = []
+    for side in sides:
+        assert isinstance(side.value, Items)
+        if "\\infty" not in side.value.values[end].text:
+            found.append((side.value.kind[end], side.value.values[end]))
+    return found[0] if len(found) == 1 else None
+
+
 _BY_ENDS: dict[tuple[str, str], Kind] = {("(", ")"): "()", ("(", "]"): "(]", ("[", ")"): "[)", ("[", "]"): "[]"}
 
 
 def _bracketed(text: str, depth: int) -> Value | None:
-    if text.startswith("\\{") and text.endswith("\\}") and _matches(text, 1):
+    if text.startswith("\\{") and text.endswith("\\}") and matches(text, 1):
         inner = _read(_SUCH_THAT.sub("", text[2:-2], count=1), depth + 1)
         if isinstance(inner, Named) and isinstance(inner.value, Items) and inner.value.kind not in ("list", "set"):
             return inner
         return Items("set", inner.values if isinstance(inner, Items) and inner.kind == "list" else (inner,), text)
-    if len(text) < 3 or text[0] not in "([" or text[-1] not in ")]" or not _matches(text, 0):
+    if len(text) < 3 or text[0] not in "([" or text[-1] not in ")]" or not matches(text, 0):
         return None
     inner = _read(text[1:-1], depth + 1)
     if not isinstance(inner, Items) or inner.kind != "list" or len(split(text[1:-1], ",;")) < 2:
@@ -177,37 +225,3 @@ def _bracketed(text: str, depth: int) -> Value | None:
         return inner if text[0] + text[-1] in ("()", "[]") else None
     kind = _BY_ENDS[text[0], text[-1]]
     return Items("vector" if kind == "[]" and len(inner.values) != 2 else kind, inner.values, text)
-
-
-def _matches(text: str, start: int) -> bool:
-    """Whether the bracket at `start` is closed by the last one, whatever the kinds: `[1, 2)` matches."""
-    depth = 0
-    for place, sign in enumerate(text[start:], start):
-        depth += (sign in "([{") - (sign in ")]}")
-        if depth == 0:
-            return place == len(text) - 1
-    return False
-
-
-def split(text: str, marks: str) -> list[str]:
-    r"""Split at marks that stand in no bracket: `(1, 2), 3` at `,` -> `(1, 2)` and ` 3`.
-
-    Args:
-        text: what to split.
-        marks: single characters, or one command such as `\cup`.
-    """
-    parts, depth, start, place = [], 0, 0, 0
-    while place < len(text):
-        sign = text[place]
-        depth += (sign in "([{") - (sign in ")]}")
-        width = len(marks) if marks[0] == "\\" else 1
-        hit = text.startswith(marks, place) if marks[0] == "\\" else sign in marks
-        if sign == "=" and (place == 0 or text[place - 1] in "\\<>!:"):
-            hit = False
-        if depth <= 0 and hit:
-            parts.append(text[start:place])
-            start = place + width
-            place += width
-        else:
-            place += 1
-    return [*parts, text[start:]]

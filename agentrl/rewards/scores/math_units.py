@@ -73,8 +73,18 @@ _NUMBER_WORDS = {
     "eighths": Fraction(1, 8),
 }
 _POWER_WORDS = {"squared": "^{2}", "cubed": "^{3}", "factorial": "!"}
-_FIRST_WORD = re.compile(r"(?:\\text(?![A-Za-z])|[\s{}-])*([A-Za-z]+)")
-_MINUS = re.compile(r"\\text\s*\{\s*(?:negative|minus)\s*\}")
+_FIRST_WORD = re.compile(r"(?:\\text(?![A-Za-z])|[\s{}()-])*([A-Za-z]+)")
+_OTHER_VALUE = re.compile(
+    r"\{\s*(?:negative|minus)\s*\}"
+    r"|\b(?:or|and)\s+(?:more|less|fewer|greater|smaller|above|below|over|under|higher|lower|older|younger|later|earlier|up)\b"
+    r"|\bat\s+(?:least|most)\b|\b(?:remainder|squares? roots?|percent)\b|\{\s*(?:factorial|choose)\b"
+)
+"""Words after a number that make it something else: `42 \\text{ or more}` is not 42."""
+_PROSE = re.compile(r"[a-z]{4,}(?: [a-z]{4,})*")
+"""Words without `\\text` that are no product of letters: `5 apples`."""
+_IN_PARENTHESES = re.compile(
+    r"(?P<body>.*[\d}])\s*\(\s*(?P<text>\\text\s*\{\s*)?(?P<words>[A-Za-z][A-Za-z .]*?)\s*(?(text)\}\s*)\)"
+)
 _LARGEST_COUNTED = 10**60
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 
@@ -86,11 +96,13 @@ def split_unit(text: str) -> tuple[str, str | None]:
     """
     if text.endswith("%"):
         return text[:-1].strip(), "%"
+    if (found := _IN_PARENTHESES.fullmatch(text)) and (found["text"] or _is_known(found["words"])):
+        text = rf"{found['body']} \text{{{found['words']}}}"
     if (found := _UNIT_TEXT.match(text)) and not (_TRIGONOMETRY.search(text) and "\\degree" in text):
         body, written = _counted(found["body"].strip(), found["unit"])
         if not written:
             return body, None
-        if _MINUS.fullmatch(written) or words_of(body) is not None:  # `\text{(A)} \text{(C)}` has no unit
+        if _OTHER_VALUE.search(written) or words_of(body) is not None:  # `\text{(A)} \text{(C)}` has no unit
             return text, None
         return body, _unit(written.replace("\\degree", "\\text{degree }").replace("\\text", ""))
     if (found := _UNIT_BARE.match(text)) and (to_exact(found["body"]) is not None or ":" in found["body"]):
@@ -100,7 +112,14 @@ def split_unit(text: str) -> tuple[str, str | None]:
             return body, unit
         if unit and len(found["unit"].strip()) > 1 and (len(unit) > 1 or found["unit"].strip() in _UNITS):
             return found["body"].strip(), unit
+        if unit == "" and _PROSE.fullmatch(found["unit"]) and not _OTHER_VALUE.search(found["unit"]):
+            return found["body"].strip(), ""
     return text, None
+
+
+def _is_known(words: str) -> bool:
+    r"""Whether words without `\\text` are units or words of number: `million km`, but not `ab`."""
+    return all(word.lower() in _NUMBER_WORDS or (len(word) > 1 and word.lower() in _UNITS) for word in words.split())
 
 
 def _counted(body: str, written: str) -> tuple[str, str]:
@@ -108,7 +127,7 @@ def _counted(body: str, written: str) -> tuple[str, str]:
     rest = written
     while (found := _FIRST_WORD.match(rest)) and (factor := _NUMBER_WORDS.get(found[1].lower())) is not None:
         body, rest = _times(body, factor), rest[found.end() :]
-    plain = re.sub(r"\\text|[{}\s.]+", " ", rest).strip()
+    plain = re.sub(r"\\text|[{}()\s.]+", " ", rest).strip()
     if power := _POWER_WORDS.get(plain.lower()):
         return f"({body}){power}", ""
     return body, rest if plain else ""
@@ -145,7 +164,7 @@ def _power(name: str, power: int) -> str:
     return name if power == 1 else f"{name}^{power}"
 
 
-_SAME_UNITS = {"cm^3": "ml", "dm^3": "l", "c degree": "c", "degree f": "f"}
+_SAME_UNITS = {"cm^3": "ml", "dm^3": "l", "c degree": "c", "degree f": "f", "mph": "h^-1 mi"}
 
 
 _LETTER_UNIT = re.compile(r"(.*\d)\s*([a-zA-Z])")

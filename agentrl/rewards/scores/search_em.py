@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from agentrl.errors import RewardError
 from agentrl.reported import finite_number_of
+from agentrl.rewards.scores.gold_texts import container_as_text, none_as_text
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
@@ -79,21 +80,42 @@ def compute_score(
     return 0.2 if well_formed else 0.0
 
 
+def search_gold_problem(ground_truth: Any) -> str | None:
+    """Why a ground truth cannot be scored; None: it can."""
+    try:
+        golds = golds_of(ground_truth)
+    except RewardError as error:
+        return str(error)
+    if any(normalize_answer(gold) and not container_as_text(gold) for gold in golds):
+        return None
+    written = next(filter(None, map(container_as_text, golds)), None)
+    if written is not None:
+        return written
+    return (
+        f"no answer can equal the ground truth {ground_truth!r:.200}: punctuation and the words a, an, the are dropped"
+    )
+
+
 def golds_of(ground_truth: Any) -> list[str]:
     """The gold answers of a row: those of `{"target": [...]}`, of a list, or one. JSON text is read as what it holds.
 
     Raises:
-        RewardError: there is none; null and NaN are none.
+        RewardError: there is none; null and NaN are none, and so is a Python list that was written as text.
     """
     target = _read(ground_truth)
     if isinstance(target, dict):
         target = _read(target.get("target"))
-        target = target if isinstance(target, list | tuple) else [target]
+        target = target if isinstance(target, list | tuple) or _no_answer(target) else [target]
     golds = target if isinstance(target, list | tuple) else [target] if isinstance(target, str) else []
     texts = [str(gold) for gold in golds if isinstance(gold, str) or finite_number_of(gold) is not None]
-    if not texts:
-        raise RewardError(f"the ground truth {ground_truth!r} holds no gold answer: give {{'target': [..]}}")
+    if not texts or _no_answer(target):
+        why = f" ({_no_answer(target)})" if isinstance(target, str) else ""
+        raise RewardError(f"the ground truth {ground_truth!r} holds no gold answer{why}: give {{'target': [..]}}")
     return texts
+
+
+def _no_answer(target: Any) -> str | None:
+    return none_as_text(target) or container_as_text(target)
 
 
 def _read(value: Any) -> Any:

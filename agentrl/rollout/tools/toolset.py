@@ -28,6 +28,8 @@ class RowTools:
 
     kwargs: Mapping[str, JsonDict | None] = field(default_factory=dict)
     """The row's `tools_kwargs`: `{tool: {create_kwargs, execute_kwargs, calc_reward_kwargs, release_kwargs}}`."""
+    timeout_s: float | None = None
+    """The row's own deadline of each call (`tool_config.timeout`)."""
     available: Collection[str] | None = None
     """Names of the tools that this row offers; None: all."""
     contexts: ToolContexts = field(default_factory=lambda: ToolContexts(Sample(index=0, prompt=[], data_source="")))
@@ -189,7 +191,8 @@ class ToolSet:
             await self._worker.close()
 
     def _timeout(self, spec: ToolSpec) -> float:
-        return spec.timeout_s if spec.timeout_s is not None else self._limits.tool_timeout_s
+        own = (self._row.timeout_s, spec.timeout_s)
+        return next((seconds for seconds in own if seconds is not None), self._limits.tool_timeout_s)
 
     def _kwargs(self, name: str, kind: str) -> JsonDict:
         return dict((self._row.kwargs.get(name) or {}).get(kind) or {})

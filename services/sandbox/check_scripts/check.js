@@ -8,7 +8,7 @@
     },
     promise: (place) => {
       try {
-        return Promise.resolve(line.ask('await', place));
+        return Promise.resolve(inStep(() => line.ask('await', place)));
       } catch (error) {
         return Promise.reject(error);
       }
@@ -28,8 +28,8 @@
         get: (_, name) => (typeof name === 'symbol' ? special[name] : line.ask('get', place, name)),
         set: (_, name, value) => (line.ask('set', place, name, value), true),
         has: (_, name) => typeof name === 'string' && line.ask('has', place, name) === true,
-        apply: (_, self, args) => line.ask('call', place, args, line.theirs.has(self) ? self : undefined),
-        construct: (_, args) => line.ask('construct', place, args),
+        apply: (_, self, args) => inStep(() => line.ask('call', place, args, line.theirs.has(self) ? self : undefined, nameOf(self))),
+        construct: (_, args) => inStep(() => line.ask('construct', place, args)),
       };
       if (!callable) {
         traps.ownKeys = () => [...line.ask('keys', place)].map(String);
@@ -61,6 +61,28 @@
     },
   };
   const standing = new Map();
+  // Containers of the program are copies here, which are kept in step: what the check has changed in one goes there
+  // before a call, what a call has changed comes back: `push(4); assert.deepEqual(list, [4])`.
+  const copies = new Map();
+  const nameOf = (value) => [...copies.keys()].find((name) => copies.get(name).value === value);
+  const keep = (name, value) => {
+    if (!line.isPlain(value)) return copies.delete(name), value;
+    const kept = line.merge(copies.has(name) ? copies.get(name).value : undefined, value);
+    copies.set(name, { value: kept, content: line.snapshot(kept) });
+    return kept;
+  };
+  const current = (name) => (copies.has(name) ? copies.get(name).value : keep(name, line.ask('names', [name])[name]));
+  const inStep = (act) => {
+    for (const [name, copy] of copies) {
+      if (line.snapshot(copy.value) !== copy.content) line.ask('put', name, copy.value);
+    }
+    try {
+      return act();
+    } finally {
+      const found = copies.size ? line.ask('names', [...copies.keys()]) : {};
+      Object.keys(found).forEach((name) => keep(name, found[name]));
+    }
+  };
   const line = openLine(null, side);
   const fs = require('fs');
   const first = Buffer.alloc(17);
@@ -86,10 +108,10 @@
   const give = (name, value) => Object.defineProperty(globalThis, name, { value, configurable: true, enumerable: true, writable: true });
   for (const name of theirs) {
     const own = others && known(name);
-    const later = { get: () => line.ask('names', [name])[name], set: (value) => give(name, value), configurable: true, enumerable: true };
-    // A call may change a number or a text of the program: `inc(); assert(count === 1)`.
-    if (own || Object(found[name]) === found[name]) give(name, own || found[name]);
-    else Object.defineProperty(globalThis, name, later);
+    // A call may change any variable of the program: `inc(); assert(count === 1)`.
+    const later = { get: () => current(name), set: (value) => (copies.delete(name), give(name, value)), configurable: true, enumerable: true };
+    if (own || typeof found[name] === 'function') give(name, own || found[name]);
+    else keep(name, found[name]), Object.defineProperty(globalThis, name, later);
   }
   // Node's own writes a line and goes on.
   console.assert = (value, ...said) => {
@@ -97,6 +119,6 @@
   };
   const load = Module._load;
   Module._load = (name, ...rest) =>
-    /^\.\/(main|solution|index)(\.js)?$/.test(name) ? line.ask('exports') : load(name, ...rest);
+    /^\.\/(main|solution|index)(\.js)?$/.test(name) ? current('module.exports') : load(name, ...rest);
 })();
 THE_CHECK

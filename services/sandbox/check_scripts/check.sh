@@ -28,16 +28,44 @@ __names() {
     done
 }
 __call() {
-    local __input=- __line __words __text
+    local __input=- __outputs=two __pid=$BASHPID __line __words __text
     [[ $(readlink "/proc/$BASHPID/fd/0") == "$__stdin" ]] || __input="=$(base64 -w0)"
-    __line="call $__input"
+    # A function may write to both outputs in turns, which must stay so where they are one: `f 2>&1`.
+    [[ /proc/$__pid/fd/1 -ef /proc/$__pid/fd/2 ]] && __outputs=one
+    __line="call $__input $__outputs"
     for __text; do __line+=" =$(printf %s "$__text" | base64 -w0)"; done
     printf '%s\n' "$__line" >&3
     IFS=' ' read -r -u 3 -a __words || kill -9 $$
     [[ ${__words[0]} =~ ^[0-9]{1,3}$ ]] || kill -9 $$
     printf %s "${__words[1]#=}" | base64 -d || kill -9 $$
+    printf %s "${__words[2]#=}" | base64 -d >&2 || kill -9 $$
     [[ $BASHPID != "$$" ]] || __names
     return "${__words[0]}"
+}
+__refuse() {
+    printf 'The program gave %q where the assert computes with integers.\n' "$1" >&2
+    kill -9 $$
+}
+# What a program gives is a value here, and nothing that bash reads again: see bash_checks.py.
+__int() {
+    local __text
+    for __text; do
+        [[ -z $__text || $__text =~ ^[[:space:]]*[-+]?(0[xX][0-9a-fA-F]+|[0-9]+)[[:space:]]*$ ]] || __refuse "$__text"
+    done
+    printf %s "$*"
+}
+__ints() {
+    local __name
+    for __name; do
+        local -n __values=$__name
+        __int "${__values[@]}" >/dev/null
+        unset -n __values
+    done
+}
+__one() {
+    set -f
+    set -- $*
+    printf %s "$*"
 }
 IFS= read -r -u 3 __ready && [[ $__ready == ready ]] || exit 3
 __names

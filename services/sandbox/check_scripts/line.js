@@ -104,6 +104,35 @@ function openLine(look, side) {
     }
     return { encode, decode, changes, apply, all };
   }
+  function kindOf(value) {
+    if (Object(value) !== value || typeof value === 'function' || theirs.has(value)) return undefined;
+    const proto = Object.getPrototypeOf(value);
+    if (proto === null) return Object.prototype;
+    return [Array.prototype, Map.prototype, Set.prototype, Object.prototype].includes(proto) ? proto : undefined;
+  }
+  // Gives a container the content of another, and keeps what it holds where that is of the same kind.
+  function merge(old, now, done = new Map()) {
+    const kind = kindOf(now);
+    if (kind === undefined || kind !== kindOf(old)) return now;
+    if (done.has(now)) return done.get(now);
+    done.set(now, old);
+    if (kind === Array.prototype) {
+      const items = now.map((one, place) => merge(old[place], one, done));
+      old.length = 0;
+      items.forEach((one) => old.push(one));
+    } else if (kind === Map.prototype) {
+      const items = [...now].map(([key, one]) => [key, merge(old.get(key), one, done)]);
+      old.clear();
+      items.forEach(([key, one]) => old.set(key, one));
+    } else if (kind === Set.prototype) {
+      old.clear();
+      now.forEach((one) => old.add(one));
+    } else {
+      Object.keys(old).forEach((key) => Object.hasOwn(now, key) || delete old[key]);
+      Object.keys(now).forEach((key) => Object.defineProperty(old, key, { value: merge(old[key], now[key], done), writable: true, enumerable: true, configurable: true }));
+    }
+    return old;
+  }
   function failure(error) {
     const known = error instanceof Error;
     return [known ? String(error.name) : '', known ? String(error.message) : String(error), known ? give(error) : -1];
@@ -145,5 +174,6 @@ function openLine(look, side) {
       throw side.error(frame[2], theirs);
     }
   }
-  return { ask, answer, send, receive, theirs };
+  const snapshot = (value) => stringify(table().encode(value));
+  return { ask, answer, send, receive, theirs, merge, isPlain: (value) => kindOf(value) !== undefined, snapshot };
 }

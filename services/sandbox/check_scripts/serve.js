@@ -27,9 +27,9 @@
         }
         return found;
       }
-      if (what === 'exports') return look('module').exports;
+      if (what === 'put') return void line.merge(look(place), rest[0]);
       const value = given[place];
-      if (what === 'call') return Reflect.apply(value, rest[1], rest[0]);
+      if (what === 'call') return Reflect.apply(value, rest[2] === undefined ? rest[1] : look(rest[2]), rest[0]);
       if (what === 'construct') return Reflect.construct(value, rest[0]);
       if (what === 'get') return value[rest[0]];
       if (what === 'set') return void (value[rest[0]] = rest[1]);

@@ -20,13 +20,19 @@ __tell() {
     printf 'end\n'
 }
 __answer() {
-    local __words=() __word __status=0
+    local __words=() __word __status=0 __outputs=$1
+    shift
     for __word; do
         __word=$(printf %s "${__word#=}" | base64 -d && printf x)
         __words+=("${__word%x}")
     done
-    "${__words[@]}" 3>&- >"$__out" || __status=$?
-    printf '%s =%s\n' "$__status" "$(base64 -w0 <"$__out")"
+    : >"$__out.errors"
+    if [[ $__outputs == one ]]; then
+        "${__words[@]}" 3>&- >"$__out" 2>&1 || __status=$?
+    else
+        "${__words[@]}" 3>&- >"$__out" 2>"$__out.errors" || __status=$?
+    fi
+    printf '%s =%s =%s\n' "$__status" "$(base64 -w0 <"$__out")" "$(base64 -w0 <"$__out.errors")"
 }
 printf 'ready\n' >&3
 while IFS=' ' read -r -u 3 -a __asked; do

@@ -14,32 +14,21 @@ from __future__ import annotations
 import ast
 import builtins
 import os
-import re
 import sys
 import traceback
 import types
-from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from agentrl.services.sandbox.guest import call_peer
+    from agentrl.services.sandbox.guest import call_peer, check_names
 else:
     import call_peer
+    import check_names
 
-_MODULES = frozenset(
-    (
-        *("abc", "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum"),
-        *("fractions", "functools", "heapq", "itertools", "json", "math", "numbers", "numpy", "operator", "random"),
-        *("re", "statistics", "string", "sys", "textwrap", "time", "typing", "collections.abc"),
-    )
-)
-"""What a program imports from here, the check gets from here too, unchanged."""
-_HELPERS = {"isclose": "math", "deepcopy": "copy", "Counter": "collections"}
-"""What checks use of the standard library without an import of their own."""
 _PROGRAM_NAMES = ("main", "solution", "__main__")
 _UNARY = ("neg", "pos", "invert")
 _BINARY = (
@@ -65,21 +54,48 @@ def run_check(job: dict[str, Any], control: int, prepare: Callable[[dict[str, An
             raise ValueError("the program wrote to the line of the check")
     except (call_peer.HungUp, ValueError):
         os._exit(NO_PROGRAM)
+    failures = _failures_of_unittest() if "unittest" in job["code"] else []
     code = PASSED
     try:
         own = job["code"].encode(errors="surrogatepass")
         tree = ast.parse(own, "check.py")
         _fill(main.__dict__, tree, job["program"], peer)
         exec(compile(tree, "check.py", "exec", dont_inherit=True), main.__dict__)
+    except SystemExit as error:
+        if error.code or error is peer.raised:  # `unittest.main()` of the check ends so; a call must not
+            code = FAILED
+            _show(error)
     except BaseException as error:
         code = FAILED
         _show(error)
+    code = FAILED if failures else code
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except BaseException:
             continue
     os._exit(code)
+
+
+def _failures_of_unittest() -> list[str]:
+    """Gets an entry for each test of `unittest` that fails: a check may run tests and not look at how they ended."""
+    import unittest
+
+    found: list[str] = []
+
+    def noted(name: str) -> None:
+        original = getattr(unittest.TestResult, name)
+
+        def add(result: Any, test: Any, *more: Any) -> None:
+            if name != "addSubTest" or more[-1] is not None:
+                found.append(str(test))
+            original(result, test, *more)
+
+        setattr(unittest.TestResult, name, add)
+
+    for name in ("addFailure", "addError", "addSubTest", "addUnexpectedSuccess"):
+        noted(name)
+    return found
 
 
 def _show(error: BaseException) -> None:
@@ -101,9 +117,9 @@ def _fill(space: dict[str, Any], tree: ast.Module, program: str, peer: _Check) -
     A program must not replace what the check is made of: `abs`, or `isclose` of math. Only a check that uses nothing
     else of the program is about such a name: `assert sum(10, 15) == 6`.
     """
-    used = _identifiers(tree)
+    used = check_names.identifiers(tree)
     theirs = peer.ask("names", sorted(used))
-    imported = _helpers(tree, theirs.keys()) | _imported(program, used)
+    imported = check_names.helpers(tree, theirs.keys()) | check_names.imported(program, used)
     for name in theirs.keys() & (vars(builtins).keys() | imported.keys()):
         if theirs.keys() - vars(builtins).keys() - imported.keys():
             del theirs[name]
@@ -127,68 +143,13 @@ class _Program(types.ModuleType):
         raise AttributeError(f"the program has no {name}")
 
 
-def _identifiers(tree: ast.Module) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.update(re.findall(r"[^\W\d]\w*", node.value[:10_000]))  # globals()["f"]
-    return {name for name in found if not name.startswith("__")}
-
-
-def _helpers(tree: ast.Module, names: Iterable[str]) -> dict[str, Any]:
-    """What the check takes from the standard library, of these names: `math.isclose`, but not `queue(1)`."""
-    nodes = list(ast.walk(tree))
-    sides = [[node.left, *node.comparators] for node in nodes if isinstance(node, ast.Compare)]
-    found = {}
-    for name in names:
-        uses = sum(_is(node, name) for node in nodes)
-        parts = [node.attr for node in nodes if isinstance(node, ast.Attribute) and _is(node.value, name)]
-        compared = [one for both in sides if all(_is(getattr(one, "func", one), name) for one in both) for one in both]
-        if name in _HELPERS and (name != "Counter" or len(compared) == uses > 0):  # Counter(f(1)) == Counter([2])
-            found[name] = getattr(__import__(_HELPERS[name]), name)
-        elif len(parts) == uses > 0 and (name == "np" or name in sys.stdlib_module_names | _MODULES):
-            with suppress(ImportError):
-                module = __import__("numpy" if name == "np" else name)
-                found.update({name: module} if all(hasattr(module, part) for part in parts) else {})
-    return found
-
-
-def _is(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _imported(program: str, used: set[str]) -> dict[str, Any]:
-    """What the program imports, of the names that the check uses; found without running it."""
-    try:
-        nodes = ast.parse(program).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    found = {}
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                name = alias.asname or alias.name.partition(".")[0]
-                if name in used and alias.name in _MODULES:
-                    module = __import__(alias.name)
-                    found[name] = sys.modules[alias.name] if alias.asname else module
-        elif isinstance(node, ast.ImportFrom) and node.module in _MODULES and not node.level:
-            module = __import__(node.module, fromlist=["*"])
-            for alias in node.names:
-                names = used & vars(module).keys() if alias.name == "*" else {alias.name}
-                for name in names:
-                    kept = alias.asname or name
-                    if kept in used and hasattr(module, name) and not name.startswith("_"):
-                        found[kept] = getattr(module, name)
-    return found
-
-
 class _Check(call_peer.Peer):
     def __init__(self, control: int) -> None:
         super().__init__(control)
         self._classes: dict[tuple[str, str], type[BaseException]] = {}
         self._stdout = sys.stdout
+        self.raised: BaseException | None = None
+        """What the program raised last, in the call that the check made."""
 
     def call(self, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call something of the program; what it prints goes to where the check has sent its own output."""
@@ -246,15 +207,19 @@ class _Check(call_peer.Peer):
         classes, arguments, text = error
         table = self._table()
         raised = self._exception(classes)
-        made = raised.__new__(raised, *map(table.decode, arguments))
+        arguments = list(map(table.decode, arguments))
+        made = raised.__new__(raised, *arguments)
+        if isinstance(made, SystemExit):
+            made.code = arguments[0] if arguments else None
         if type(made).__module__ == "__main__":
             made.__dict__["_text"] = str(text)
+        self.raised = made
         raise made
 
     def _exception(self, classes: list[list[str]]) -> type[BaseException]:
         """The class of the first name: a known one, or one made here with the nearest known one as its base."""
         module, name = classes[0]
-        if module in _MODULES or module == "builtins":
+        if module in check_names.MODULES or module == "builtins":
             found: Any = getattr(__import__(module, fromlist=["*"]), name, None)
             if isinstance(found, type) and issubclass(found, BaseException):
                 return found

@@ -49,7 +49,7 @@ _WARM = (
 """The modules that code imports most; they keep no state except what a fork renews."""
 _JOBS = {"session_repl": session_repl, "check_run": check_run, "tested_program": tested_program}
 _OURS = (
-    *(*_JOBS, "call_peer", "call_values", "fast_exit", "launcher", "linux_calls", "loopback"),
+    *(*_JOBS, "call_peer", "call_values", "check_names", "fast_exit", "launcher", "linux_calls", "loopback"),
     *("sandbox_fork", "sandbox_root"),
 )
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64

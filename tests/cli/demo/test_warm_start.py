@@ -11,7 +11,7 @@ from agentrl.cli.demo import warm_start
 from agentrl.cli.demo.warm_start import KEY_FILE, prepare_if_missing, prepare_warm_start, refuse_if_missing
 from agentrl.config import load_config
 from agentrl.errors import CheckpointError, ConfigError, UserInputError
-from agentrl.trainer import sft
+from agentrl.workers import sft
 
 SMALL = {"steps": 2, "train_rows": 60, "held_out_rows": 10}
 

@@ -14,7 +14,7 @@ from engine_harness import Harness
 from transformers import AutoModelForCausalLM
 
 from agentrl.errors import UserInputError
-from agentrl.inference.embedded.__main__ import parse_options
+from agentrl.inference.embedded.__main__ import main, parse_options
 from agentrl.inference.embedded.engine import fitting_threads
 from agentrl.inference.embedded.model_spec import load_spec
 from agentrl.inference.embedded.options import EngineOptions
@@ -67,6 +67,15 @@ def test_folders_that_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(UserInputError, match="is missing"):
         load_spec(tmp_path)
+
+
+def test_a_mistyped_folder_on_the_command_line(tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", f"{tiny_model_dir}x"]) == 2
+    assert (
+        capsys.readouterr().err == f"--model: no model folder '{tiny_model_dir}x'. Did you mean '{tiny_model_dir}'?\n"
+    )
+    assert main(["--model", str(tiny_model_dir), "--tokenizer-path", f"{tiny_model_dir}x"]) == 2
+    assert capsys.readouterr().err.startswith(f"--tokenizer-path: no model folder '{tiny_model_dir}x'. Did you mean")
 
 
 def test_old_and_new_rope_settings_read_alike(edited: Any) -> None:

@@ -24,6 +24,12 @@ def shared_servers() -> Iterator[Callable[[str], Server]]:
 
 
 @pytest.fixture
+def quick(shared_servers: Callable[[str], Server]) -> Server:
+    """The service of one level, for what is the same at each."""
+    return shared_servers(SERVED[-1])
+
+
+@pytest.fixture
 def namespaces() -> None:
     """For tests of what the weakest level does not promise."""
     needs_namespaces()

@@ -1,0 +1,81 @@
+"""Keys of engines that cannot act with the engine of the run; part of `idle_keys.IDLE_KEYS`."""
+
+from __future__ import annotations
+
+from agentrl.config.idle import Idle
+from agentrl.config.machine import engine_name, uses_cuda
+from agentrl.config.root import RunConfig
+
+_ROLLOUT = "actor_rollout_ref.rollout."
+
+IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        (
+            *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}tensor_model_parallel_size", f"{_ROLLOUT}gpu_memory_utilization"),
+            *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len", f"{_ROLLOUT}enable_*", f"{_ROLLOUT}dtype"),
+            *(f"{_ROLLOUT}enforce_eager", f"{_ROLLOUT}load_format"),
+            *(f"{_ROLLOUT}server.host", f"{_ROLLOUT}server.start_timeout_s"),
+        ),
+        lambda run: bool(run.actor_rollout_ref.rollout.server.addresses),
+        "rollout.server.addresses names running servers, so this run starts none",
+    ),
+    Idle(
+        (f"{_ROLLOUT}embedded.*",),
+        lambda run: engine_name(run) == "sglang",
+        "the engine is SGLang: use rollout.max_num_seqs, max_model_len, max_num_batched_tokens or server.args",
+    ),
+    Idle(
+        (f"{_ROLLOUT}enable_chunked_prefill",),
+        lambda run: engine_name(run) == "embedded" and _longest(run) <= _chunk(run),
+        "a prefill step of the embedded engine takes the longest request whole",
+    ),
+    *(
+        Idle(
+            (f"{_ROLLOUT}{key}",),
+            lambda run, key=key, usual=usual: (  # type: ignore[misc]
+                getattr(run.actor_rollout_ref.rollout, key) != usual and engine_name(run) == "embedded"
+            ),
+            f"the embedded engine {why}: it is a setting of SGLang",
+        )
+        for key, usual, why in (
+            ("enforce_eager", False, "has no CUDA graphs"),
+            ("load_format", "auto", "reads the model folder"),
+            ("enable_prefix_caching", True, "always reuses prefixes"),
+        )
+    ),
+    Idle(
+        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
+        lambda run: engine_name(run) == "embedded",
+        "the embedded engine takes what it needs of one device: it is a setting of SGLang",
+    ),
+    Idle(
+        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
+        lambda run: not uses_cuda(run),
+        "the engines run on the CPU",
+    ),
+    *(
+        Idle(
+            (f"{_ROLLOUT}embedded.{own}",),
+            lambda run, key=key: getattr(run.actor_rollout_ref.rollout, key) is not None,  # type: ignore[misc]
+            f"rollout.{key} is given",
+        )
+        for own, key in (
+            ("max_running_requests", "max_num_seqs"),
+            ("max_context_length", "max_model_len"),
+            ("prefill_chunk", "max_num_batched_tokens"),
+        )
+    ),
+)
+
+
+def _longest(run: RunConfig) -> int:
+    """Most tokens of a request."""
+    rollout, data = run.actor_rollout_ref.rollout, run.data
+    need = (rollout.prompt_length or data.max_prompt_length) + (rollout.response_length or data.max_response_length)
+    return rollout.max_model_len or rollout.embedded.max_context_length or need
+
+
+def _chunk(run: RunConfig) -> int:
+    """Most prompt tokens of a prefill step of the embedded engine."""
+    rollout = run.actor_rollout_ref.rollout
+    return rollout.max_num_batched_tokens or rollout.embedded.prefill_chunk

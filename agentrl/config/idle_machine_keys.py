@@ -1,0 +1,72 @@
+"""Keys of micro-batches, precision and ranks that cannot act in a run, and why; part of `idle_keys.IDLE_KEYS`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentrl.config.actor import ActorConfig, LogProbSection
+from agentrl.config.base import RowsDecide
+from agentrl.config.idle import Idle, value_at
+from agentrl.config.machine import uses_cuda
+from agentrl.config.rollout import RolloutConfig
+from agentrl.config.root import CriticConfig, RunConfig
+
+_AR = "actor_rollout_ref."
+_ROLLOUT = f"{_AR}rollout."
+
+
+def rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[Idle[Any], ...]:
+    """Rows of a micro-batch while tokens are counted, and the other way round."""
+    dynamic = f"{section}.{kind.dynamic_key}"
+    return (
+        Idle((f"{section}.{kind.rows_key}",), lambda run: value_at(run, dynamic), f"{dynamic} is true"),
+        Idle(
+            (f"{section}.{tokens}",),
+            lambda run: not value_at(run, dynamic),
+            f"{dynamic} is false, so {kind.rows_key} counts",
+        ),
+    )
+
+
+def _one_rank(run: RunConfig) -> bool:
+    return run.trainer.nnodes * run.trainer.n_gpus_per_node == 1
+
+
+def _precision(section: str) -> tuple[Idle[RunConfig], ...]:
+    """Weights that learn are float32: `model_dtype` says only what `compute_dtype: auto` is on the CPU."""
+    key, compute = f"{section}.fsdp_config.model_dtype", f"{section}.fsdp_config.compute_dtype"
+    return (
+        Idle(
+            (key,),
+            lambda run: value_at(run, compute) != "auto",
+            f"weights that learn are float32, and the computation is {{{compute}}} ({compute})",
+        ),
+        Idle((key,), uses_cuda, f"weights that learn are float32, and {compute} is auto, which is bfloat16 on a GPU"),
+    )
+
+
+OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
+    *rows_or_tokens(f"{_AR}actor", ActorConfig, "ppo_max_token_len_per_gpu"),
+    *rows_or_tokens("critic", CriticConfig, "ppo_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
+    *rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
+)
+OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        ("*.fsdp_config.param_offload", "*.fsdp_config.optimizer_offload", "*.model.use_remove_padding"),
+        lambda run: not uses_cuda(run),
+        "training runs on the CPU",
+    ),
+    Idle(
+        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout", "trainer.balance_batch"),
+        _one_rank,
+        "one rank holds the whole model and all rows, and waits for no other",
+    ),
+    *_precision(f"{_AR}actor"),
+    *_precision("critic"),
+    Idle(
+        (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus", "ray_init.timeline_json_file"),
+        lambda run: run.trainer.backend == "local",
+        "trainer.backend is local: everything runs in this process",
+    ),
+)

@@ -1,0 +1,1 @@
+"""The jobs around training: `agentrl generate` writes responses, `agentrl eval` scores and compares them."""

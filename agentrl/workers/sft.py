@@ -1,0 +1,134 @@
+"""One rank of `agentrl sft`: the same sharded model, micro-batches, optimizer and checkpoints as the policy's."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from agentrl.config.sft import SFTConfig
+from agentrl.data_proto import DataProto
+from agentrl.single_controller import Dispatch, Worker, register
+from agentrl.workers.attention import VARLEN, choose_attention
+from agentrl.workers.collectives import sum_over_ranks
+from agentrl.workers.export import write_hf_folder
+from agentrl.workers.flops import FlopCounter, peak_flops, utilization
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype
+from agentrl.workers.loading import load_causal_lm
+from agentrl.workers.micro_batch_plan import MicroLimits
+from agentrl.workers.micro_batches import ROW_COLUMNS, MicroBatches, RowLayout
+from agentrl.workers.micro_limits import OVERHEAD_TOKENS
+from agentrl.workers.optim import learning_rate
+from agentrl.workers.rank import memory_metrics, prepare_rank
+from agentrl.workers.shards import load_shards, save_shards
+from agentrl.workers.token_nets import DemonstrationNet
+
+LOSS_MASK = "loss_mask"
+
+
+class SFTWorker(Worker):
+    """One rank of a model that learns demonstrations.
+
+    Args:
+        config: the whole run.
+    """
+
+    def __init__(self, config: SFTConfig) -> None:
+        self.config = config
+        self.updates_done = 0
+
+    @register(Dispatch.ONE_TO_ALL)
+    def init_model(self, total_steps: int) -> None:
+        """Load, shard and set up the optimizer.
+
+        Args:
+            total_steps: of the run, for the learning-rate schedule.
+
+        Raises:
+            ConfigError: the model cannot be used.
+        """
+        model, data, trainer = self.config.model, self.config.data, self.config.trainer
+        prepare_rank(self, trainer.seed, deterministic=trainer.deterministic)
+        self._total_steps = total_steps
+        dtype = compute_dtype(model.fsdp_config, self.device)
+        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)
+        self._lm = load_causal_lm(model, torch.float32, attention)
+        self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, dtype)
+        rows = None if data.use_dynamic_bsz else data.micro_batch_size_per_gpu
+        overhead = OVERHEAD_TOKENS[self.device.type]
+        self._limits = MicroLimits(data.max_token_len, rows, attention == VARLEN, overhead_tokens=overhead)
+        optim = self.config.optim
+        self.model = FSDPModel(DemonstrationNet(self._lm, 1.0), self.device, model.fsdp_config, optim, optim.grad_clip)
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def update(self, batch: DataProto) -> DataProto:
+        """One optimizer step: the mean loss over the chosen tokens of all ranks' rows.
+
+        Args:
+            batch: `input_ids, attention_mask, responses, loss_mask`.
+
+        Returns:
+            No rows; `meta_info["metrics"]`, the same on every rank: sums over tokens, to be divided by `tokens`.
+        """
+        began = time.perf_counter()
+        layout, micros = self._cut(batch)
+        tokens = sum_over_ranks([float(layout.mask.sum())])[0]
+        loss, right = self._zero(), self._zero()
+        for _, (log_probs_K, hits_K) in self.model.passes(micros):
+            # Each rank divides by the tokens of all: the sum of their gradients is that of one rank with all rows.
+            micro_loss = -log_probs_K.sum()
+            torch.autograd.backward(micro_loss / max(tokens, 1.0))
+            loss += micro_loss.detach()
+            right += hits_K.sum()
+        lr = learning_rate(self.config.optim, self.updates_done, self._total_steps)
+        report = self.model.step(lr)
+        self.updates_done += 1
+        flops = self._flops(layout.run_lengths)
+        sums = sum_over_ranks([float(loss), float(right)])
+        metrics = {
+            "loss": sums[0],
+            "right": sums[1],
+            "tokens": tokens,
+            "grad_norm": report.grad_norm if report.taken else 0.0,
+            "skipped": float(not report.taken),
+            "lr": lr,
+            **utilization(flops, time.perf_counter() - began, self._peak),
+            **memory_metrics(self.device),
+        }
+        return DataProto(meta_info={"metrics": metrics})
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def evaluate(self, batch: DataProto) -> DataProto:
+        """`loss`, `right` and `tokens` of rows, as `update` gives them, without learning."""
+        layout, micros = self._cut(batch)
+        loss, right = self._zero(), self._zero()
+        for _, (log_probs_K, hits_K) in self.model.infer(micros):
+            loss -= log_probs_K.sum()
+            right += hits_K.sum()
+        sums = sum_over_ranks([float(loss), float(right), float(layout.mask.sum())])
+        return DataProto(meta_info={"metrics": dict(zip(("loss", "right", "tokens"), sums, strict=True))})
+
+    @register(Dispatch.ONE_TO_ALL)
+    def export_hf(self, folder: str) -> None:
+        """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
+        weights = self.model.full_weights(self._lm)
+        if dist.get_rank() == 0:
+            write_hf_folder(folder, self._lm, weights, self.config.model)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def save_checkpoint(self, folder: str) -> None:
+        """Write this rank's shards of parameters and optimizer."""
+        save_shards(folder, self.model, self.updates_done)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, folder: str) -> None:
+        """Resume from what `save_checkpoint` wrote, with any number of ranks."""
+        self.updates_done = load_shards(folder, self.model)
+
+    def _cut(self, batch: DataProto) -> tuple[RowLayout, MicroBatches]:
+        layout = RowLayout(batch.select([*ROW_COLUMNS, LOSS_MASK]).to(self.device), LOSS_MASK)
+        return layout, layout.micro_batches(None, self._limits)
+
+    def _zero(self) -> torch.Tensor:
+        return torch.zeros((), dtype=torch.float64, device=self.device)

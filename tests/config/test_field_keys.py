@@ -1,0 +1,188 @@
+"""Keys as users of other trainers write them: each has its effect, or is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipes import overrides, write
+
+from agentrl.config import load_config
+from agentrl.config.value_tree import get_value
+from agentrl.errors import ConfigError
+
+AR = "actor_rollout_ref."
+ROLLOUT, TURNS = f"{AR}rollout.", f"{AR}rollout.multi_turn."
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "expected"),
+    [
+        (f"{ROLLOUT}agent_loop=tool_agent", f"{ROLLOUT}agent.default_agent_loop", "tool_agent"),
+        (f"{ROLLOUT}agent_loop=tool_agent_loop", f"{ROLLOUT}agent.default_agent_loop", "tool_agent_loop"),
+        ("sampling_params.max_tokens=300", f"{TURNS}max_tokens_per_turn", 300),
+        ("sampling_params.timeout=30", f"{TURNS}turn_timeout_s", 30),
+        ("sampling_params.temperature=0.5", f"{ROLLOUT}temperature", 0.5),
+        (f"{ROLLOUT}sampling_params.max_new_tokens=300", f"{TURNS}max_tokens_per_turn", 300),
+        (f"{ROLLOUT}sampling_params.top_p=0.5", f"{ROLLOUT}top_p", 0.5),
+        ("tool_config.max_tool_calls=5", f"{TURNS}max_tool_calls", 5),
+        ("tool_config.timeout=30", f"{TURNS}tool_timeout_s", 30),
+        ("trainer.run_name=exp1", "trainer.experiment_name", "exp1"),
+        ("trainer.log_generation_samples=true", "trainer.log_train_generations", 4),
+        ("trainer.log_generation_samples=7", "trainer.log_train_generations", 7),
+        ("trainer.log_generation_samples=false", "trainer.log_train_generations", 0),
+        ("global_profiler.steps=[1,2]", "trainer.profile_steps", [1, 2]),
+        ("global_profiler.tool=null", "trainer.profile_tool", "auto"),
+        (f"{ROLLOUT}dtype=half", f"{ROLLOUT}dtype", "float16"),
+        (f"{ROLLOUT}load_format=dummy_dtensor", f"{ROLLOUT}load_format", "dummy"),
+        (f"{AR}actor.fsdp_config.model_dtype=bf16", f"{AR}actor.fsdp_config.model_dtype", "bfloat16"),
+        ("data.train_data_num=null", "data.train_max_samples", -1),
+        ("data.max_obs_length=500", f"{TURNS}max_tool_response_length", 500),
+        ("algorithm.kl_penalty=0.01", "algorithm.kl_ctrl.kl_coef", 0.01),
+        ("algorithm.kl_penalty=k2", "algorithm.kl_penalty", "k2"),
+        ("reward.reward_manager.name=prime", "reward_manager.name", "prime"),
+    ],
+)
+def test_a_key_in_another_spelling_is_the_key(override: str, key: str, expected: object) -> None:
+    assert get_value(load_config(None, overrides(override)).model_dump(), key) == expected
+
+
+def test_the_size_of_a_group(caplog: pytest.LogCaptureFixture) -> None:
+    given = [each for each in overrides("algorithm.group_size=4") if "rollout.n=" not in each]
+    assert load_config(None, given).actor_rollout_ref.rollout.n == 4
+    assert "algorithm.group_size is called 'actor_rollout_ref.rollout.n' here" in caplog.text
+    # The last spelling counts, as the last of two overrides does.
+    assert load_config(None, overrides("algorithm.group_size=2")).actor_rollout_ref.rollout.n == 2
+
+
+def test_two_spellings_of_a_key_in_one_file(tmp_path: Path) -> None:
+    same = write(tmp_path, "same.yaml", "{algorithm.group_size: 4, actor_rollout_ref.rollout.n: 4}")
+    assert (
+        load_config(same, [each for each in overrides() if "rollout.n=" not in each]).actor_rollout_ref.rollout.n == 4
+    )
+    other = write(tmp_path, "other.yaml", "{algorithm.group_size: 4, actor_rollout_ref.rollout.n: 8}")
+    with pytest.raises(ConfigError, match=r"got 8, but algorithm.group_size, another name of it, is 4: give one of"):
+        load_config(other, overrides())
+
+
+def test_the_tools_of_a_run(tmp_path: Path) -> None:
+    tools = write(tmp_path, "tools.yaml", "tools: [{class_name: calculator}]")
+    assert load_config(None, overrides(f"tool_config_path={tools}")).has_tools
+
+
+def test_rollouts_are_always_asynchronous(caplog: pytest.LogCaptureFixture) -> None:
+    load_config(None, overrides(f"{ROLLOUT}mode=sync"))
+    assert f"{ROLLOUT}mode has no effect here: agent loops are always asynchronous" in caplog.text
+    with pytest.raises(ConfigError, match="got 'other', but agent loops are always asynchronous"):
+        load_config(None, overrides(f"{ROLLOUT}mode=other"))
+
+
+def test_a_weight_where_a_name_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config(None, overrides("algorithm.kl_penalty=0.5", "algorithm.kl_ctrl.kl_coef=0.1"))
+    assert (config.algorithm.kl_penalty, config.algorithm.kl_ctrl.kl_coef) == ("kl", 0.1)
+    assert "algorithm.kl_penalty has no effect here: algorithm.kl_ctrl.kl_coef is given" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "expected"),
+    [
+        ({"trainer.logger": '["console"]'}, "trainer.logger", ["console"]),
+        ({"trainer.logger": "['console', 'jsonl']"}, "trainer.logger", ["console", "jsonl"]),
+        ({"trainer.logger": "console"}, "trainer.logger", ["console"]),
+        ({"data.train_files": '["/a.parquet", "/b.parquet"]'}, "data.train_files", ["/a.parquet", "/b.parquet"]),
+        ({"data.train_files": "/[ab].parquet"}, "data.train_files", "/[ab].parquet"),
+        ({f"{ROLLOUT}stop_token_ids": "[1, 2]"}, f"{ROLLOUT}stop_token_ids", [1, 2]),
+        ({f"{ROLLOUT}stop": "[END]"}, f"{ROLLOUT}stop", ["[END]"]),
+        ({f"{ROLLOUT}stop": "[1]"}, f"{ROLLOUT}stop", ["[1]"]),
+    ],
+)
+def test_a_list_that_was_written_as_text(given: dict[str, Any], key: str, expected: object) -> None:
+    base = dict(each.split("=", 1) for each in overrides() if not each.startswith("data.train_files"))
+    base["data.train_files"] = "/data/train.parquet"
+    for name in (f"{ROLLOUT}n", f"{AR}actor.ppo_mini_batch_size", "data.train_batch_size"):
+        base[name] = int(base[name])
+    assert get_value(load_config({**base, **given}).model_dump(), key) == expected
+
+
+LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "values"),
+    [
+        ({f"{AR}actor.lora": {"enable": True, **LORA}}, f"{AR}actor.lora.enable and {AR}actor.lora.r", "true and 16"),
+        ({f"{AR}actor.lora.enable": True}, f"{AR}actor.lora.enable", "true"),
+        ({f"{AR}actor.lora": LORA}, f"{AR}actor.lora.r", "16"),
+        ({f"{AR}model": {"lora_rank": 32, "lora_alpha": 32}}, f"{AR}model.lora_rank", "32"),
+        ({f"{AR}model.lora": {"rank": 32, "alpha": 32, "type": "lora"}}, f"{AR}model.lora.rank", "32"),
+    ],
+)
+def test_lora_is_refused_in_one_sentence(given: dict[str, Any], names: str, values: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(given, overrides())
+    wanted = f"{names}: got {values}, but LoRA is not supported: leave it out, and all weights are trained"
+    assert caught.value.problems == [f"the mapping: {wanted}"]
+
+
+@pytest.mark.parametrize(
+    "given", [{f"{AR}actor.lora": {"enable": False, **LORA}}, {f"{AR}actor.lora": {**LORA, "r": 0}}]
+)
+def test_lora_that_is_off_is_a_note(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    load_config(given, overrides())
+    assert "actor.lora.lora_alpha" in caplog.text
+
+
+def test_the_two_spellings_of_a_rank_are_one_key() -> None:
+    load_config({f"{AR}actor.lora.r": 16}, overrides(f"{AR}model.lora_rank=0"))
+    with pytest.raises(ConfigError, match=r"actor\.lora\.r: got 16"):
+        load_config({f"{AR}model.lora_rank": 0}, overrides(f"{AR}actor.lora.r=16"))
+
+
+@pytest.mark.parametrize("spelling", ["model_path", "model.path"])
+def test_a_reward_model_is_refused_in_one_sentence(spelling: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"reward_model": {"enable": True, spelling: "Qwen/RM", "batch_size": 64}}, overrides())
+    (problem,) = caught.value.problems
+    assert f"reward_model.enable and reward_model.{spelling}: got true and 'Qwen/RM', but reward models are" in problem
+    assert "score with custom_reward_function.path" in problem
+
+
+def test_a_search_run(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config(None, overrides("do_search=true", "retriever.url=http://127.0.0.1:8000/retrieve"))
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "search_r1_agent"
+    own = f"{ROLLOUT}agent.default_agent_loop=tool_agent"
+    config = load_config(None, overrides("do_search=true", own, "retriever.url=http://h", "max_turns=3"))
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "tool_agent"
+    assert "do_search has no effect here: rollout.agent.default_agent_loop is tool_agent" in caplog.text
+    assert "max_turns has no effect here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("do_search=true", "do_search: got true, but the run has no tool to search with: set retriever.url"),
+        ("retriever.url=127.0.0.1:8000", "retriever.url: got '127.0.0.1:8000', wanted http://host:port"),
+        (f"{AR}actor.state_masking=false", "got false, but what the environment says is never trained on"),
+        ("algorithm.state_masking.start_state_marker=''", "start_state_marker: got '', wanted text"),
+        ("reward_manager.source=importlib", "reward_manager.module.path: not given, wanted a Python file or module"),
+        ("reward_manager.source=own", "reward_manager.source: got 'own', wanted one of 'register', 'importlib'"),
+    ],
+)
+def test_what_cannot_work_is_told(override: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, overrides(override))
+    assert problem in caught.value.problems[0]
+
+
+def test_the_reward_manager(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = write(tmp_path, "mine.py", "def Mine(score, timeout_s): ...")
+    section = {"name": "prime", "module": {"path": str(file), "name": "Mine"}}
+    config = load_config({"reward_manager": {"source": "register", **section}}, overrides())
+    assert config.reward_manager_name == "prime"
+    assert "reward_manager.module.path" in caplog.text
+    assert "reward_manager.source is register, so the manager is found by its name" in caplog.text
+    config = load_config({"reward_manager": {"source": "importlib", **section}}, overrides())
+    assert config.reward_manager_name == f"{file}:Mine"
+    module = {"source": "importlib", "module": {"path": "own.managers", "name": "Mine"}}
+    assert load_config({"reward.reward_manager": module}, overrides()).reward_manager_name == "own.managers.Mine"
