@@ -214,6 +214,15 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] 
         yield labels
 
 
+def _keeps(calls: list[str], name: str) -> Any:
+    def call(*args: Any, **options: Any) -> None:
+        calls.append(" ".join([name, *map(str, args), *(f"{key}={value}" for key, value in options.items())]))
+        if name == "_dump_snapshot":
+            Path(args[0]).write_bytes(b"snapshot")
+
+    return call
+
+
 @contextmanager
 def gpu_or_simulated(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> Iterator[None]:
     """The machine's GPU, else a simulated one; either says that its compute capability is this one."""
@@ -224,15 +233,6 @@ def gpu_or_simulated(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int
     with simulated_cuda(monkeypatch, capability) as labels:
         yield
         assert labels.operations > 100
-
-
-def _keeps(calls: list[str], name: str) -> Any:
-    def call(*args: Any, **options: Any) -> None:
-        calls.append(" ".join([name, *map(str, args), *(f"{key}={value}" for key, value in options.items())]))
-        if name == "_dump_snapshot":
-            Path(args[0]).write_bytes(b"snapshot")
-
-    return call
 
 
 def varlen_by_loop(

@@ -244,7 +244,7 @@ def check(
 @app.command()
 def trace(
     run: Annotated[Path, typer.Argument(help="A run folder (trainer.default_local_dir), or one of its checkpoints.")],
-    last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many steps.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only this many of the newest steps.")] = None,
 ) -> None:
     """Print where the time of a run's steps went."""
     from agentrl.cli.trace import trace_run

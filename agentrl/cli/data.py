@@ -73,7 +73,7 @@ def gsm8k(
     test_source: TestSource = None,
     variant: Annotated[
         Gsm8kVariant, typer.Option(help="Answer directly, with tools, or to a user who checks the answer.")
-    ] = Gsm8kVariant.tool,
+    ] = Gsm8kVariant.plain,
     overwrite: Overwrite = False,
 ) -> None:
     """Make rows from GSM8K."""

@@ -57,11 +57,11 @@ def generate_command(source: str | None, overrides: list[str], *, overwrite: boo
     # Before engines and torch are imported: a typo is reported within a second.
     job = load_generation(source, overrides)
     from agentrl.jobs.generate import GenerationJob
-    from agentrl.jobs.parts import refuse_existing
+    from agentrl.jobs.parts import refuse_taken
 
     assert job.data.output_path is not None
     output = Path(job.data.output_path)
-    refuse_existing(output, overwrite=overwrite)
+    refuse_taken(output, overwrite=overwrite)
     work = GenerationJob(job, output)
     with JobProgress("generated", "prompts") as progress:
         work.generate(progress.advance, overwrite=overwrite)
@@ -73,10 +73,10 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
     """Score responses, after generating them where a model is given."""
     job = load_evaluation(source, overrides)
     from agentrl.jobs.evaluate import evaluate_responses, result_path
-    from agentrl.jobs.parts import refuse_existing
+    from agentrl.jobs.parts import refuse_taken
 
     output = result_path(job)
-    refuse_existing(output, output.with_suffix(".png"), overwrite=overwrite)
+    refuse_taken(output, output.with_suffix(".png"), overwrite=overwrite)
     files = job.data.path
     assert files is not None
     if job.model.path:
@@ -92,7 +92,7 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
         result = evaluate_responses(job, files, progress.advance, overwrite=overwrite)
     show_result(_console(), result)
     for failure in result["failures"]:
-        typer.echo(f"no score: {failure['count']} x {failure['cause']}", err=True)
+        typer.echo(f"{failure['count']} x {failure['cause']}", err=True)
     typer.echo(f"result: {output}\nplot: {output.with_suffix('.png')}")
 
 
@@ -102,10 +102,10 @@ def compare_command(runs: Sequence[str], out: Path | None, seed: int, *, overwri
         raise UserInputError(f"--compare: got {len(runs)} runs, wanted two: agentrl eval --compare RUN_A RUN_B")
     from agentrl.cli.output import write_text
     from agentrl.jobs.compare import compare_evaluations, read_scored
-    from agentrl.jobs.parts import refuse_existing
+    from agentrl.jobs.parts import refuse_taken
 
     if out is not None:
-        refuse_existing(out, overwrite=overwrite)
+        refuse_taken(out, overwrite=overwrite)
     a, b = (read_scored(Path(run)) for run in runs)
     comparison = compare_evaluations(a, b, seed)
     console = _console()

@@ -27,7 +27,7 @@ def trace_run(run: Path, last: int | None = None) -> None:
 
     Args:
         run: the run folder, or one of its checkpoints.
-        last: only so many steps, the newest; None: all.
+        last: the number of newest steps; None: all.
 
     Raises:
         UserInputError: the folder is no run, or its metrics hold no step.

@@ -31,6 +31,13 @@ _{mark}()
 """
 
 
+_PASSED = """
+def _passed_unittest(program):
+    assert program.result.wasSuccessful(), "a test failed"
+
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class SplitCheck:
     """A check without what it expects.
@@ -86,6 +93,23 @@ def split_asserts(check: str, mark: str) -> SplitCheck | None:
         return None
     told = f"_values_{mark} = []\n{ast.unparse(ast.Module(body, []))}\n{_TELL.format(mark=mark)}"
     return SplitCheck(told, wanted, said)
+
+
+def with_checked_unittest(check: str) -> str:
+    """A check whose `unittest.main()` does not end the process, and fails when a test does: code may follow it."""
+    if "unittest.main" not in check:
+        return check
+    tree = parse_check(check)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.value.func) == "unittest.main"
+        ):
+            options = [option for option in node.value.keywords if option.arg != "exit"]
+            node.value.keywords = [*options, ast.keyword("exit", ast.Constant(False))]
+            node.value = ast.parse(f"_passed_unittest({ast.unparse(node.value)})", mode="eval").body
+    return f"{_PASSED}{ast.unparse(tree)}"
 
 
 def parse_check(check: str) -> ast.Module:

@@ -13,7 +13,7 @@ from typing import Any
 from agentrl.clients.code_tests import CodeTest, same_output, same_value
 from agentrl.clients.empty_checks import must_test
 from agentrl.clients.sandbox import RunResult, SandboxClient
-from agentrl.clients.split_asserts import parse_check, split_asserts
+from agentrl.clients.split_asserts import parse_check, split_asserts, with_checked_unittest
 
 _PRELUDE = """\
 import bisect, collections, functools, heapq, itertools, math, random, re, string, sys
@@ -211,9 +211,11 @@ class _Trial:
             return _CALL.format(mark=self._mark, name=test.call.name, arguments=arguments)
         if test.check is not None:
             self._must_fit(test.check)
-            split = split_asserts(test.check, self._mark) if self._language == "python" else None
+            python = self._language == "python"
+            split = split_asserts(test.check, self._mark) if python else None
             before = _BEFORE.get(self._language, "")
-            after = split.code if split else f"{test.check}\n{_SAY[self._language].format(mark=self._mark)}"
+            check = with_checked_unittest(test.check) if python else test.check
+            after = split.code if split else f"{check}\n{_SAY[self._language].format(mark=self._mark)}"
             return f"{before}\n{after}"
         return None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.config.jobs import EvalConfig, EvalStatistics
 from agentrl.errors import ConfigError
-from agentrl.jobs.parts import Advance, JobParts, identity_of, refuse_existing
+from agentrl.jobs.parts import Advance, JobParts, identity_of, refuse_taken
 from agentrl.jobs.scoring import Responses, ResponseScorer, ScoredResponse, failures_in
 from agentrl.jobs.statistics import Estimate, majority_at_k, mean_over_prompts, pass_at_k, powers_up_to
 from agentrl.jobs.tables import JobTable
@@ -55,7 +55,7 @@ def evaluate_responses(job: EvalConfig, files: str | list[str], advance: Advance
 
     output = result_path(job)
     picture = output.with_suffix(".png")
-    refuse_existing(output, picture, overwrite=overwrite)
+    refuse_taken(output, picture, overwrite=overwrite)
     table = JobTable(files)
     scorer = ResponseScorer(job, table)
     ks = chosen_ks(job.eval, scorer.rows)

@@ -246,7 +246,8 @@ class _Engines:
             if self._run.trainer.backend == "ray":
                 from agentrl.single_controller.ray_runtime import init_ray
 
-                self._stack.enter_context(init_ray(self._run.ray_init.num_cpus, self._run.ray_init.address))
+                ray = self._run.ray_init
+                self._stack.enter_context(init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
             self._manager = AgentLoopManager(self._run, self._servers.addresses)
             self._stack.callback(self._manager.shutdown)
         except BaseException:

@@ -57,7 +57,7 @@ class JobParts:
         self._overwrite = overwrite
 
     def __enter__(self) -> Self:
-        refuse_existing(self.output, overwrite=self._overwrite)
+        refuse_taken(self.output, overwrite=self._overwrite)
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = (self.folder / "lock").open("w")
@@ -154,7 +154,7 @@ class JobParts:
         return self.folder / f"batch_{number:06d}.json"
 
 
-def refuse_existing(*files: Path, overwrite: bool) -> None:
+def refuse_taken(*files: Path, overwrite: bool) -> None:
     """Refuse to write over what is there.
 
     Raises:

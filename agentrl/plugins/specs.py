@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,11 +14,11 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from agentrl.errors import ConfigError, PluginError, suggest
-from agentrl.files import CONFIGS, find_file
+from agentrl.files import find_file
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, BaseTool, LoopContext
-from agentrl.observability.said_once import say_once
 from agentrl.plugins import mcp_entries
 from agentrl.plugins.adapt import as_interaction, as_tool, schema_of, takes_context
+from agentrl.plugins.described_tools import DESCRIPTION, plain_entry, schema_or_none, shipped_config
 from agentrl.plugins.mcp_entries import Discover, ask_servers
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.registry import Kind, known, resolve
@@ -29,7 +28,6 @@ from agentrl.reported import number_of
 from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
 
-logger = logging.getLogger(__name__)
 VERL_LOOPS = ("single_turn_agent", "tool_agent")
 """Loops that others know by these names with `_loop` at the end."""
 
@@ -111,10 +109,6 @@ class LoopSpec:
         _check_options(self.cls, self.kwargs, where)
 
 
-_DESCRIPTION = ("name", "description", "parameters")
-"""Keys of an entry that describes a tool without the frame of a schema."""
-
-
 def load_tools(path: str | Path, near: Path | None = None, discover: Discover = ask_servers) -> list[ToolSpec]:
     """Tools of a YAML `tools: [{class_name, config, tool_schema, mcp}]`, in its order.
 
@@ -133,8 +127,8 @@ def load_tools(path: str | Path, near: Path | None = None, discover: Discover = 
     specs: list[ToolSpec] = []
     for index, entry in enumerate(entries):
         where = f"{file}: tools[{index}]"
-        entry = _plain_entry(entry)
-        _check_keys(entry, ("class_name", "config", "tool_schema", "mcp", *_DESCRIPTION), (), where)
+        entry = plain_entry(entry)
+        _check_keys(entry, ("class_name", "config", "tool_schema", "mcp", *DESCRIPTION), (), where)
         for spec in _read_tools(entry, file, where, discover):
             if any(other.name == spec.name for other in specs):
                 raise ConfigError(f"{where}: two tools are named '{spec.name}'")
@@ -168,17 +162,15 @@ def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> 
     if kind not in ("native", "mcp"):
         raise ConfigError(f"{where}.config.type: got '{kind}'.{suggest(str(kind), ['native', 'mcp'])}")
     if kind == "native":
-        described = {key: entry[key] for key in _DESCRIPTION if entry.get(key) is not None}
+        described = {key: entry[key] for key in DESCRIPTION if entry.get(key) is not None}
         others = () if described else ("tool_schema",)
-        _check_keys(
-            entry, ("class_name", "config", *others, *_DESCRIPTION), () if described else ("class_name",), where
-        )
+        _check_keys(entry, ("class_name", "config", *others, *DESCRIPTION), () if described else ("class_name",), where)
         cls = _resolve("tools", entry.get("class_name") or described.get("name"), file, where)
         if "class_name" not in entry and "config" not in entry:
-            config = _shipped_config(str(described.get("name")))
+            config = shipped_config(str(described.get("name")))
         config = _renamed(cls, config, where)
         if described:
-            found = [(config, described_schema(described, _schema_or_none(cls, config), where))]
+            found = [(config, described_schema(described, schema_or_none(cls, config), where))]
         else:
             found = [(config, entry.get("tool_schema") or _own_schema(cls, config, where))]
     else:
@@ -194,32 +186,6 @@ def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> 
     for own, schema in found:
         checked = checked_schema(schema, where)
         yield ToolSpec(checked["function"]["name"], cls, own, checked, _timeout(own, where))
-
-
-def _plain_entry(entry: JsonDict) -> JsonDict:
-    """An entry in OpenAI's shape, `{type: function, function: {name, …}}`, as `{name, description, parameters}`."""
-    function = entry.get("function")
-    if entry.get("type") == "function" and isinstance(function, dict) and "class_name" not in entry:
-        return {**{key: value for key, value in entry.items() if key not in ("type", "function")}, **function}
-    return entry
-
-
-def _shipped_config(name: str) -> JsonDict:
-    """The `config` of agentrl's own YAML for a tool that is only described: the address of its service, mostly."""
-    file = CONFIGS / "tools" / f"{name}.yaml"
-    entries = read_yaml(file)["tools"] if file.is_file() else []
-    config = next((entry.get("config") or {} for entry in entries if entry.get("class_name") == name), {})
-    if config:
-        shown = ", ".join(f"{key} {value}" for key, value in config.items() if key.endswith("url"))
-        say_once(logger, logging.INFO, f"tool '{name}' is given without `config`: as in tools/{name}.yaml ({shown})")
-    return dict(config)
-
-
-def _schema_or_none(cls: Any, config: JsonDict) -> JsonDict | None:
-    try:
-        return schema_of(cls, config)
-    except PluginError:
-        return None
 
 
 def _renamed(cls: Any, config: JsonDict, where: str) -> JsonDict:

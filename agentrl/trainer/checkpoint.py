@@ -166,7 +166,8 @@ def check_complete(folder: Path) -> Path:
         raise CheckpointError(f"{folder} is a half-written checkpoint and is never loaded")
     missing = [name for name in (STATE_FILE, DATA_FILE, "actor") if not (folder / name).exists()]
     if not folder.is_dir() or missing:
-        what = f"lacks {', '.join(missing)}" if folder.is_dir() else "does not exist"
+        absent = "is a file" if folder.exists() else "does not exist"
+        what = f"lacks {', '.join(missing)}" if folder.is_dir() else absent
         raise CheckpointError(f"checkpoint {folder} {what}. Wanted a whole `{PREFIX}N` folder")
     return folder
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
 
-logger = logging.getLogger("agentrl.trainer.fsdp_sft_trainer")
 _OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -36,9 +34,8 @@ def main() -> None:
     ranks = os.environ.get("WORLD_SIZE", "1")
     for name in [*_OF_TORCHRUN, *(name for name in os.environ if name.startswith("TORCHELASTIC_"))]:
         os.environ.pop(name, None)
+    sys.stderr.write(f"note: this is `agentrl sft` here, which starts its ranks ({ranks}) by itself\n")
     # By name: the command line lies above the trainer.
-    importlib.import_module("agentrl.cli.output").set_up_logging(debug=False)
-    logger.warning("this is `agentrl sft` here, which starts %s by itself", "its ranks" if ranks != "1" else "its rank")
     importlib.import_module("agentrl.cli").main(["sft", *arguments])
 
 

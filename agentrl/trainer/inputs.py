@@ -58,7 +58,7 @@ def prepare(config: RunConfig) -> RunInputs:
     train_files = config.data.train_files or config.data.val_files or []
     train = _load_rows(train_files, config.data.train_max_samples, setup, None if val_only else use)
     val_samples = _validation_samples(setup, use)
-    _check_use(config, use)
+    _check_use(config, use, _unread_variables(config, setup.renderer.template))
     batch_size = min(config.data.train_batch_size, len(train)) if val_only else config.data.train_batch_size
     loader = StatefulLoader(train, batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights)
     return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader))
@@ -95,8 +95,20 @@ def _check_trainer(config: RunConfig) -> None:
         )
 
 
-def _check_use(config: RunConfig, use: RowUse) -> None:
+def _unread_variables(config: RunConfig, template: str) -> dict[str, str]:
+    """Variables for the chat template that do not occur in its text, with the reason why they do nothing."""
+    key, reason = "data.apply_chat_template_kwargs", "the chat template has no such variable"
+    names = config.data.apply_chat_template_kwargs
+    return {f"{key}.{name}": reason for name in names if re.search(rf"\b{re.escape(name)}\b", template) is None}
+
+
+def _check_use(config: RunConfig, use: RowUse, unread: dict[str, str]) -> None:
     """Refuse rewards that no row can earn, and note keys that act on no row.
+
+    Args:
+        config: the run.
+        use: what its rows use.
+        unread: parts of keys that nothing reads, with the reason.
 
     Raises:
         ConfigError: every reward would be 0.
@@ -104,7 +116,7 @@ def _check_use(config: RunConfig, use: RowUse) -> None:
     problems = list(use.problems(config))
     if problems:
         raise ConfigError(problems)
-    note_idle(config, use.idle_keys(), use.idle_parts())
+    note_idle(config, use.idle_keys(), use.idle_parts() | unread)
 
 
 def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, use: RowUse | None) -> RLHFDataset:

@@ -157,7 +157,7 @@ class SFTTrainer:
         if trainer.ranks > 1:
             from agentrl.single_controller.ray_runtime import init_ray
 
-            stack.enter_context(init_ray(ray.num_cpus, ray.address))
+            stack.enter_context(init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
         backend: Any = "ray" if trainer.ranks > 1 else "local"
         self.group = stack.enter_context(create_worker_group(backend, pool, SFTWorker, self.config))
         self.group.init_model(self.total_steps)

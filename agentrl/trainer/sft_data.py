@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from agentrl.chat.renderer import ChatRenderer
 
 logger = logging.getLogger(__name__)
+_PROMPT_END = 32
+"""Ids at the end of a generation prompt in which the beginning of a turn is looked for."""
 _NEXT_USER: list[Message] = [{"role": "user", "content": "-"}]
 
 
@@ -89,17 +93,62 @@ def _assistant_turn(
     if whole[: len(context)] != context:  # a template that rewrites earlier turns: look at this turn alone
         context = renderer.render_prompt(messages[:position], tools)
         if whole[: len(context)] != context:
+            turn = _turn_after_its_beginning(renderer, messages[position], context)
+            if turn is not None:
+                return turn
             raise TemplateError(
                 f"the chat template of {renderer.name} does not render message {position} (assistant) as a "
-                "continuation of its generation prompt, so the policy could not have sampled it"
+                "continuation of its generation prompt, so the policy could not have sampled it: give a template that "
+                "does (model.chat_template)"
             )
     tail = whole[len(context) :]
-    ends = [place for place, token in enumerate(tail) if token in renderer.stop_token_ids]
-    if ends:
-        return tail[: ends[-1] + 1]
+    _require_calls(renderer, messages[position], position, tail)
+    end = next((place for place, token in enumerate(tail) if token in renderer.stop_token_ids), None)
+    if end is not None:  # generation ends there, whatever the template adds at the end of a conversation
+        return tail[: end + 1]
     following = list(messages[position + 1 : position + 2]) or _NEXT_USER
     after = renderer.delta(following, sampled_ids=tail, tools=tools)
     return tail + after[:1] if after and after[0] in renderer.stop_token_ids else tail
+
+
+def _turn_after_its_beginning(renderer: ChatRenderer, message: Message, context: Sequence[int]) -> list[int] | None:
+    r"""A turn whose beginning the generation prompt has already, under a template that leaves thoughts out.
+
+    DeepSeek-R1 renders "<think>\nHm.\n</think>\n42" as "42", behind a generation prompt that ends in "<think>\n": the
+    policy samples "Hm.\n</think>\n42" and the end of the turn. None: the content does not begin as the prompt ends.
+    """
+    content, prompt = message["content"], renderer.encoder.decode(list(context[-_PROMPT_END:]))
+    sizes = range(min(len(prompt), len(content)), 0, -1)
+    begun = next((size for size in sizes if prompt.endswith(content[:size]) and content[:size].strip()), 0)
+    if not begun or message.get("tool_calls"):
+        return None
+    vault: list[str] = []
+    text = renderer.encoder.protect_turn(content[begun:], vault)
+    return [*renderer.encoder.encode(text, vault), *renderer.turn_end_ids]
+
+
+def _require_calls(renderer: ChatRenderer, message: Message, position: int, turn: Sequence[int]) -> None:
+    """Refuse a template that leaves out a turn's calls: the model would learn to say nothing in their place."""
+    text = renderer.encoder.decode(list(turn))
+    for call in message.get("tool_calls") or ():
+        if call["function"]["name"] not in text:
+            raise TemplateError(
+                f"the chat template of {renderer.name} does not render the call of {call['function']['name']} in "
+                f"message {position} (assistant): give a template with tool calls (model.chat_template)"
+            )
+
+
+def _with_text_arguments(messages: Sequence[Message]) -> list[Message]:
+    """For templates that write the arguments of a call as they are (DeepSeek's): JSON text in place of objects."""
+
+    def changed(call: JsonDict) -> JsonDict:
+        function = call["function"]
+        text = json.dumps(function["arguments"], ensure_ascii=False)
+        return {**call, "function": {**function, "arguments": text}}
+
+    return [
+        {**m, "tool_calls": [changed(call) for call in m["tool_calls"]]} if "tool_calls" in m else m for m in messages
+    ]
 
 
 class SFTDataset:
@@ -123,7 +172,7 @@ class SFTDataset:
         self._renderers: dict[bool | None, ChatRenderer] = {None: renderer}
         shared = load_tools(config.tool_config_path) if config.tool_config_path else []
         self._tools = [spec.schema for spec in shared] or None
-        self.left_out = self.cut = self.empty = 0
+        self.left_out = self.cut = self.empty = self.unthought = 0
         self._read_rows = 0
         self.examples = [example for file in self.files for example in self._read(file, max_samples)]
         self._tell()
@@ -137,7 +186,9 @@ class SFTDataset:
         left = -1 if max_samples < 0 else max_samples - self._read_rows
         for shown in DemonstrationReader(file, self._config).rows(left):
             self._read_rows += 1
-            example = self._fit(self._render(shown, file), file, shown.row)
+            whole = self._render(shown, file)
+            self.unthought += not _says_thoughts(self._renderers[None], shown.messages, whole)
+            example = self._fit(whole, file, shown.row)
             if example is None:
                 self.left_out += 1
             elif example.learns:
@@ -148,9 +199,13 @@ class SFTDataset:
     def _render(self, shown: Demonstration, file: str) -> Example:
         if shown.thinking not in self._renderers:
             self._renderers[shown.thinking] = self._renderers[None].with_variables(enable_thinking=shown.thinking)
+        renderer, tools = self._renderers[shown.thinking], shown.tools or self._tools
         try:
-            return render_example(self._renderers[shown.thinking], shown.messages, shown.tools or self._tools)
+            return render_example(renderer, shown.messages, tools)
         except TemplateError as error:
+            if any("tool_calls" in message for message in shown.messages):
+                with suppress(TemplateError):
+                    return render_example(renderer, _with_text_arguments(shown.messages), tools)
             raise TemplateError(f"{file}, row {shown.row}: {error}") from error
 
     def _fit(self, example: Example, file: str, row: int) -> Example | None:
@@ -178,9 +233,17 @@ class SFTDataset:
                 f"cut {self.cut} of {self._read_rows} conversations ({self._config.truncation}) to {most} tokens",
             ),
             (self.empty, f"left out {self.empty} conversations: nothing to learn is left of them"),
+            (self.unthought, f"the chat template leaves out `reasoning_content` in {self.unthought} conversations"),
         ):
             if count:
                 logger.warning("%s", what)
+
+
+def _says_thoughts(renderer: ChatRenderer, messages: Sequence[Message], example: Example) -> bool:
+    """Whether every assistant's `reasoning_content` is in the rendering."""
+    thoughts = [str(m["reasoning_content"]).strip() for m in messages if m.get("reasoning_content")]
+    text = renderer.encoder.decode(list(example.ids)) if thoughts else ""
+    return all(thought in text for thought in thoughts)
 
 
 class RowOrder:

@@ -111,6 +111,8 @@ def test_export_gives_a_model_folder(checkpoint: Path, tmp_path: Path, given: st
 def test_export_of_what_is_no_whole_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "exported")
     assert runner.invoke(app, ["export", str(tmp_path / "nowhere"), out]).exit_code == 4
+    file = str(checkpoint / "data.pt")
+    assert f"checkpoint {file} is a file. Wanted" in runner.invoke(app, ["export", file, out]).stderr
     (checkpoint / "actor" / "huggingface" / "config.json").unlink()
     result = runner.invoke(app, ["export", str(checkpoint), out])
     assert (result.exit_code, "holds no model" in result.stderr) == (4, True)

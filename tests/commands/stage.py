@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import shutil
 from dataclasses import dataclass, field
@@ -71,6 +72,19 @@ from agentrl.agent_loops.single_turn_agent import SingleTurnAgent
 class MyAgentLoop(SingleTurnAgent):
     pass
 """
+MANAGER = """
+import torch
+
+
+class MyRewardManager:
+    def __init__(self, tokenizer, num_examine, compute_score=None, reward_fn_key="data_source", **kwargs):
+        self.tokenizer = tokenizer
+
+    def __call__(self, data, return_dict=False):
+        reward_tensor = torch.zeros_like(data.batch["responses"], dtype=torch.float32)
+        reward_tensor[:, 0] = 0.25
+        return {"reward_tensor": reward_tensor, "reward_extra_info": {}} if return_dict else reward_tensor
+"""
 CALL = '<tool_call>\n{"name": "calc_gsm8k_reward", "arguments": {"answer": "4"}}\n</tool_call>'
 PROGRAM = "```python\nprint(4)\n```"
 
@@ -132,6 +146,7 @@ class Stage:
         self._thread = LoopThread("scripted-engine")
         self._engine = ScriptedEngine(self._respond)
         self.address = self._thread.submit(self._engine.start()).result(10)
+        self._servers = f"actor_rollout_ref.rollout.server.addresses=[{self.address}]"
         self._seen = Seen(0, "", "")
         self._count = 0
         self.answers = ["#### 4", "I do not know"]
@@ -147,7 +162,8 @@ class Stage:
 
     def dry(self, *arguments: str) -> Seen:
         """A dry run of `agentrl train`."""
-        seen = self._invoke([*arguments, "--dry-run"])
+        sglang = any(argument.endswith("rollout.name=sglang") for argument in arguments)  # not installed here
+        seen = self._invoke([*arguments, *([self._servers] if sglang else []), "--dry-run"])
         seen.config = yaml.safe_load(seen.out) or {}
         return seen
 
@@ -162,7 +178,7 @@ class Stage:
                 *arguments,
                 *("trainer.backend=local", "trainer.device=cpu", "trainer.total_training_steps=1"),
                 *("trainer.threads_per_rank=1", f"trainer.default_local_dir={place}"),
-                f"actor_rollout_ref.rollout.server.addresses=[{self.address}]",
+                *("trainer.logger=[jsonl]", self._servers),
             ]
         )
         seen.requests = list(self._engine.requests)
@@ -170,6 +186,14 @@ class Stage:
             seen.config = yaml.safe_load((place / "config.yaml").read_text())
             seen.metrics = json.loads((place / "metrics.jsonl").read_text().splitlines()[-1])
         return seen
+
+    def module(self, name: str, *arguments: str) -> int:
+        """`python -m agentrl.trainer.NAME`, in this process; its exit code."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", [f"{name}.py", *arguments])
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_module(f"agentrl.trainer.{name}", run_name="__main__")
+        return int(ended.value.code or 0)
 
     def shell(self, line: str) -> list[str]:
         """The arguments that a shell makes of a line."""
@@ -209,6 +233,7 @@ class Stage:
         (config / "tool_config" / "gsm8k_tool_config.yaml").write_text(TOOL_CONFIG)
         shutil.copy(FIELD / "gsm8k_multiturn_grpo.yaml", config)
         (self.folder / "my_reward.py").write_text(REWARD)
+        (self.folder / "my_reward_manager.py").write_text(MANAGER)
         (self.folder / "my_agent_loop.py").write_text(LOOP)
         again = {
             "agent_name": "tool_agent",

@@ -165,8 +165,8 @@ def watched(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
         seen.append((backend, list(pool.process_on_nodes), pool.threads_per_rank))
         return real_group("local", ResourcePool((1,), threads_per_rank=1), *args)
 
-    def cluster(*args: Any) -> Any:
-        seen.append(args)
+    def cluster(*args: Any, **options: Any) -> Any:
+        seen.append((args, options))
         return contextlib.nullcontext()
 
     def shard(*args: Any, **options: Any) -> Any:

@@ -6,7 +6,6 @@ and of Ray there are stand-ins that keep what they are told: command lines, requ
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
@@ -22,33 +21,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import PreTrainedModel
+from stand_ins import StandIns
 
 from agentrl.config import RunConfig, load_config, machine
 from agentrl.config.base import Section
 from agentrl.config.schema import _alternatives, walk
 from agentrl.errors import ConfigError
 from agentrl.inference import launch, sglang
-from agentrl.inference.client import EngineClient
-from agentrl.inference.launch import EngineServers
-from agentrl.observability.health import Alarm, HealthMonitor
-from agentrl.observability.tracker import RunInfo
-from agentrl.observability.trackers import Trackers
-from agentrl.own_time import OwnTimeLimit
-from agentrl.rewards.scores.code import CodeScore
-from agentrl.rollout import setup
-from agentrl.rollout.manager import AgentLoopManager
-from agentrl.rollout.pools import ray_pool
-from agentrl.rollout.pools.local import LocalPool, LoopThread
-from agentrl.rollout.service_gate import ServiceGate
-from agentrl.rollout.setup import RolloutSetup
-from agentrl.single_controller import ray_runtime
+from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.models import byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
-from agentrl.trainer import processes, run
-from agentrl.trainer.checkpoint import CheckpointManager
-from agentrl.trainer.state import TrainerState
-from agentrl.workers import fsdp_model
+from agentrl.trainer import run
 
 CALL = '<tool_call>\n{{"name": "times", "arguments": {{"n": {}}}}}\n</tool_call>'
 TOOL = '''
@@ -105,7 +88,7 @@ class Stage:
         self._engine = ScriptedEngine(self._respond)
         self.address = self._thread.submit(self._engine.start()).result(10)
         self._asked: Counter[tuple[int, ...]] = Counter()
-        self._seen: Seen = {}
+        self._stand_ins = StandIns(self.address)
         self._kept: set[Path] = set()
         self.notes: list[str] = []
         """What the last run said about its keys after its configuration was loaded."""
@@ -136,7 +119,7 @@ class Stage:
             "trainer.total_training_steps": 1,
             "trainer.logger": ["jsonl"],
         }
-        self._install(patch)
+        self._stand_ins.install(patch)
 
     def close(self) -> None:
         torch.use_deterministic_algorithms(False)
@@ -163,7 +146,8 @@ class Stage:
             return {"metrics": {}, "engines": [launch.launch_command(config, index, "host", 1) for index in servers]}
         place = Path(config.trainer.default_local_dir)
         self._clean()
-        self._seen, self._engine.weight_version = {"delays": set(), "calls": set()}, "default"
+        self._stand_ins.seen = {"delays": set(), "calls": set()}
+        self._engine.weight_version = "default"
         self._engine.requests.clear()
         self._engine.weight_updates.clear()
         self._asked.clear()
@@ -175,7 +159,7 @@ class Stage:
             except Exception as error:  # how a run ends is something that a user sees
                 ended = f"{type(error).__name__}: {error}"
         return {
-            **{name: sorted(what) for name, what in self._seen.items()},
+            **{name: sorted(what) for name, what in self._stand_ins.seen.items()},
             "updates": sorted({str(Path(folder).parents[1]) for folder in self._engine.weight_updates}),
             "ended": ended,
             "requests": sorted(_digest({**body, "rid": ""}) for body in self._engine.requests),
@@ -190,9 +174,6 @@ class Stage:
         for path in set(self._folder.iterdir()) - self._kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def _keep(self, what: str, *details: Any) -> None:
-        self._seen.setdefault("calls", set()).add(f"{what} {details!r:.2000}")
-
     def _respond(self, payload: dict[str, Any]) -> tuple[list[int], str]:
         """Of a group, one trajectory calls the tool twice and then answers 1; the next answers 2 at once."""
         prompt = tuple(payload["input_ids"])
@@ -205,152 +186,9 @@ class Stage:
         most = payload["sampling_params"]["max_new_tokens"]
         return (ids, "stop") if len(ids) <= most else (ids[:most], "length")
 
-    def _install(self, patch: pytest.MonkeyPatch) -> None:
-        def start_local(backend: str, pool: Any, *args: Any) -> Any:
-            self._keep("ranks", backend, pool.process_on_nodes, pool.use_gpu, pool.threads_per_rank)
-            return real_group("local", type(pool)(threads_per_rank=1), *args)
-
-        def ray_cluster(*args: Any, **kwargs: Any) -> Any:
-            self._keep("ray", args, kwargs)
-            return contextlib.nullcontext()
-
-        def rollout_pool(config: RunConfig, addresses: list[str], slots: list[int]) -> LocalPool:
-            self._keep("workers", slots)
-            return LocalPool(RolloutSetup.load(config), addresses, slots[0])
-
-        def spawn(servers: EngineServers, server: Any) -> None:
-            port = server.port if servers._config.actor_rollout_ref.rollout.server.port else "free"
-            command = launch.launch_command(servers._config, server.index, server.host, port)
-            self._keep("engine", server.host, command[1:])
-
-        def healthy(servers: EngineServers, addresses: list[str], limit_s: float) -> EngineServers:
-            self._keep("engines", len(addresses), limit_s)
-            servers.addresses = [self.address]
-            return servers
-
-        real_group, real_renderer = processes.create_worker_group, setup.load_renderer
-        renderers: dict[str, Any] = {}
-
-        def renderer(*args: Any, **kwargs: Any) -> Any:
-            asked = repr((args, kwargs))
-            if asked not in renderers:
-                renderers[asked] = real_renderer(*args, **kwargs)
-            return renderers[asked]
-
-        patch.setattr(setup, "load_renderer", renderer)
-        patch.setattr(processes, "create_worker_group", start_local)
-        patch.setattr(ray_runtime, "init_ray", ray_cluster)
-        patch.setattr(ray_pool, "RayPool", rollout_pool)
-        patch.setattr(EngineServers, "_spawn", spawn)
-        patch.setattr(EngineServers, "_wait_until_healthy", healthy)
-        patch.setattr(run, "dump_config", lambda config: "")  # its change shows nothing
-
-        def watch_passes(name: str) -> None:
-            real = getattr(fsdp_model.FSDPModel, name)
-
-            def call(model: fsdp_model.FSDPModel, micros: Any, *args: Any) -> Any:
-                shapes = [tuple(micro.mask.shape) for micro in micros.batches]
-                self._keep(name, type(model.net).__name__, model.optimizer is None, shapes)
-                return real(model, micros, *args)
-
-            patch.setattr(fsdp_model.FSDPModel, name, call)
-
-        watch_passes("passes")
-        watch_passes("infer")
-        real_later = asyncio.base_events.BaseEventLoop.call_later
-
-        def call_later(loop: Any, delay: float, *args: Any, **kwargs: Any) -> Any:
-            self._seen.setdefault("delays", set()).add(round(float(delay)))
-            return real_later(loop, delay, *args, **kwargs)
-
-        patch.setattr(asyncio.base_events.BaseEventLoop, "call_later", call_later)
-        real_step = fsdp_model.FSDPModel.step
-
-        def step(model: fsdp_model.FSDPModel, lr: float) -> Any:
-            report = real_step(model, lr)
-            assert model.optimizer is not None
-            state = {**model.state_tensors(), **model.optimizer.state_tensors()}
-            digest = hashlib.sha1(b"".join(_bytes(state[name]) for name in sorted(state)))
-            self._keep("weights", type(model.net).__name__, digest.hexdigest())
-            return report
-
-        patch.setattr(fsdp_model.FSDPModel, "step", step)
-        real_finish = TrainerState.finish_step
-
-        def finish(state: TrainerState, step: int) -> None:
-            self._keep("KL weight", step, state.kl_controller.state_dict())
-            real_finish(state, step)
-
-        patch.setattr(TrainerState, "finish_step", finish)
-        for owner, name in (
-            (EngineClient, "__init__"),
-            (ServiceGate, "__init__"),
-            (CodeScore, "__init__"),
-            (CheckpointManager, "find"),
-            (HealthMonitor, "__init__"),
-            (LocalPool, "__init__"),
-            (PreTrainedModel, "gradient_checkpointing_enable"),
-            *(
-                (PreTrainedModel, name)
-                for name in ("activation_checkpointing_enable",)
-                if hasattr(PreTrainedModel, name)
-            ),
-            (OwnTimeLimit, "__init__"),
-            (Trackers, "on_start"),
-            (Trackers, "on_validation"),
-            (Trackers, "on_generations"),
-            (AgentLoopManager, "generate_sequences"),
-            (fsdp_model, "fully_shard"),
-            (torch.distributed, "init_process_group"),
-            (torch, "use_deterministic_algorithms"),
-        ):
-            self._spy(patch, owner, name)
-        for name in ("timeout", "wait", "wait_for"):
-            self._spy_delays(patch, name)
-
-    def _spy(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-        real = getattr(owner, name)
-        label = f"{getattr(owner, '__name__', owner)}.{name}"
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            skipped = int(isinstance(owner, type))  # `self`
-            told = [_told(value) for value in args[skipped:]]
-            named = {key: value for key, value in kwargs.items() if key not in ("mesh", "store")}
-            self._keep(label, told, sorted(named.items(), key=str))
-            return real(*args, **kwargs)
-
-        patch.setattr(owner, name, call)
-
-    def _spy_delays(self, patch: pytest.MonkeyPatch, name: str) -> None:
-        real: Callable[..., Any] = getattr(asyncio, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            delay = kwargs.get("timeout", args[-1] if args else None)
-            if isinstance(delay, int | float):
-                self._seen.setdefault("delays", set()).add(round(float(delay), 1))
-            return real(*args, **kwargs)
-
-        patch.setattr(asyncio, name, call)
-
-
-def _told(value: Any) -> Any:
-    """What an argument says: a number, a text, a length, a dataclass of those."""
-    if isinstance(value, str | int | float | None):
-        return value
-    if isinstance(value, RunInfo):
-        return value.project, value.experiment, value.total_steps
-    if isinstance(value, list) and value and isinstance(value[0], Alarm):
-        return value
-    return len(value) if hasattr(value, "__len__") else type(value).__name__
-
 
 def on_gpus(changes: Mapping[str, Any]) -> bool:
     return changes.get("trainer.device") == "cuda"
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    whole = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return bytes(str(whole.dtype), "ascii") + whole.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def differences(one: Seen, other: Seen) -> list[str]:

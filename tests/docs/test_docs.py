@@ -48,6 +48,7 @@ SAID = {
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
         "result: outputs/model.json",
     ),
+    "docs/data.md": ("train: 1 rows in outputs/math/train.parquet", "index the corpus with: agentrl data index corpus"),
     "docs/services.md": (
         *('"id":"sample-1"', "Apollo 11", "agentrl_retrieval_queries_total 3.0", '"service":"retrieval"'),
         *("bm25 index of 2 documents", '"out.txt":"YQpiCg=="', '"bash":"', '"pong"', '"text/plain":"6"'),

@@ -39,7 +39,9 @@ def _pss(process: psutil.Process) -> int:
 def test_two_steps_of_smollm2_on_gsm8k_with_tools(
     smollm2_folder: Path, shared_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, output = finished("data", "gsm8k", "--source", str(shared_folder / "data/gsm8k"), "--out", str(tmp_path))
+    code, output = finished(
+        "data", "gsm8k", "--variant", "tool", "--source", str(shared_folder / "data/gsm8k"), "--out", str(tmp_path)
+    )
     assert code == 0, output
     folder = tmp_path / "run"
     settings = {

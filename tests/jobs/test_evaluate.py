@@ -113,7 +113,7 @@ def test_failures_are_named_and_counted_and_are_no_zeros() -> None:
     assert found["sources"]["mine"]["mean"]["value"] == 1.0
     assert found["prompts"][0]["scores"] == [1.0, None, 1.0, None]
     assert [failure["count"] for failure in found["failures"]] == [1, 1]
-    assert re.search(r"no score: 1 x .*KeyError: 'boom' \(score\.py:4\)", told.output)
+    assert re.search(r"1 x no score: .*KeyError: 'boom' \(score\.py:4\)", told.output)
     assert "failed when it was generated" in told.output
 
 

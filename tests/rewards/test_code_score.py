@@ -112,6 +112,14 @@ async def test_right_programs_pass_their_asserts_without_a_judge(sandbox: Sandbo
     assert (await CodeScore(sandbox.url)(answer(code), asserts))["score"] == 1.0
 
 
+@pytest.mark.parametrize("end", ["unittest.main()", "if __name__ == '__main__':\n    unittest.main(verbosity=2)"])
+async def test_a_check_may_be_a_unittest(service: Service, sandbox: Sandbox, end: str) -> None:
+    check = f"import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(f(1), 2)\n{end}"
+    for url in (service.url, sandbox.url):
+        for code, wanted in (("def f(n): return n + 1", 1.0), ("def f(n): return n", 0.0)):
+            assert (await CodeScore(url)(answer(code), [check]))["score"] == wanted
+
+
 @pytest.mark.parametrize("first", ["", '"""A program."""\nfrom __future__ import annotations\n'])
 @pytest.mark.parametrize(
     "truth", [["assert f(2) == 4"], ["assert f(2) < 5"], {"fn_name": "f", "inputs": ["2"], "outputs": ["4"]}]

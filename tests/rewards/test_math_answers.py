@@ -120,7 +120,24 @@ def test_any_text_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["1,", "1 ", "(", "{", "[1,", "x=", "x<", r"\pm ", r"\text{", r"5\text{a}", r"\frac{", " a", "-", r"\cup"]
+    "piece",
+    [
+        "1,",
+        "1 ",
+        "(",
+        "{",
+        "[1,",
+        "x=",
+        "x<",
+        r"\pm ",
+        r"\pmod 3",
+        r"\text{",
+        r"5\text{a}",
+        r"\frac{",
+        " a",
+        "-",
+        r"\cup",
+    ],
 )
 def test_reading_takes_no_time(piece: str) -> None:
     """Before any process with limits is asked, in the worker that also serves other trajectories."""

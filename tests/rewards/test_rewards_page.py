@@ -18,7 +18,7 @@ from agentrl.rewards.scores import math
 from agentrl.types import TrajectoryFacts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
-SCORE, QUEUES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SCORE, QUEUES, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
 SETTINGS = [block for block in BLOCKS if "combine" in block["reward_model"]]
 

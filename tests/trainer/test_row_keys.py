@@ -201,3 +201,10 @@ def test_sampling_of_training_where_nothing_is_trained(run: Run, name: str) -> N
     notes = run.notes({**given, f"{ROLLOUT}top_p": 0.9})
     assert any(name in note and "validation samples as rollout.val_kwargs says" in note for note in notes)
     assert "sampling is truncated" not in run.caplog.text
+
+
+def test_a_variable_that_the_chat_template_lacks(run: Run) -> None:
+    (note,) = run.notes({"data.apply_chat_template_kwargs": {"enable_thinkin": False}})
+    assert note.startswith(
+        "data.apply_chat_template_kwargs.enable_thinkin has no effect here: the chat template has no"
+    )

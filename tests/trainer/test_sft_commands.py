@@ -118,7 +118,7 @@ def test_verls_torchrun_command_trains_on_two_ranks(tiny_model_dir: Path, gsm8k:
         *("trainer.default_hdfs_dir=null", "trainer.n_gpus_per_node=8", "ulysses_sequence_parallel_size=1"),
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=280, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.count("this is `agentrl sft` here") == 1

@@ -101,6 +101,66 @@ def test_a_template_that_changes_the_turn_is_refused():
         render_example(renderer, MESSAGES[2:4])
 
 
+def test_a_turn_ends_where_generation_ends():
+    """Phi-3's template puts another stop token at the end of a conversation, which a policy never samples."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}<|endoftext|>{% endif %}"
+    )
+    tokenizer = byte_tokenizer()
+    stops = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    renderer = ChatRenderer(tokenizer, chat_template=template, stop_token_ids=stops)
+    example = render_example(renderer, [MESSAGES[0], MESSAGES[3], *MESSAGES[4:]])
+    assert masked_runs(renderer, example) == ["It is 42.<|im_end|>", "Yes.<|im_end|>"]
+
+
+def test_a_template_that_leaves_out_calls_is_refused():
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    with pytest.raises(
+        TemplateError, match=r"does not render the call of calculator in message 1.*model\.chat_template"
+    ):
+        render_example(renderer, MESSAGES, TOOLS)
+
+
+def test_thoughts_that_the_generation_prompt_begins_are_learned():
+    """DeepSeek-R1's template leaves thoughts out, and its generation prompt begins one."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    thought = {"role": "assistant", "content": "<think>\nHm.\n</think>\n42"}
+    example = render_example(renderer, [MESSAGES[0], thought, MESSAGES[4], thought])
+    assert masked_runs(renderer, example) == ["Hm.\n</think>\n42<|im_end|>"] * 2
+    assert renderer.tokenizer.decode(example.ids).count("<think>\n") == 2
+    with pytest.raises(TemplateError, match="continuation of its generation prompt"):
+        render_example(renderer, [MESSAGES[0], MESSAGES[3]])
+
+
+def test_thoughts_that_the_template_leaves_out_are_told(tmp_path, renderer, caplog):
+    thought = {**MESSAGES[5], "reasoning_content": "Hm."}
+    rows = [{"messages": [MESSAGES[4], thought]}, {"messages": MESSAGES[4:]}]
+    SFTDataset(write(tmp_path / "a.parquet", rows), SFTDataConfig(), renderer)
+    assert "leaves out `reasoning_content` in 1 conversations" in caplog.text
+
+
+def test_a_template_that_writes_arguments_as_text(tmp_path):
+    """DeepSeek's: `'<tool_call>' + arguments` fails for an object."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}"
+        "{{ c.function.name + ' ' + c.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renderer = ChatRenderer(byte_tokenizer(), chat_template=template)
+    path = write(tmp_path / "a.parquet", [{"messages": as_text(MESSAGES[:2])}])
+    (example,) = SFTDataset(path, SFTDataConfig(), renderer).examples
+    assert masked_runs(renderer, example) == ['calculator {"expression": "6*7"}<|im_end|>']
+
+
 def write(path, rows):
     pq.write_table(pa.Table.from_pylist(rows), path)
     return str(path)

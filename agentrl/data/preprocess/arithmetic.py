@@ -20,7 +20,7 @@ from agentrl.data.preprocess.arithmetic_mix import (
 )
 from agentrl.data.preprocess.expressions import canonical, exact_value, expressions_in
 from agentrl.data.preprocess.gsm8k import read_gsm8k
-from agentrl.data.preprocess.writing import refuse_existing, write_parquets
+from agentrl.data.preprocess.writing import keep_existing, write_parquets
 from agentrl.errors import UserInputError
 from agentrl.types import JsonDict
 
@@ -111,7 +111,7 @@ def write_arithmetic(
         The written file of each split.
     """
     files = {split: out / f"{split}.parquet" for split in ("train", "test")}
-    refuse_existing(list(files.values()), overwrite)
+    keep_existing(list(files.values()), overwrite)
     pairs = generate_expressions(train + test, seed) if from_gsm8k is None else expressions_from_gsm8k(from_gsm8k)
     rows = {
         split: [expression_row(pair, split, index, agent_name) for index, pair in enumerate(part)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.data.preprocess.reading import Cells, HubData, read_rows, split_sources
-from agentrl.data.preprocess.writing import refuse_existing, write_parquets
+from agentrl.data.preprocess.writing import keep_existing, write_parquets
 from agentrl.errors import DataError
 from agentrl.types import JsonDict
 
@@ -70,7 +70,7 @@ def convert(
     """
     sources = split_sources(source, hub, single, test_source)
     done = Converted({split: out / f"{split}.parquet" for split in sources})
-    refuse_existing(list(done.files.values()), overwrite)
+    keep_existing(list(done.files.values()), overwrite)
     made: dict[Path, list[JsonDict]] = {}
     for split, given in sources.items():
         rows: list[JsonDict] = []

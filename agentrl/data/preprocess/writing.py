@@ -11,7 +11,7 @@ from agentrl.errors import UserInputError
 from agentrl.types import JsonDict
 
 
-def refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
+def keep_existing(paths: Sequence[Path], overwrite: bool) -> None:
     """Refuse to replace files, before any work.
 
     Raises:

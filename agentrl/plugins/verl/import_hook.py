@@ -81,7 +81,11 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
         _LOOPS,
         {"rollout_trace_op": "rollout_trace_op", "rollout_trace_attr": "rollout_trace_attr"},
     ),
-    "verl.utils.reward_score": ("agentrl.rewards.dispatcher", {"default_compute_score": "default_compute_score"}),
+    "verl.utils.reward_score": (
+        "agentrl.rewards.dispatcher",
+        {"default_compute_score": "default_compute_score", "_default_compute_score": "default_compute_score"},
+    ),
+    "verl.utils.reward_score.geo3k": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.gsm8k": ("agentrl.rewards.scores.gsm8k", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math_reward": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),

@@ -26,13 +26,15 @@ __all__ = ["ConfigHolder", "ServerManager", "TokenOutput", "VerlLoopBase", "roll
 T = TypeVar("T")
 
 
-@dataclass
 class AgentLoopMetrics:
-    """Seconds of a trajectory."""
+    """Seconds of a trajectory, and other numbers by name.
 
-    generate_sequences: float = 0.0
-    tool_calls: float = 0.0
-    num_preempted: int = -1
+    Args:
+        **values: `generate_sequences`, `tool_calls` and so on.
+    """
+
+    def __init__(self, **values: float) -> None:
+        vars(self).update({"generate_sequences": 0.0, "tool_calls": 0.0, **values})
 
 
 @dataclass

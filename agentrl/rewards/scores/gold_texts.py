@@ -18,7 +18,7 @@ def none_as_text(value: Any) -> str | None:
 
 
 def container_as_text(value: Any) -> str | None:
-    """Why a text is no answer: it is how Python or numpy show a list or a mapping of texts; None: it is no such text.
+    """Why a text is no answer: it is how Python or numpy show a list or a mapping of texts; None: it may be one.
 
     `"['a', 'b']"`, `"['a' 'b']"` and `"{'target': 'a'}"` are such texts; `"[1, 2)"`, `"{1, 2}"` and `"[x]"` are not.
     """

@@ -105,6 +105,7 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
         ),
     ),
     (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
+    (re.compile(r"\\(pmod|bmod|mod)\s*(\w+)"), r"\\\1{\2}"),
     (re.compile(r"\\not\s*=|\\neq(?![a-zA-Z])"), r"\\ne "),
     (re.compile(rf"(?<=\d)\s*(?:\^\s*)?(?:{_ORDINAL}|\{{\s*{_ORDINAL}\s*\}})|(?<=[04-9])\^\s*\{{\s*th\s*\}}"), ""),
     (re.compile(r"\\[lc]?dots[cbmio]?(?![a-zA-Z])|\.\.\."), r"\\dots "),

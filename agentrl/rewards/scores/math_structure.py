@@ -57,6 +57,7 @@ _LETTERS = r"\\(?:vec|hat|overline|text)\{[A-Za-z]+\}"
 _UNKNOWNS = r"\\begin\{[pb]matrix\}[A-Za-z_{}\d\\&\s]*\\end\{[pb]matrix\}"
 _IS_NAME = re.compile(rf"{_NAME}|{_LETTERS}|{_UNKNOWNS}|\((?:\s*{_NAME}\s*,)+\s*{_NAME}\s*\)|[A-Za-z]{{2,3}}")
 _IN = re.compile(rf"({_NAME})\s*\\in(?![A-Za-z])\s*(.+)")
+_PLUS_MINUS = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _COUNTED = re.compile(r"([-+]?(?:\d[\d.,/:]*|\.\d+))(?:\s*((?<=\s)[A-Za-z][A-Za-z .]*|st|nd|rd|th|[a-z]{2,3}|%))?")
@@ -126,9 +127,9 @@ def _one(text: str, depth: int) -> Value:
         return relation
     if "\\cup" in text and len(parts := split(text, "\\cup")) > 1:
         return Items("union", tuple(_read(part, depth + 1) for part in parts), text)
-    if ("\\pm" in text or "\\mp" in text) and not text.startswith("\\{"):
-        upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
-        lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
+    if _PLUS_MINUS.search(text) and not text.startswith("\\{"):
+        upper = _PLUS_MINUS.sub(lambda found: "+" if found[1] == "pm" else "-", text)
+        lower = _PLUS_MINUS.sub(lambda found: "-" if found[1] == "pm" else "+", text)
         return Items("list", (_read(upper, depth + 1), _read(lower, depth + 1)), text)
     return _bracketed(text, depth) or Expression(*split_unit(text))
 

@@ -120,7 +120,7 @@ def _decimal(written: str) -> Decimal:
         raise ValueError(written) from error
 
 
-_ARTICLE = re.compile(r"^(?:an?|the)\s+(?=\w\w)")
+_ARTICLE = re.compile(r"^(?:an?|the)\s+(?=\w\w|\w-)")
 _EXCLAMATION = re.compile(r"[^\W\d_]{2}[.!]+$")
 _TEXT_PIECE = re.compile(r"\\text\s*\{([^{}]*)\}")
 

@@ -42,6 +42,33 @@ _MAKE: dict[str, Any] = {
 _MAPPINGS = ("dict", "Counter", "OrderedDict", "defaultdict")
 
 
+def merge(old: Any, now: Any, done: dict[int, Any] | None = None) -> Any:
+    """Give a container the content of another of its type, keeping what it holds where that is a container too.
+
+    Returns:
+        `old`; or `now` where the types differ or are no containers.
+    """
+    kind = type(now)
+    if kind is not type(old) or kind not in _MAKE.values():
+        return now
+    done = {} if done is None else done
+    if id(now) in done:
+        return done[id(now)]
+    done[id(now)] = old
+    if isinstance(now, dict):
+        items = {key: merge(old.get(key), value, done) for key, value in now.items()}
+        old.clear()
+        old.update(items)
+    elif isinstance(now, list | collections.deque):
+        parts = [merge(old[place] if place < len(old) else None, one, done) for place, one in enumerate(now)]
+        old.clear()
+        old.extend(parts)
+    else:
+        old.clear()
+        (old.update if isinstance(old, set) else old.extend)(now)
+    return old
+
+
 class Table:
     """The containers of one call: arguments, and then what it answers, in the order in which they are met.
 

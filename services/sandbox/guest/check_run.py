@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import json
 import os
 import sys
 import traceback
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from agentrl.services.sandbox.guest import call_peer, check_names
+    from agentrl.services.sandbox.guest import call_peer, call_values, check_names, unittest_watch
 else:
     import call_peer
+    import call_values
     import check_names
+    import unittest_watch
 
 _PROGRAM_NAMES = ("main", "solution", "__main__")
 _UNARY = ("neg", "pos", "invert")
@@ -54,7 +57,7 @@ def run_check(job: dict[str, Any], control: int, prepare: Callable[[dict[str, An
             raise ValueError("the program wrote to the line of the check")
     except (call_peer.HungUp, ValueError):
         os._exit(NO_PROGRAM)
-    failures = _failures_of_unittest() if "unittest" in job["code"] else []
+    failures = unittest_watch.failures() if "unittest" in job["code"] else []
     code = PASSED
     try:
         own = job["code"].encode(errors="surrogatepass")
@@ -75,27 +78,6 @@ def run_check(job: dict[str, Any], control: int, prepare: Callable[[dict[str, An
         except BaseException:
             continue
     os._exit(code)
-
-
-def _failures_of_unittest() -> list[str]:
-    """Gets an entry for each test of `unittest` that fails: a check may run tests and not look at how they ended."""
-    import unittest
-
-    found: list[str] = []
-
-    def noted(name: str) -> None:
-        original = getattr(unittest.TestResult, name)
-
-        def add(result: Any, test: Any, *more: Any) -> None:
-            if name != "addSubTest" or more[-1] is not None:
-                found.append(str(test))
-            original(result, test, *more)
-
-        setattr(unittest.TestResult, name, add)
-
-    for name in ("addFailure", "addError", "addSubTest", "addUnexpectedSuccess"):
-        noted(name)
-    return found
 
 
 def _show(error: BaseException) -> None:
@@ -124,7 +106,8 @@ def _fill(space: dict[str, Any], tree: ast.Module, program: str, peer: _Check) -
         if theirs.keys() - vars(builtins).keys() - imported.keys():
             del theirs[name]
     space.update(imported)
-    space.update(theirs)
+    space.update({name: peer.keep(name, value) for name, value in theirs.items()})
+    peer.space = space
     for name in _PROGRAM_NAMES:
         module = _Program(name)
         module.__dict__["_peer"] = peer
@@ -137,9 +120,12 @@ class _Program(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
-            found = self.__dict__["_peer"].ask("names", [name])
+            peer = self.__dict__["_peer"]
+            if name in peer.copies:
+                return peer.copies[name][0]
+            found = peer.ask("names", [name])
             if name in found:
-                return found[name]
+                return peer.keep(name, found[name])
         raise AttributeError(f"the program has no {name}")
 
 
@@ -148,8 +134,41 @@ class _Check(call_peer.Peer):
         super().__init__(control)
         self._classes: dict[tuple[str, str], type[BaseException]] = {}
         self._stdout = sys.stdout
+        self.space: dict[str, Any] = {}
+        self.copies: dict[str, tuple[Any, str]] = {}
+        """Variables of the program that are data: what the check has of each, and its content then."""
         self.raised: BaseException | None = None
         """What the program raised last, in the call that the check made."""
+
+    def ask(self, what: str, *values: Any) -> Any:
+        """See the base class. What the check has changed in copies goes to the program, and its changes come back."""
+        if what in ("names", "put", "plain") or not self.copies:
+            return super().ask(what, *values)
+        for name, (value, content) in self.copies.items():
+            if self._content(value) != content:
+                super().ask("put", name, value)
+        try:
+            return super().ask(what, *values)
+        finally:
+            for name, value in super().ask("names", list(self.copies)).items():
+                kept = self.copies[name][0]
+                now = self.keep(name, value)
+                if self.space.get(name, self) is kept:  # else the check has its own under this name
+                    self.space[name] = now
+
+    def keep(self, name: str, value: Any) -> Any:
+        """A variable of the program as the check sees it: data are copies that are kept in step with its calls."""
+        if isinstance(value, _Object) and name not in self.copies:
+            return value
+        kept = call_values.merge(self.copies[name][0] if name in self.copies else None, value)
+        self.copies[name] = kept, self._content(kept)
+        return kept
+
+    def _content(self, value: Any) -> str:
+        try:
+            return json.dumps(self._table().encode(value))
+        except (TypeError, ValueError):  # the check has put something there that cannot travel
+            return ""
 
     def call(self, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call something of the program; what it prints goes to where the check has sent its own output."""

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from agentrl.services.sandbox.guest import call_peer
+    from agentrl.services.sandbox.guest import call_peer, call_values
 else:
     import call_peer
+    import call_values
 
 
 def answer_calls(main: ModuleType, control: int) -> int:
@@ -89,6 +90,9 @@ class _Program(call_peer.Peer):
         try:
             if what == "names":
                 return self._names(values[0])
+            if what == "put":
+                name, value = values
+                return call_values.merge(vars(self._main)[name], value) is None
             place, *rest = values
             return _DO[what](self.given(place), *rest)
         finally:

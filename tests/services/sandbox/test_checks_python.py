@@ -98,6 +98,30 @@ RIGHT = [
         "import sys\ndef f(x): sys.exit(x)",
         "import sys\ntry: f(3)\nexcept SystemExit as e: assert e.code == 3\nsys.exit(0)",
     ),
+    (
+        "count = 0\ndef inc():\n    global count\n    count += 1",
+        "inc()\nassert count == 1\ninc()\nassert count == 2\ncount = 7\ninc()\nassert count == 7",
+    ),
+    (
+        "items = []\ndef add(x): items.append([x]); return len(items)",
+        (
+            "first = items\nadd(1)\nassert items == [[1]] and first is items\n"
+            "items.append([5])\nassert add(2) == 3\nassert items == [[1], [5], [2]]"
+        ),
+    ),
+    (
+        "state = {'n': 0}\ndef inc(): state['n'] += 1",
+        "inc()\nassert state['n'] == 1\nstate['n'] = 5\ninc()\nassert state == {'n': 6}",
+    ),
+    (
+        "items = []\ndef add(x): items.append(x)",
+        "from main import items, add\nimport main\nadd(1)\nassert items == main.items == [1]",
+    ),
+    (
+        "root = None\nclass N:\n    def __init__(self, v): self.v = v\ndef push(v):\n    global root\n    root = N(v)",
+        "push(1)\nassert root.v == 1\npush(2)\nassert root.v == 2",
+    ),
+    ("class Stack:\n    def push(self, x): seen.add(x)\nseen = set()", "s = Stack()\ns.push(1)\nassert seen == {1}"),
 ]
 TRUE = "staticmethod(lambda *a, **k: True)"
 WRONG = [
@@ -228,6 +252,13 @@ WRONG = [
     ("def f(x): raise SystemExit", "try: f(3)\nexcept BaseException as e: raise"),
     ("def f(g): g(0)", "import sys\nf(sys.exit)\nassert 1 == 2"),
     ("def f(x): return x", SUBTESTS),
+    ("items = []\ndef add(x): items.extend([x, x])", "add(1)\nassert items == [1]"),
+    (
+        "count = 0\ndef inc():\n    global count\n    count = type('C', (int,), {'__eq__': lambda *a: True})(9)",
+        "inc()\nassert count == 1",
+    ),
+    ("want = 1\ndef f():\n    global want\n    want = 5\n    return 5", "want = 2\nassert f() == want"),
+    ("want = 1\ndef f():\n    global want\n    want = 5", "want = 2\nf()\nassert want == 5"),
 ]
 
 
