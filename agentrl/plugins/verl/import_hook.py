@@ -108,7 +108,7 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Asked first, because a folder `verl` without code, as some keep their YAML in, would be taken for a package."""
+        """Asked first: a folder `verl` without code, where some keep their YAML, would be taken for a package."""
         if fullname not in MODULES or _is_installed():
             return None
         return ModuleSpec(fullname, self, origin="agentrl stands in for verl", is_package=True)
