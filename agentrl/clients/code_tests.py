@@ -97,9 +97,9 @@ def _columns(value: Mapping[str, Any]) -> Any:
         pairs = [(group.get("input") or [], group.get("output") or []) for group in groups]
         return [{"input": one, "output": other} for pair in pairs for one, other in zip(*pair, strict=True)]
     given, wanted = (next((value[key] for key in keys if key in value), None) for keys in (_INPUTS, _OUTPUTS))
-    lists = isinstance(given, list) and isinstance(wanted, list) and len(given) == len(wanted) > 1
-    if lists and _function(value) is None:  # of CodeContests; with a function they are its arguments and its result
-        return [{"input": one, "output": other} for one, other in zip(given, wanted, strict=True)]
+    both = [given, wanted] if isinstance(given, list) and isinstance(wanted, list) else [[], []]
+    if len(both[0]) == len(both[1]) > 1 and _function(value) is None:  # else they are the lines of one test
+        return [{"input": one, "output": other} for one, other in zip(*both, strict=True)]
     if "inputs" in value and "outputs" in value:
         return [{"input": given, "output": wanted} for given, wanted in _pairs(value)]
     found = next((value[key] for key in ("assert_case", "test_cases", "tests") if key in value), None)

@@ -99,8 +99,8 @@ def _read(text: str, depth: int) -> Value:
     signs = {"and" if found[1] in ("land", "wedge") else "or" for found in _LOGIC.finditer(text)}
     if signs and not any(mark in text for mark in ("=", "<", ">", "\\le", "\\ge", "\\ne", "\\in")):
         # of statements: `p \land q` is `q \land p`, but neither `p \lor q` nor `p, q`
-        parts = [_read(part, depth + 1) for part in _LOGIC.split(text)[::2]]
-        return Items("list", (*parts, *(Expression(rf"\text{{{sign}}}") for sign in sorted(signs))), text)
+        statements = [_read(part, depth + 1) for part in _LOGIC.split(text)[::2]]
+        return Items("list", (*statements, *(Expression(rf"\text{{{sign}}}") for sign in sorted(signs))), text)
     parts = [part for part in split(_AND_OR.sub(", ", text), ",;") if part.strip()]
     if len(parts) > 1:
         return _list([_read(part, depth + 1) for part in parts], text)
