@@ -103,9 +103,9 @@ def train(
 ) -> None:
     """Train an agent by reinforcement learning."""
     from agentrl.cli.train import dry_run as show_plan
-    from agentrl.cli.train import read_arguments, train_command
+    from agentrl.cli.train import recipe_and_overrides, train_command
 
-    recipe, given = read_arguments(config, overrides or [], config_path, config_name, config_dir)
+    recipe, given = recipe_and_overrides(config, overrides or [], config_path, config_name, config_dir)
     if dry_run:
         show_plan(recipe, given)
     else:
@@ -124,9 +124,11 @@ def sft(
     ] = False,
 ) -> None:
     """Train a model on demonstrations (supervised fine-tuning)."""
-    from agentrl.cli.train import read_arguments, sft_command
+    from agentrl.cli.train import recipe_and_overrides, sft_command
 
-    recipe, left = read_arguments(config, overrides or [], config_path, config_name, config_dir, usual="sft_trainer")
+    recipe, left = recipe_and_overrides(
+        config, overrides or [], config_path, config_name, config_dir, usual="sft_trainer"
+    )
     sft_command(recipe, left, dry_run=dry_run)
 
 

@@ -55,7 +55,7 @@ def sft_command(recipe: str | Path | None, overrides: list[str], *, dry_run: boo
         typer.echo(f"# {topic + ':':<14} {text}")
 
 
-def read_arguments(
+def recipe_and_overrides(
     config: str | None,
     overrides: list[str],
     config_path: str | None,

@@ -73,16 +73,18 @@ class RowsDecide(Section):
 class PathKind:
     """Marks a field as a path: `~` and environment variables in it are expanded.
 
-    `input` paths are looked for as given, then beside the YAML that names them, then in agentrl's `configs/`.
+    `input` paths are looked for as given, then beside the YAML that names them, then in agentrl's `configs/`; so are
+    those that are `used` in some runs only, where a check refuses a file that does not exist.
     """
 
-    kind: Literal["input", "output"]
+    kind: Literal["input", "output", "used"]
 
 
 InputPath = Annotated[str, PathKind("input")]
 ModelPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path))]
 """A model folder or a name of the hub; of a checkpoint of a run, the model that is in it."""
 OutputPath = Annotated[str, PathKind("output")]
+UsedPath = Annotated[str, PathKind("used")]
 
 
 def _model_of(path: str) -> str:

@@ -129,6 +129,11 @@ def check_reward_manager(config: RunConfig) -> Problems:
         for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", module.name, "a class")):
             if not value:
                 yield f"reward_manager.module.{key}: not given, wanted {wanted}: reward_manager.source is importlib"
+        if module.path is not None and module.path.endswith(".py"):
+            try:
+                find_file(module.path)
+            except ConfigError as error:
+                yield f"reward_manager.module.path: {error}"
 
 
 def check_validation(config: RunConfig) -> Problems:

@@ -5,7 +5,7 @@
     defaults:
       - base                                       base.yaml, at the top
       - actor@actor_rollout_ref.actor: dp_actor    actor/dp_actor.yaml, in that section
-      - optional data: mine                        data/mine.yaml, in `data`; nothing where there is none
+      - optional data: mine                        data/mine.yaml, in `data`; skipped if the file is missing
       - override critic: small                     critic/small.yaml for what an included file names there
       - _self_                                     the file's own values; last where it is not listed
 
@@ -79,10 +79,10 @@ class Include:
             package = own
         elif package.partition(".")[0] == _TOP:
             return package.partition(".")[2]
-        return join(parent, "" if package == "_here_" else package)
+        return key_below(parent, "" if package == "_here_" else package)
 
 
-def join(parent: str, key: str) -> str:
+def key_below(parent: str, key: str) -> str:
     """A key below a section; an empty section is the top."""
     return f"{parent}.{key}".strip(".")
 
@@ -129,12 +129,12 @@ def _read_entry(entry: Any, where: str) -> Iterator[Include]:
 
 
 def find_include(include: Include, folder: Path | None, roots: Sequence[Path], where: str) -> Path | None:
-    """The file of an entry; None: there is none, and agentrl's defaults stand in its place or it is optional.
+    """The file of an entry; None: not found, and agentrl's defaults stand in its place or it is optional.
 
     Args:
         include: the entry.
         folder: of the file that includes it.
-        roots: further folders, in order (`hydra.searchpath`, and that of the first file).
+        roots: further folders, after those of every path, in order (`hydra.searchpath`, and that of the first file).
         where: the file that includes it, for errors.
 
     Raises:
@@ -142,7 +142,7 @@ def find_include(include: Include, folder: Path | None, roots: Sequence[Path], w
     """
     relative = include.file.lstrip("/")
     near = [] if folder is None or include.group.startswith("/") else [folder]
-    for place in [*near, *roots]:
+    for place in [Path(), *near, *roots]:
         for candidate in (place / f"{relative}.yaml", place / f"{relative}.yml", place / relative):
             if candidate.is_file():
                 return None if is_of_verl(candidate) else candidate

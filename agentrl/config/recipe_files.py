@@ -16,7 +16,7 @@ from agentrl.config.includes import (
     find_include,
     header_package,
     is_of_verl,
-    join,
+    key_below,
     read_defaults,
     search_folders,
 )
@@ -43,7 +43,7 @@ def named_recipe(folder: str | None, name: str | None, usual: str = "ppo_trainer
         usual: the name that commands leave out.
 
     Raises:
-        ConfigError: there is no such folder, or it has several files and no name says which.
+        ConfigError: the folder is not found, or has several files and no name says which.
     """
     if folder is None:
         return Path(name or usual)
@@ -196,7 +196,7 @@ class _Files:
             refuse_other_trainer(path, tree, self._model)
         placed: Tree = {}
         for key, value in leaves(tree):
-            set_value(placed, join(package, key), value)
+            set_value(placed, key_below(package, key), value)
         self._recipe.take(placed, None if path is None else path.parent, self._model, where)
         if path is not None and path.read_text(encoding="utf-8").startswith(DUMP_MARK):
             defaults = dict(leaves(self._model.model_construct().model_dump(mode="json")))

@@ -36,7 +36,7 @@ def resolve_references(recipe: Recipe, model: type[Section]) -> None:
     ::
 
         ${section.key}, ${.key}, ${..key}       another value; with a dot one beside this, with two one section up
-        ${oc.select:section.key,default}        the same, or the default where there is no such key
+        ${oc.select:section.key,default}        the same, or the default where the key is not found
         ${oc.env:NAME}, ${oc.env:NAME,default}, ${NAME}    an environment variable
 
     Problems are added to the recipe; the value then stays unchanged.
@@ -62,7 +62,7 @@ class _Resolver:
 
         Args:
             value: as it was written.
-            key: whose value it is.
+            key: the key that has it.
             visiting: the keys through which it was reached.
         """
         if isinstance(value, list):
@@ -125,7 +125,7 @@ class _Resolver:
         return text if field is None or accepts(field, str) else parse_scalar(text)
 
     def _default(self, text: str, key: str) -> Any:
-        """A default as it stands in a reference."""
+        """A default that a reference gives."""
         if text in ("null", "None"):
             return None
         try:
@@ -135,7 +135,7 @@ class _Resolver:
 
 
 class _NoSuchKeyError(_UnresolvedError):
-    """A reference to a key that there is not."""
+    """A reference to a key that is not found."""
 
 
 def _absolute(name: str, key: str) -> str:
@@ -165,13 +165,15 @@ def _find_paths(key: str, value: Any, recipe: Recipe, model: type[Section]) -> A
     if kind is None:
         return value
     folder = recipe.folders.get(key)
-    find: Callable[[str], str] = expand if kind.kind == "output" else lambda text: _find(text, folder)
+    find: Callable[[str], str] = (
+        expand if kind.kind == "output" else lambda text: _find(text, folder, must_exist=kind.kind == "input")
+    )
     if isinstance(value, list):
         return [find(item) if isinstance(item, str) else item for item in value]
     return find(value) if isinstance(value, str) else value
 
 
-def _find(text: str, folder: Path | None) -> str:
+def _find(text: str, folder: Path | None, *, must_exist: bool) -> str:
     # A chat template may be given as text, and its braces are no path.
     if not text or "\n" in text or "{%" in text:
         return text
@@ -180,4 +182,6 @@ def _find(text: str, folder: Path | None) -> str:
     try:
         return str(find_file(text, folder))
     except ConfigError as error:
+        if not must_exist:
+            return expand(text)
         raise _UnresolvedError(str(error)) from None

@@ -17,7 +17,7 @@ from agentrl.config.actor import (
     MicroBatchSection,
     OptimConfig,
 )
-from agentrl.config.base import InputPath, Names, OutputPath, Section
+from agentrl.config.base import InputPath, Names, OutputPath, Section, UsedPath
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
@@ -102,7 +102,7 @@ class RewardModelConfig(Section):
 class RewardModuleConfig(Section):
     """The user's own reward manager."""
 
-    path: InputPath | None = None
+    path: UsedPath | None = None
     """Python file or dotted module, for `source: importlib`."""
     name: str | None = None
     """Class or function in it."""

@@ -145,6 +145,9 @@ VERL_KEYS: dict[str, Answer] = {
     "*.model.fused_kernel_options.*": Harmless("agentrl has no fused kernels"),
     _AR + "ref.model*": Only((None, {}), "the reference policy is the model at the start of the run"),
     "*.ulysses_sequence_parallel_size": Only(_SMALL, "sequence parallelism is not supported"),
+    "*.megatron.*": Only(
+        (*_OFF, *_SMALL), "Megatron is not supported: models are sharded by FSDP2, so leave its section out"
+    ),
     "*.use_torch_compile": _NO_COMPILE,
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),

@@ -20,7 +20,6 @@ from agentrl.plugins.specs import (
     ToolSpec,
     load_agent_loops,
     load_interactions,
-    load_tool,
     load_tools,
 )
 from agentrl.plugins.tool_decorator import tool
@@ -40,7 +39,6 @@ __all__ = [
     "load_file",
     "load_interactions",
     "load_registrations",
-    "load_tool",
     "load_tools",
     "register",
     "registered_name",

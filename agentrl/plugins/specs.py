@@ -137,24 +137,6 @@ def load_tools(path: str | Path, near: Path | None = None, discover: Discover = 
     return specs
 
 
-def load_tool(name: str, config: JsonDict, where: str, schema: JsonDict | None = None) -> ToolSpec:
-    """One tool, as an entry of a tool YAML would give it.
-
-    Args:
-        name: registered name.
-        config: of the entry.
-        where: named in errors.
-        schema: None: the tool's own.
-
-    Raises:
-        PluginError: the tool cannot be found or built.
-    """
-    entry = {"class_name": name, "config": config, "tool_schema": schema}
-    (spec,) = _read_tools(entry, Path(), where, ask_servers)
-    _try_build(spec, where)
-    return spec
-
-
 def _read_tools(entry: JsonDict, file: Path, where: str, discover: Discover) -> Iterator[ToolSpec]:
     """The tool of an entry, or the tools of its MCP servers."""
     config = _mapping(entry, "config", where)

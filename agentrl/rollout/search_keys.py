@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from agentrl.config.root import SEARCH_LOOP, RunConfig
-from agentrl.errors import ConfigError
-from agentrl.plugins import LoopSpec, ToolSpec, load_tool, registry
+from agentrl.errors import ConfigError, PluginError
+from agentrl.plugins import LoopSpec, ToolSpec, registry
+from agentrl.plugins.tool_schemas import checked_schema
 
 SEARCH_TOOL = "search"
 
@@ -20,8 +21,8 @@ def search_tools(
     Where none of them is named `search`, the run gets the built-in one.
 
     Raises:
-        ConfigError: there is no search tool and no address for one, or it is not the built-in one.
-        PluginError: the service's address cannot be used.
+        ConfigError: there is no search tool and no address for one, it is not the built-in one, or the address cannot
+            be used.
     """
     own = {"retrieval_service_url": config.retriever.url, "topk": config.retriever.topk}
     given = {key: value for key, value in own.items() if value is not None}
@@ -33,7 +34,9 @@ def search_tools(
                 f"retriever.topk: got {config.retriever.topk}, but no tool of the run is named {SEARCH_TOOL}: set "
                 "retriever.url"
             )
-        main.append(load_tool(SEARCH_TOOL, given, "retriever"))
+        cls = registry.resolve("tools", SEARCH_TOOL)
+        schema = checked_schema(cls.default_schema(), "retriever")
+        main.append(_checked(ToolSpec(SEARCH_TOOL, cls, given, schema)))
     return main, sets
 
 
@@ -58,4 +61,13 @@ def _with_service(spec: ToolSpec, given: Mapping[str, object]) -> ToolSpec:
             f"retriever: the tool named {SEARCH_TOOL} in actor_rollout_ref.rollout.multi_turn.tool_config_path is your "
             "own: give its service in its `config`"
         )
-    return load_tool(SEARCH_TOOL, {**spec.config, **given}, "retriever", spec.schema)
+    return _checked(replace(spec, config={**spec.config, **given}))
+
+
+def _checked(spec: ToolSpec) -> ToolSpec:
+    """The tool, built once: an address that cannot be used is then an error at the start."""
+    try:
+        spec.build()
+    except (PluginError, ValueError) as error:
+        raise ConfigError(f"retriever.url: {error}") from error
+    return spec

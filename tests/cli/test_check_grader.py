@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agentrl.cli import app
-from agentrl.rewards.dispatcher import CODE_SOURCES, SCORES
+from agentrl.rewards.dispatcher import CODE_SOURCES, QUESTIONS, SCORES
 
 Write = Callable[..., Path]
 TRUTHS: dict[str, list[Any]] = {
@@ -23,6 +23,10 @@ TRUTHS: dict[str, list[Any]] = {
     "DigitalLearningGmbH/MATH-lighteval": ["3", "(1, 2)", "\\sqrt{2}"],
     "Maxwell-Jia/AIME_2024": ["204", "113", "25"],
     "searchR1_*": [{"target": ["the Beatles", "Beatles"]}, {"target": ["Wales"]}, {"target": ["1969"]}],
+    "gsm8k": ["72", "1,234", "10"],
+    "HuggingFaceH4/MATH-500": ["3", "\\frac{1}{2}", "5"],
+    "hiyouga/geometry3k": ["2 \\sqrt { 3 }", "14", "30"],
+    **{source: [{"target": ["Rome"]}, {"target": ["Wales"]}, {"target": ["1969"]}] for source in QUESTIONS},
 }
 
 

@@ -186,3 +186,10 @@ def test_the_reward_manager(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert config.reward_manager_name == f"{file}:Mine"
     module = {"source": "importlib", "module": {"path": "own.managers", "name": "Mine"}}
     assert load_config({"reward.reward_manager": module}, overrides()).reward_manager_name == "own.managers.Mine"
+
+
+def test_a_file_that_is_not_used_need_not_exist() -> None:
+    module = {"path": "/path/to/mine.py", "name": "Mine"}
+    assert load_config({"reward_manager": {"module": module}}, overrides()).reward_manager_name == "naive"
+    with pytest.raises(ConfigError, match=r"reward_manager\.module\.path: /path/to/mine\.py does not exist"):
+        load_config({"reward_manager": {"source": "importlib", "module": module}}, overrides())

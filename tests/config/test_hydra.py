@@ -122,13 +122,13 @@ def test_an_entry_that_is_not_found_or_none(tmp_path: Path, text: str, problem: 
     assert problem in found
 
 
-def test_the_file_beside_the_recipe_comes_before_one_in_the_working_folder(
+def test_the_file_in_the_working_folder_comes_before_one_beside_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "here/base.yaml", "data: {seed: 1}\n")
     write(tmp_path, "there/base.yaml", "data: {seed: 2}\n")
     monkeypatch.chdir(tmp_path / "here")
-    assert load(tmp_path / "there", "defaults: [base]\n").data.seed == 2
+    assert load(tmp_path / "there", "defaults: [base]\n").data.seed == 1
 
 
 def test_a_key_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,3 +272,11 @@ def test_the_recipe_that_config_path_and_name_mean(tmp_path: Path, monkeypatch: 
     assert named_recipe(None, "grpo") == Path("grpo")
     with pytest.raises(ConfigError, match="--config-path: got 'cnf', which is no folder"):
         named_recipe("cnf", None)
+
+
+def test_megatron_is_one_sentence(tmp_path: Path) -> None:
+    section = "megatron: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 4, use_mbridge: false}"
+    text = f"defaults: [ppo_megatron_trainer, _self_]\nactor_rollout_ref: {{actor: {{{section}}}}}\n"
+    assert "megatron.pipeline_model_parallel_size: got 2 and 4, but Megatron is not supported" in refused(
+        tmp_path, text
+    )
