@@ -26,7 +26,7 @@ def tool_result(what: str, result: Any) -> ToolResponse:
         "4 km"                      -> text "4 km"
         0.5, np.int64(3)            -> text "0.5", "3"
         {"km": 4}, [1, 2]           -> text '{"km": 4}', "[1, 2]"
-        ("4 km", 0.5, {"calls": 1}) -> text (or a dict or list), reward and metrics, as tools of verl return them
+        ("4 km", 0.5, {"calls": 1}) -> text, reward and metrics, as tools of verl return them
 
     Args:
         what: the tool, as in "tool 'length' returned".
@@ -75,10 +75,9 @@ def _triple(what: str, result: tuple[Any, ...]) -> ToolResponse:
         wanted = "wanted a list, or (text, reward, metrics) with metrics by name"
         raise ToolServiceError(f"{what} {repr_of(result)}, {wanted}: a tuple is read as verl's triple")
     answer, reward, metrics = result
-    text = _text(answer) if isinstance(answer, str | Mapping | list) else getattr(answer, "text", answer)
+    text = answer if isinstance(answer, str) else getattr(answer, "text", answer)
     if not isinstance(text, str) and (answer is text or text is not None):
-        wanted = "wanted text or a ToolResponse, or a dict or list (the model reads it as JSON)"
-        raise ToolServiceError(f"{what} {repr_of(answer)} as response, {wanted}")
+        raise ToolServiceError(f"{what} {repr_of(answer)} as response, wanted text or a ToolResponse")
     number = None if reward is None else number_of(reward)
     if number is None and reward is not None:
         raise ToolServiceError(f"{what} reward {repr_of(reward)}, wanted a number")
