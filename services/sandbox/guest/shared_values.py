@@ -11,6 +11,7 @@ What a call changes comes back into the copy, which stays the same object.
 from __future__ import annotations
 
 import json
+import marshal
 import sys
 
 TYPE_CHECKING = False
@@ -40,7 +41,7 @@ class Copies:
         self.space: dict[str, Any] = {}
         """The names of the check."""
         self._ask, self._encode = ask, encode
-        self._kept: dict[str | int, tuple[Any, str]] = {}
+        self._kept: dict[str | int, tuple[Any, str | bytes]] = {}
         """By the name of a variable, or the number of a container: the copy, and its content then."""
 
     def keep(self, key: str | int, value: Any) -> Any:
@@ -81,7 +82,11 @@ class Copies:
             if isinstance(key, str) and self.space.get(key, self) is before:  # else the check has its own by this name
                 self.space[key] = now
 
-    def _content(self, value: Any) -> str:
+    def _content(self, value: Any) -> str | bytes:
+        try:
+            return marshal.dumps(value, 2)  # of plain data, thirty times as fast; later versions depend on references
+        except ValueError:
+            pass
         try:
             return json.dumps(self._encode(value))
         except (TypeError, ValueError):  # the check has put something there that cannot travel
