@@ -23,7 +23,7 @@ from agentrl.plugins.mcp_entries import Discover, ask_servers
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.registry import Kind, known, resolve
 from agentrl.plugins.tool_schemas import checked_schema, described_schema
-from agentrl.plugins.verl.loops import VerlLoop, adapted, is_verl_loop, own_options
+from agentrl.plugins.verl.loops import VerlLoop, VerlLoopBase, adapted, is_verl_loop, own_options
 from agentrl.reported import number_of
 from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
@@ -240,6 +240,11 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
     return specs
 
 
+def names_in_loop_file(path: str | Path) -> set[str]:
+    """The names of the agent loops that a YAML list gives."""
+    return {str(entry.get("name")) for entry in _read_entries(path, None, "", ())[1]}
+
+
 def registered_loop(name: str) -> tuple[type[AgentLoopBase] | None, str]:
     """The class of a registered loop, or why it cannot be loaded."""
     try:
@@ -310,6 +315,8 @@ def _resolve(kind: Kind, name: Any, file: Path, where: str) -> Any:
 
 
 def _loop_class(cls: Any, where: str) -> type[AgentLoopBase]:
+    if isinstance(cls, type) and getattr(cls, "run", None) in (AgentLoopBase.run, VerlLoopBase.run):
+        raise PluginError(f"{where}: agent loop {cls.__name__} has no method `run`, which plays the conversation")
     if is_verl_loop(cls):
         return adapted(cls)
     if isinstance(cls, type) and issubclass(cls, AgentLoopBase):
