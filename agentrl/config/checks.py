@@ -28,8 +28,8 @@ _ESTIMATORS = {
         "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"
     ),
     "dapo": (
-        "It is grpo with actor_rollout_ref.actor.clip_ratio_high=0.28, actor_rollout_ref.actor.loss_agg_mode=token-mean "
-        "and algorithm.filter_zero_variance_groups=true"
+        "It is grpo with actor_rollout_ref.actor.clip_ratio_high=0.28, "
+        "actor_rollout_ref.actor.loss_agg_mode=token-mean and algorithm.filter_zero_variance_groups=true"
     ),
     **{name: _LOSS_OF.format(name) for name in ("gspo", "cispo", "sapo")},
 }

@@ -306,7 +306,7 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
         stop_reason=reason,
     )
     text = text_of(error)
-    if not isinstance(error, AgentRLError) and session is not None:
+    if not isinstance(error, AgentRLError) and session is not None and session.loop is not None:
         text += raised_at(error, type(session.loop).run)
     if isinstance(error, TimeoutError):
         text = text or "raised by the agent loop"

@@ -1,4 +1,4 @@
-"""Keys and values as users of other versions and trainers write them: used, told in one note, or refused with the way."""
+"""Keys and values as users of other versions write them: used, told in one note, or refused with the way."""
 
 from __future__ import annotations
 
