@@ -134,7 +134,7 @@ def find_include(include: Include, folder: Path | None, roots: Sequence[Path], w
     Args:
         include: the entry.
         folder: of the file that includes it.
-        roots: further folders, in order (`hydra.searchpath`, and that of the first file).
+        roots: further folders, after those of every path, in order (`hydra.searchpath`, and that of the first file).
         where: the file that includes it, for errors.
 
     Raises:
@@ -142,7 +142,7 @@ def find_include(include: Include, folder: Path | None, roots: Sequence[Path], w
     """
     relative = include.file.lstrip("/")
     near = [] if folder is None or include.group.startswith("/") else [folder]
-    for place in [*near, *roots]:
+    for place in [Path(), *near, *roots]:
         for candidate in (place / f"{relative}.yaml", place / f"{relative}.yml", place / relative):
             if candidate.is_file():
                 return None if is_of_verl(candidate) else candidate

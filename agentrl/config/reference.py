@@ -29,7 +29,7 @@ lists all problems at once. `agentrl train RECIPE --dry-run` prints the whole co
 RECIPE may be left out, or named by `--config-path DIR --config-name NAME`. Keys may be written with dots in a file too.
 
 - `defaults: [other]` at the top includes other recipes; the file's own values override theirs. A recipe is looked up
-  beside the file that names it, in `hydra.searchpath`, as given, then in agentrl's `configs/`.
+  as given, beside the file that names it, in `hydra.searchpath`, then in agentrl's `configs/`.
   `FOLDER@section: NAME` puts the values of `FOLDER/NAME.yaml` in a section, `optional` allows the file to be missing,
   `override` changes what an included file names, and `_self_` says where the file itself stands.
 - `${section.key}` stands for another value (`${.key}`: beside it), `${oc.select:section.key,default}` for one that may

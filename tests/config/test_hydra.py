@@ -122,13 +122,13 @@ def test_an_entry_that_is_not_found_or_none(tmp_path: Path, text: str, problem: 
     assert problem in found
 
 
-def test_the_file_beside_the_recipe_comes_before_one_in_the_working_folder(
+def test_the_file_in_the_working_folder_comes_before_one_beside_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "here/base.yaml", "data: {seed: 1}\n")
     write(tmp_path, "there/base.yaml", "data: {seed: 2}\n")
     monkeypatch.chdir(tmp_path / "here")
-    assert load(tmp_path / "there", "defaults: [base]\n").data.seed == 2
+    assert load(tmp_path / "there", "defaults: [base]\n").data.seed == 1
 
 
 def test_a_key_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

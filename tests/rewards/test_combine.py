@@ -71,6 +71,7 @@ def test_a_loop_that_does_not_say_which_turn() -> None:
 
 def test_settings_that_cannot_work(tiny_model_dir: Path) -> None:
     config = RunConfig()
+    config.algorithm.adv_estimator = "grpo"
     combine = config.reward_model.combine
     combine.outcome = 0.0
 
