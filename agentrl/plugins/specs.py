@@ -237,6 +237,7 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
                 options[key] = _resolve("agent_loops", options[key], file, f"{where}.{key}")
         specs[name] = LoopSpec(name, cls, options)
         specs[name].check_options(where)
+        _check_plays(cls, where)
     return specs
 
 
@@ -315,13 +316,18 @@ def _resolve(kind: Kind, name: Any, file: Path, where: str) -> Any:
 
 
 def _loop_class(cls: Any, where: str) -> type[AgentLoopBase]:
-    if isinstance(cls, type) and getattr(cls, "run", None) in (AgentLoopBase.run, VerlLoopBase.run):
-        raise PluginError(f"{where}: agent loop {cls.__name__} has no method `run`, which plays the conversation")
     if is_verl_loop(cls):
         return adapted(cls)
     if isinstance(cls, type) and issubclass(cls, AgentLoopBase):
         return cls
     raise PluginError(f"{where}: {cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
+
+
+def _check_plays(cls: type[AgentLoopBase], where: str) -> None:
+    """Refuse a class that only inherits `run`: every trajectory would fail."""
+    run = (cls.verl_class if issubclass(cls, VerlLoop) else cls).run  # type: ignore[attr-defined]
+    if run is VerlLoopBase.run or getattr(run, "__isabstractmethod__", False):
+        raise PluginError(f"{where}: agent loop {cls.__name__} has no method `run`, which plays the conversation")
 
 
 def _own_schema(cls: Any, config: JsonDict, where: str) -> JsonDict:
