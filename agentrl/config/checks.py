@@ -18,6 +18,24 @@ TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
 """Advantage estimators whose result depends on the token that a reward is placed on."""
 
 
+_LOSS_OF = "It is a loss: set algorithm.adv_estimator=grpo and actor_rollout_ref.actor.policy_loss={}"
+_ESTIMATORS = {
+    "ppo": "PPO's estimator is 'gae'",
+    "reinforce++": "Its name here is 'reinforce_plus_plus'",
+    "reinforce++-baseline": "Its name here is 'reinforce_plus_plus_baseline'",
+    "dr_grpo": (
+        "It is grpo with algorithm.norm_adv_by_std_in_grpo=false and "
+        "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"
+    ),
+    "dapo": (
+        "It is grpo with actor_rollout_ref.actor.clip_ratio_high=0.28, "
+        "actor_rollout_ref.actor.loss_agg_mode=token-mean and algorithm.filter_zero_variance_groups=true"
+    ),
+    **{name: _LOSS_OF.format(name) for name in ("gspo", "cispo", "sapo")},
+}
+"""Names under which users ask for an estimator, with what they mean here."""
+
+
 def check_required(config: RunConfig) -> Problems:
     """A model and rows are given."""
     if not config.actor_rollout_ref.model.path:
@@ -54,7 +72,8 @@ def check_names(config: RunConfig) -> Problems:
 
     estimator = config.algorithm.adv_estimator
     if estimator not in ADVANTAGE_ESTIMATORS:
-        yield f"algorithm.adv_estimator: got '{estimator}'.{suggest(estimator, ADVANTAGE_ESTIMATORS)}"
+        hint = f" {way}." if (way := _ESTIMATORS.get(estimator.lower())) else suggest(estimator, ADVANTAGE_ESTIMATORS)
+        yield f"algorithm.adv_estimator: got '{estimator}'.{hint}"
     yield from policy_loss_problems(config.actor_rollout_ref.actor)
     try:
         make_trackers(config.trainer.logger)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
+from agentrl.config.other_names import called_here
 from agentrl.config.schema import find_field
 from agentrl.config.translate import is_known
 from agentrl.config.value_tree import Tree, leaves
@@ -49,22 +50,20 @@ SIGNS: dict[str, frozenset[str]] = {
         }
     ),
     "NeMo RL": frozenset({"policy", "grpo", "loss_fn", "cluster", "env", "checkpointing"}),
+    "slime": frozenset(
+        {
+            *("hf_checkpoint", "ref_load", "num_rollout", "rm_type", "rollout_max_response_len", "prompt_data"),
+            *("rollout_batch_size", "n_samples_per_prompt", "advantage_estimator"),
+        }
+    ),
+    "AReaL": frozenset({"allocation_mode", "gconfig", "train_dataset", "valid_dataset", "saver", "stats_logger"}),
+    "SkyRL": frozenset({"generator", "environment"}),
+    "ROLL": frozenset({"actor_train", "actor_infer", "reference", "rewards", "num_gpus_per_node"}),
+    "Trinity-RFT": frozenset({"buffer", "explorer", "synchronizer", "cluster", "project"}),
+    "prime-rl": frozenset({"orchestrator", "inference", "max_steps", "seq_len"}),
+    "torchtune": frozenset({"tokenizer", "model", "optimizer", "checkpointer", "loss", "dataset"}),
 }
-"""Keys at the top of other trainers' recipes; two of them name the trainer."""
-HERE: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("base_model", "model_name_or_path", "pretrain"), ("actor_rollout_ref.model.path", "model.path")),
-    **dict.fromkeys(("datasets", "dataset_name", "prompt_data", "dataset"), ("data.train_files",)),
-    **dict.fromkeys(("learning_rate", "actor_learning_rate"), ("actor_rollout_ref.actor.optim.lr", "optim.lr")),
-    **dict.fromkeys(("num_generations", "n_samples_per_prompt"), ("actor_rollout_ref.rollout.n",)),
-    **dict.fromkeys(("num_epochs", "num_train_epochs", "max_epochs"), ("trainer.total_epochs",)),
-    **dict.fromkeys(("output_dir", "save_path"), ("trainer.default_local_dir",)),
-    **dict.fromkeys(("max_completion_length", "generate_max_len"), ("data.max_response_length",)),
-    **dict.fromkeys(("sequence_len", "cutoff_len", "max_seq_length", "max_length"), ("data.max_length",)),
-    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), ("data.micro_batch_size_per_gpu",)),
-    "rollout_batch_size": ("data.train_batch_size",),
-    "advantage_estimator": ("algorithm.adv_estimator",),
-}
-"""What such a key is here: the first that the model has."""
+"""Keys at the top of other trainers' recipes; the trainer with most of them, of at least two, is named."""
 _OWN_SECTION = {"train": "actor_rollout_ref", "sft": "optim", "eval": "eval", "generate": "rollout"}
 """A section that tells each command; `agentrl eval` also has those of `agentrl generate`."""
 _OF_EVALUATION = ("data_source_key", "reward_model_key")
@@ -91,16 +90,20 @@ def refuse_other_command(where: str, tree: Mapping[str, Any], model: type[Sectio
 
 
 def refuse_other_trainer(path: Path, tree: Tree, model: type[Section]) -> None:
-    """Raise a ConfigError if hardly a key of a file is agentrl's or verl's."""
+    """Raise a ConfigError if hardly a key of a file is agentrl's or verl's.
+
+    A file whose sections are known is a recipe with mistakes in it: each of its keys is told with the nearest.
+    """
     keys = [key for key, _ in leaves(tree)]
     known = sum(is_known(key, model) for key in keys)
-    if len(keys) < _FEWEST or 3 * known > len(keys):
+    unknown = [key for key in tree if find_field(model, key.partition(".")[0]) is None]
+    if len(keys) < _FEWEST or 3 * known > len(keys) or 2 * len(unknown) < len(tree):
         return
-    name = next((name for name, signs in SIGNS.items() if len(signs & tree.keys()) > 1), None)
-    whose = f"the recipe of another trainer ({name})" if name else "no recipe of agentrl"
-    unknown = [key for key in tree if find_field(model, key) is None]
+    name = max(SIGNS, key=lambda trainer: len(SIGNS[trainer] & tree.keys()))
+    named = len(SIGNS[name] & tree.keys()) > 1
+    whose = f"the recipe of another trainer ({name})" if named else "no recipe of agentrl"
     shown = ", ".join(unknown[:_MOST_SHOWN]) + (", …" if len(unknown) > _MOST_SHOWN else "")
-    ours = ((key, next((name for name in HERE.get(key, ()) if find_field(model, name)), None)) for key in unknown)
+    ours = ((key, called_here(key, model)) for key in unknown)
     here = [f"{key} is {name}" for key, name in ours if name is not None]
     hints = f"; here {', '.join(here[:_MOST_SHOWN])}" if here else ""
     raise ConfigError(

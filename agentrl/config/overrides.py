@@ -32,6 +32,16 @@ def apply_override(text: str, recipe: Recipe, model: type[Section]) -> None:
     tree: Tree = {}
     set_value(tree, key, wanted)
     recipe.take(tree, None, model)
+    _tell_two_names(recipe, key, wanted)
+
+
+def _tell_two_names(recipe: Recipe, key: str, value: Any) -> None:
+    """Note that `actor_rollout_ref.rollout.n=8` replaces `algorithm.group_size=4`, given before it."""
+    ours = recipe.renamed.get(key, key)
+    before, given = recipe.named.get(ours, (key, value))
+    if before != key and given != value:
+        recipe.notes.append(f"{key}={show_value(value)} replaces {before}={show_value(given)}: two names of one key")
+    recipe.named[ours] = (key, value)
 
 
 def read_value(key: str, text: str, model: type[Section]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentrl.config.base import Section
+from agentrl.config.other_names import called_here
 from agentrl.config.schema import describe_field, find_field, is_free, nearest
 from agentrl.config.value_tree import Tree, drop_value, get_value, leaves
 
@@ -19,7 +20,9 @@ def take_unknown(tree: Tree, model: type[Section]) -> dict[str, str]:
         unknown = _unknown_part(model, key)
         if unknown is not None and unknown not in problems:
             given = show_value(value) if unknown == key else "a section"
-            problems[unknown] = f"{unknown}: unknown key (given {given}).{nearest(model, unknown)}"
+            ours = called_here(key, model) or called_here(unknown, model)
+            hint = f" It is '{ours}' here." if ours else nearest(model, unknown)
+            problems[unknown] = f"{unknown}: unknown key (given {given}).{hint}"
             drop_value(tree, unknown)
     return problems
 
@@ -75,7 +78,8 @@ def _explain(key: str, detail: Any, tree: Tree, model: type[Section]) -> str:
         given = "nothing"
     if detail["type"] == "value_error":
         return f"{key}: got {given}, but {detail['ctx']['error']}"
-    return f"{key}: got {given}, wanted {describe_field(field)}" if field else f"{key}: {detail['msg']}"
+    python = "; nothing is written null" if given == "'None'" else ""
+    return f"{key}: got {given}, wanted {describe_field(field)}{python}" if field else f"{key}: {detail['msg']}"
 
 
 def show_value(value: Any) -> str:

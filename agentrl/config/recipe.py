@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
+from agentrl.config.problems import show_value
 from agentrl.config.schema import describe_field, find_field, section_of
 from agentrl.config.translate import settle_foreign, translate, translate_values
 from agentrl.config.value_tree import Tree, drop_value, leaves, set_value
@@ -33,6 +34,8 @@ class Recipe:
     """Names of verl's own configurations in whose place agentrl's defaults stand."""
     values: dict[str, str] = field(default_factory=dict)
     """Notes on values of verl that mean another one here, by key."""
+    named: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    """By agentrl's key: the name under which an override gave it last, and the value."""
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -51,7 +54,7 @@ class Recipe:
                 if isinstance(value, str) and value.startswith("${"):
                     set_value(self.tree, key, value)
                 elif value:  # `critic:` with nothing below it is allowed and changes nothing
-                    self.problems.append(f"{key}: got {value!r}, wanted {describe_field(known)}")
+                    self.problems.append(f"{key}: got {show_value(value)}, wanted {describe_field(known)}")
                 continue
             set_value(self.tree, key, value)
             is_ours = folder is not None and CONFIGS.resolve() in (folder, *folder.parents)

@@ -81,9 +81,20 @@ _WHOLE_CHECKPOINT = Only(
     "a checkpoint always holds model, optimizer and extra, and the model as a Hugging Face folder",
 )
 _NO_LORA = Harmless("LoRA is not supported")
-_LORA = Only(_OFF, "LoRA is not supported: leave it out, and all weights are trained", switch=f"{_AR}actor.lora.enable")
+_LORA = Only(
+    (*_OFF, {}), "LoRA is not supported: leave it out, and all weights are trained", switch=f"{_AR}actor.lora.enable"
+)
 _TURNS = _AR + "rollout.multi_turn."
 
+_TIS = (
+    "importance weights are cut here: set algorithm.rollout_correction.is_level=token, and "
+    "algorithm.rollout_correction.is_threshold to the cap"
+)
+_REJECTION = "set algorithm.rollout_correction.rs=[lower,upper], bounds of a trajectory's mean ratio"
+OVERLONG = (
+    "no reward manager here has a penalty for long responses: subtract it in your own score function "
+    "(custom_reward_function.path) or reward manager (reward_manager.source=importlib)"
+)
 _ONE_KIND = Harmless("every section has one kind, so it needs no class")
 
 # The first pattern that fits a key counts.
@@ -130,9 +141,15 @@ VERL_KEYS: dict[str, Answer] = {
     "*.model.enable_activation_offload*": Only(_OFF, "activations are not offloaded"),
     "*.model.lora_alpha": _NO_LORA,
     "*.model.lora_*": _LORA,
+    "*.model.lora": _LORA,
+    _AR + "model.lora.enable": Renamed(_AR + "actor.lora.enable"),
     "*.model.lora.rank": Renamed("*.model.lora_rank"),
+    "*.model.lora.r": Renamed("*.model.lora_rank"),
     "*.model.lora.alpha": Renamed("*.model.lora_alpha"),
     "*.model.lora.*": _NO_LORA,
+    "lora": _LORA,
+    "lora.*": Renamed(_AR + "actor.lora.*"),
+    _AR + "actor.lora": _LORA,
     _AR + "actor.lora.enable": _LORA,
     _AR + "actor.lora.r": Renamed(_AR + "model.lora_rank"),
     _AR + "actor.lora.lora_alpha": Renamed(_AR + "model.lora_alpha"),
@@ -143,6 +160,11 @@ VERL_KEYS: dict[str, Answer] = {
     "*.model.use_liger": Only(_OFF, "Liger kernels are not supported"),
     "*.use_fused_kernels": Only(_OFF, "agentrl has no fused kernels"),
     "*.model.fused_kernel_options.*": Harmless("agentrl has no fused kernels"),
+    "*.model.hf_config_path": Only((None,), "the config is read from the model folder"),
+    "*.model.mtp.enable": Only(_OFF, "multi-token prediction is not supported"),
+    "*.model.mtp.*": Harmless("multi-token prediction is not supported"),
+    "*.model.tiled_mlp.enabled": Only(_OFF, "tiled MLPs are not supported"),
+    "*.model.tiled_mlp.*": Harmless("tiled MLPs are not supported"),
     _AR + "ref.model*": Only((None, {}), "the reference policy is the model at the start of the run"),
     "*.ulysses_sequence_parallel_size": Only(_SMALL, "sequence parallelism is not supported"),
     "*.megatron.*": Only(
@@ -165,12 +187,21 @@ VERL_KEYS: dict[str, Answer] = {
     "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),
     "*.fsdp_config.use_orig_params": Harmless("FSDP2 keeps the original parameters"),
     "*.fsdp_config.grad_offload": Only(_OFF, "gradients are not offloaded"),
+    "*.fsdp_config.strategy": Only(("fsdp2", "fsdp", None), "models are sharded by FSDP2"),
+    "*.fsdp_config.seed": Harmless("`trainer.seed` counts"),
+    "*.fsdp_config.full_determinism": Only(_OFF, "set `trainer.deterministic=true`"),
+    "*.fsdp_config.forward_only": Harmless("a model without an optimizer is never updated"),
+    "*.fsdp_config.mixed_precision.param_dtype": Renamed("*.fsdp_config.compute_dtype"),
+    "*.fsdp_config.mixed_precision.reduce_dtype": Only((None, "fp32", "float32"), "gradients are reduced in float32"),
+    "*.fsdp_config.mixed_precision.*": Harmless("buffers keep the dtype that the model gives them"),
     "*.fsdp_config.dtype": Renamed("*.fsdp_config.compute_dtype"),
     "critic.model.fsdp_config.*": Renamed("critic.fsdp_config.*"),
     "*.optim.lr_scheduler_type": Renamed("*.optim.warmup_style"),
     "*.optim.num_cycles": Only((0.5, None), "the cosine schedule is half a period"),
     "*.optim.optimizer": Only(("AdamW", None), "the optimizer is AdamW"),
     "*.optim.optimizer_impl": Only(("torch.optim", None), "the optimizer is torch's AdamW"),
+    "*.optim.override_optimizer_config*": Only((None, {}), "the optimizer is torch's AdamW, with `betas` and the like"),
+    "*.optim.zero_indexed_step": Harmless("the first step has the first learning rate of the schedule"),
     "*.optim.clip_grad": Fallback("*.grad_clip"),
     _AR + "actor.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     "critic.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
@@ -182,6 +213,18 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "actor.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
     "critic.ppo_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("ppo_micro_batch_size_per_gpu")),
     "*.log_prob_micro_batch_size": Only((None,), _BATCH_PER_GPU.format("log_prob_micro_batch_size_per_gpu")),
+    _AR + "actor.ppo_infer_max_token_len_per_gpu": Fallback(_AR + "rollout.log_prob_max_token_len_per_gpu"),
+    _AR + "actor.ppo_infer_micro_batch_size_per_gpu": Fallback(_AR + "rollout.log_prob_micro_batch_size_per_gpu"),
+    _AR + "actor.use_rollout_log_probs": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
+    _AR + "actor.tis_imp_ratio_cap": Only((None, -1), _TIS),
+    _AR + "actor.loss_scale_factor": Only(
+        (None,), "`loss_agg_mode=seq-mean-token-sum-norm` divides by the longest response that the run allows"
+    ),
+    _AR + "actor.freeze_vision_tower": Harmless("agentrl has no multi-modal inputs"),
+    _AR + "actor.calculate_sum_pi_squared": Only(_OFF, "the sum of squared probabilities is not computed"),
+    "*.use_prefix_grouper": Only(_OFF, "prefixes of a group are not shared in training"),
+    "*.router_replay.mode": Only((None, "disabled"), "router replay is not supported"),
+    "*.router_replay.*": Harmless("router replay is not supported"),
     _AR + "actor.rollout_n": Harmless("`rollout.n` counts"),
     _AR + "actor.data_loader_seed": Harmless("`trainer.seed` counts"),
     # rollout
@@ -211,6 +254,23 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.expert_parallel_size": Only(_SMALL, "expert parallelism is not supported"),
     _AR + "rollout.pipeline_model_parallel_size": Only(_SMALL, "pipeline parallelism is not supported"),
     _AR + "rollout.over_sample_rate": Only(_OFF, "over-sampling is not supported"),
+    _AR + "rollout.prometheus.enable": Only(_OFF, "the engine's figures are at its `/metrics`"),
+    _AR + "rollout.prometheus.*": Harmless("the engine's figures are at its `/metrics`"),
+    _AR + "rollout.quantization*": Only((None,), "give the engine's flags in `server.args`"),
+    _AR + "rollout.nnodes": Only((None, 0), "engines run on the machines of `trainer.nnodes`"),
+    _AR + "rollout.n_gpus_per_node": Harmless("`trainer.n_gpus_per_node` counts"),
+    _AR + "rollout.checkpoint_engine.*": Harmless("`rollout.weight_sync` says how weights reach the engines"),
+    _AR + "rollout.logprobs_mode": Harmless("log-probs are those of the logits divided by the temperature"),
+    _AR + "rollout.scheduling_policy": Harmless("engines serve requests in the order of their arrival"),
+    _AR + "rollout.enable_sleep_mode": Harmless("the engine keeps its cache between steps"),
+    _AR + "rollout.swap_space": Harmless("give SGLang's flags in `server.args`"),
+    _AR + "rollout.use_fire_sampling": Only(_OFF, "FIRE sampling is not supported"),
+    _AR + "rollout.micro_batch_size": Harmless("the engine forms its own batches"),
+    _AR + "rollout.seed": Harmless("`trainer.seed` counts"),
+    _AR + "rollout.skip.enable": Only(_OFF, "a step always rolls out"),
+    _AR + "rollout.skip.*": Harmless("a step always rolls out"),
+    _AR + "rollout.enable_rollout_routing_replay": Only(_OFF, "router replay is not supported"),
+    _AR + "rollout.agent.agent_loop_manager_class": Only((None,), "agentrl has one agent-loop manager"),
     _AR + "rollout.limit_images": Harmless("agentrl has no multi-modal inputs"),
     _AR + "rollout.multi_turn.tokenization_sanity_check_mode": Harmless("the template is probed when the run starts"),
     _AR + "rollout.multi_turn.use_inference_chat_template": Harmless("sampled turns are never rendered again"),
@@ -238,6 +298,15 @@ VERL_KEYS: dict[str, Answer] = {
     "reward.sandbox_fusion.url": Renamed("reward_model.sandbox_fusion.url"),
     "reward.sandbox_fusion.max_concurrent": Renamed("reward_model.sandbox_fusion.max_concurrent"),
     "reward.sandbox_fusion.memory_limit_mb": Renamed("reward_model.sandbox_fusion.memory_limit_mb"),
+    "reward_model.overlong_buffer.enable": Only(_OFF, OVERLONG),
+    "reward_model.overlong_buffer.*": Harmless("`overlong_buffer.enable` is not set"),
+    "reward_model.num_workers": Harmless("scores are computed by the agent-loop workers (`rollout.agent.num_workers`)"),
+    "reward_model.use_reward_loop": Harmless("scores are always computed while rollouts run"),
+    "reward_model.nnodes": _NO_REWARD_MODEL,
+    "reward_model.n_gpus_per_node": _NO_REWARD_MODEL,
+    "reward.num_workers": Renamed("reward_model.num_workers"),
+    "reward.reward_kwargs.*": Renamed("reward_model.reward_kwargs.*"),
+    "reward.reward_model.*": Renamed("reward_model.*"),
     "reward.reward_manager.*": Renamed("reward_manager.*"),
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
@@ -251,7 +320,17 @@ VERL_KEYS: dict[str, Answer] = {
     "algorithm.rollout_correction.rollout_is": Renamed("algorithm.rollout_correction.is_level"),
     "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
+    "algorithm.rollout_correction.rollout_rs": Only((None,), _REJECTION),
+    "algorithm.rollout_correction.rollout_rs_threshold*": Only((None,), _REJECTION),
+    "algorithm.rollout_correction.rollout_token_veto_threshold": Only((None,), _REJECTION),
+    "algorithm.rollout_correction.rollout_is_batch_normalize": Only(_OFF, "importance weights are not normalised"),
+    "algorithm.rollout_correction.loss_type": Only((None, "ppo_clip"), "`actor.policy_loss` names the loss"),
+    "algorithm.rollout_is": Only(_OFF, _TIS),
+    "algorithm.rollout_is_level": Renamed("algorithm.rollout_correction.is_level"),
+    "algorithm.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     # trainer, Ray, Hydra
+    "transfer_queue.enable": Only(_OFF, "rows travel through Ray itself"),
+    "transfer_queue.*": Harmless("rows travel through Ray itself"),
     "trainer.log_generation_samples": Renamed("trainer.log_train_generations"),
     "trainer.run_name": Renamed("trainer.experiment_name"),
     "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_ckpt_to_keep"),
@@ -283,6 +362,7 @@ SPELLINGS: dict[str, tuple[tuple[Any, Any], ...]] = {
         *(("float", "float32"), ("fp32", "float32")),
     ),
     "data.*_max_samples": ((None, -1),),
+    _AR + "rollout*.top_k": ((0, -1),),
     "trainer.profile_tool": ((None, "auto"),),
     "trainer.log_*_generations": ((True, 4), (False, 0)),
     _AR + "rollout.load_format": (
@@ -296,6 +376,11 @@ MISPLACED: dict[str, Fallback] = {"algorithm.kl_penalty": Fallback("algorithm.kl
 """Keys that want a name, under which some users write a number: the key that takes it."""
 
 VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
-    _AR + "rollout.name": dict.fromkeys(("vllm", "hf"), ("auto", "the engines here are SGLang and the embedded one")),
+    _AR + "rollout.name": {
+        **dict.fromkeys(
+            ("vllm", "vllm_async", "hf", "trtllm"), ("auto", "the engines here are SGLang and the embedded one")
+        ),
+        "sglang_async": ("sglang", "agent loops are always asynchronous"),
+    },
 }
 """Values of verl that agentrl's own keys take for another one, with the reason."""

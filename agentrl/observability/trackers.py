@@ -130,7 +130,10 @@ def make_trackers(names: Sequence[str]) -> list[Tracker]:
         "mlflow": MlflowTracker,
     }
     problems = [
-        f"trainer.logger: '{name}' is not a tracker.{suggest(name, kinds)}" for name in names if name not in kinds
+        f"trainer.logger: '{name}' is not a tracker."
+        + (f" A list is written [{name}]." if "," in name else suggest(name, kinds))
+        for name in names
+        if name not in kinds
     ]
     problems += [
         f"trainer.logger: '{name}' needs the package {name}: pip install 'agentrl[trackers]'"

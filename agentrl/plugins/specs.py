@@ -23,7 +23,7 @@ from agentrl.plugins.mcp_entries import Discover, ask_servers
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.registry import Kind, known, resolve
 from agentrl.plugins.tool_schemas import checked_schema, described_schema
-from agentrl.plugins.verl.loops import VerlLoop, adapted, is_verl_loop, own_options
+from agentrl.plugins.verl.loops import VerlLoop, VerlLoopBase, adapted, is_verl_loop, own_options
 from agentrl.reported import number_of
 from agentrl.types import JsonDict
 from agentrl.yaml_reader import read_yaml
@@ -237,7 +237,13 @@ def load_agent_loops(path: str | Path | None = None, near: Path | None = None) -
                 options[key] = _resolve("agent_loops", options[key], file, f"{where}.{key}")
         specs[name] = LoopSpec(name, cls, options)
         specs[name].check_options(where)
+        _check_plays(cls, where)
     return specs
+
+
+def names_in_loop_file(path: str | Path) -> set[str]:
+    """The names of the agent loops that a YAML list gives."""
+    return {str(entry.get("name")) for entry in _read_entries(path, None, "", ())[1]}
 
 
 def registered_loop(name: str) -> tuple[type[AgentLoopBase] | None, str]:
@@ -315,6 +321,13 @@ def _loop_class(cls: Any, where: str) -> type[AgentLoopBase]:
     if isinstance(cls, type) and issubclass(cls, AgentLoopBase):
         return cls
     raise PluginError(f"{where}: {cls!r} is not an agent loop: derive it from agentrl.interfaces.AgentLoopBase")
+
+
+def _check_plays(cls: type[AgentLoopBase], where: str) -> None:
+    """Refuse a class that only inherits `run`: every trajectory would fail."""
+    run = (cls.verl_class if issubclass(cls, VerlLoop) else cls).run  # type: ignore[attr-defined]
+    if run is VerlLoopBase.run or getattr(run, "__isabstractmethod__", False):
+        raise PluginError(f"{where}: agent loop {cls.__name__} has no method `run`, which plays the conversation")
 
 
 def _own_schema(cls: Any, config: JsonDict, where: str) -> JsonDict:

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from agentrl.chat.loading import load_renderer
 from agentrl.config.root import RunConfig
-from agentrl.errors import ConfigError, PluginError, suggest
+from agentrl.config.verl_keys import OVERLONG
+from agentrl.errors import ConfigError, PluginError, repr_of, suggest
 from agentrl.interfaces import RewardManager
 from agentrl.plugins import registry
 from agentrl.plugins.users_code import described
@@ -25,8 +26,15 @@ MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
     "naive": NaiveRewardManager,
     "batch": BatchRewardManager,
     "prime": NaiveRewardManager,
+    "dapo": NaiveRewardManager,
 }
-"""Reward managers by name. verl's `prime` scores rows side by side and calls score functions as `naive` does."""
+"""Reward managers by name. verl's `prime` scores rows side by side and calls score functions as `naive` does; so does
+its `dapo` without a penalty for long responses.
+"""
+
+
+_OF_DAPO = {"overlong_buffer_cfg", "max_resp_len"}
+"""Options of verl's `dapo` that only say how its penalty is computed."""
 
 
 def load_code_score(config: RunConfig, workers: int = 1) -> CodeScore | None:
@@ -131,7 +139,10 @@ def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = Non
             "reward_model.reward_manager: batch calls a score function with lists (data_sources, solution_strs, "
             "ground_truths, extra_infos), which the built-in functions do not take: set custom_reward_function.path"
         )
-    if section.reward_kwargs and name in MANAGERS:
+    overlong = section.reward_kwargs.get("overlong_buffer_cfg")
+    if name == "dapo" and isinstance(overlong, Mapping) and overlong.get("enable"):
+        raise PluginError(f"reward_model.reward_kwargs.overlong_buffer_cfg.enable: got true, but {OVERLONG}")
+    if section.reward_kwargs.keys() - (_OF_DAPO if name == "dapo" else set()) and name in MANAGERS:
         where = f"reward_model.reward_kwargs.{next(iter(section.reward_kwargs))}"
         raise PluginError(
             f"{where}: the reward manager '{name}' takes no options; those of a score function are "
@@ -154,13 +165,19 @@ def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = Non
             config=ConfigView(config),
             reward_kwargs=section.reward_kwargs,
         )
+    wanted = "Derive it from agentrl.interfaces.RewardManager, or give it verl's __call__(data, return_dict)"
+    options = {} if name in MANAGERS else section.reward_kwargs
     try:
-        return cast(RewardManager, manager(score_fn, timeout_s, **section.reward_kwargs))
+        built = manager(score_fn, timeout_s, **options)
     except TypeError as error:
         raise PluginError(
-            f"reward_model.reward_manager: '{name}' cannot be built as (score_fn, timeout_s): {error}. Derive it from "
-            "agentrl.interfaces.RewardManager, or give it verl's __call__(data, return_dict)"
+            f"reward_model.reward_manager: '{name}' cannot be built as (score_fn, timeout_s): {error}. {wanted}"
         ) from error
+    if not callable(getattr(built, "score", None)):
+        raise PluginError(
+            f"reward_model.reward_manager: '{name}' built {repr_of(built)}, which has no `score`. {wanted}"
+        )
+    return cast(RewardManager, built)
 
 
 def _load_renderer(config: RunConfig) -> Any:

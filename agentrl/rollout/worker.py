@@ -16,6 +16,7 @@ import numpy as np
 
 from agentrl.config.rollout import RolloutConfig
 from agentrl.errors import (
+    AgentRLError,
     EngineTimeout,
     InfrastructureError,
     RewardError,
@@ -27,6 +28,7 @@ from agentrl.errors import (
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.own_time import OwnTimeLimit
+from agentrl.plugins.users_code import raised_at
 from agentrl.reported import plain_values
 from agentrl.rewards.combine import combine
 from agentrl.rollout.gc_pause import seldom_collected
@@ -304,6 +306,8 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
         stop_reason=reason,
     )
     text = text_of(error)
+    if not isinstance(error, AgentRLError) and session is not None and session.loop is not None:
+        text += raised_at(error, type(session.loop).run)
     if isinstance(error, TimeoutError):
         text = text or "raised by the agent loop"
     return RolloutRow(

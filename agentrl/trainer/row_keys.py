@@ -13,6 +13,7 @@ from typing import Any
 from agentrl.config import RunConfig
 from agentrl.config.idle import Idle
 from agentrl.plugins import LoopSpec, load_agent_loops
+from agentrl.plugins.specs import names_in_loop_file
 from agentrl.rewards.dispatcher import CODE_SOURCES
 from agentrl.rollout.setup import RolloutSetup, is_built_in, row_kind
 from agentrl.types import Sample
@@ -140,5 +141,12 @@ class RowUse:
         return self._why_no_tools()
 
     def _runs_a_loop_of_the_file(self) -> bool:
+        path = self._setup.config.actor_rollout_ref.rollout.agent.agent_loop_config_path
+        of_file = names_in_loop_file(path) if path is not None else set()
         registered: dict[str, Any] = load_agent_loops()
-        return any(loop != registered.get(name) for name, loop in self.loops.items())
+        # A class with `@register("its_name")` is registered only because the file names its module.
+        return any(
+            loop != registered.get(name) or not is_built_in(loop)
+            for name, loop in self.loops.items()
+            if name in of_file
+        )

@@ -224,6 +224,8 @@ OTHERS = {
     "OpenRLHF": "pretrain: m\nprompt_data: d\nrollout_batch_size: 8\nadvantage_estimator: gae\nzero_stage: 3\n",
     "LLaMA-Factory": "stage: sft\nfinetuning_type: lora\ntemplate: qwen\ncutoff_len: 9\nlearning_rate: 1e-4\n",
     "NeMo RL": "policy: {model_name: m}\ngrpo: {num_prompts_per_step: 3}\nloss_fn: {a: 1}\ncluster: {num_nodes: 1}\n",
+    "slime": "hf_checkpoint: m\nprompt_data: d\nrollout_batch_size: 3\nn_samples_per_prompt: 8\nnum_rollout: 9\n",
+    "SkyRL": "data: {train_data: d}\ntrainer: {policy: {a: 1}}\ngenerator: {backend: vllm}\nenvironment: {a: 1}\n",
 }
 
 

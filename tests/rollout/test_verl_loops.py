@@ -272,6 +272,8 @@ OPTIONS = """
 class Options(AgentLoopBase):
     def __init__(self, trainer_config, server_manager, tokenizer, processor, rounds, **kwargs):
         super().__init__(trainer_config, server_manager, tokenizer, processor, **kwargs)
+
+    async def run(self, sampling_params, **kwargs): ...
 """
 
 
@@ -309,3 +311,46 @@ def test_a_reward_manager_of_verl_places_its_rewards(roll: Roll, config: RunConf
     config.reward_model.reward_manager = f"{tmp_path / 'manager.py'}:Manager"
     rolled = roll(SINGLE.replace('@register("of_verl_single")', ""), "Single", data_source="of/mine")
     assert rolled.batch["rm_scores"].tolist() == [[0.0, 0.25, 1.0]]
+
+
+def test_the_base_class_renders_as_in_newer_versions(roll: Roll) -> None:
+    source = """
+    async def run(self, sampling_params, **kwargs):
+        media = await self.process_vision_info(kwargs["raw_prompt"])
+        prompt_ids = await self.apply_chat_template(kwargs["raw_prompt"], images=media.get("images"))
+        first = await self.server_manager.generate("a", prompt_ids=prompt_ids, sampling_params=sampling_params)
+        said = await self.apply_chat_template([{"role": "user", "content": "go on"}], remove_system_prompt=True)
+        again = prompt_ids + first.token_ids + said
+        second = await self.server_manager.generate("a", prompt_ids=again, sampling_params=sampling_params)
+        return AgentLoopOutput(
+            prompt_ids=prompt_ids,
+            response_ids=first.token_ids + said + second.token_ids,
+            response_mask=[1] * 3 + [0] * len(said) + [1] * 3,
+            num_turns=4,
+        )
+"""
+    rolled = roll(f"{HEAD}\n\nclass Newer(AgentLoopBase):{source}", "Newer")
+    mask = rolled.batch["response_mask"][0].tolist()
+    assert mask == [1] * 3 + [0] * (len(mask) - 6) + [1] * 3
+    assert len(mask) > 6
+
+
+def test_an_error_in_a_loop_names_its_line(roll: Roll) -> None:
+    source = (
+        "\n\nclass Wrong(AgentLoopBase):\n    async def run(self, sampling_params, **kwargs):\n        kwargs['no']\n"
+    )
+    line = (HEAD + source).splitlines().index("        kwargs['no']") + 1
+    with pytest.raises(FailureBudgetError) as caught:
+        roll(HEAD + source, "Wrong")
+    assert "KeyError: 'no' (" in str(caught.value)
+    assert f"mine.py:{line})" in str(caught.value)
+
+
+@pytest.mark.parametrize("head", [HEAD, "from agentrl.interfaces import AgentLoopBase\n"])
+def test_a_loop_without_run_is_refused_at_the_start(tmp_path: Path, head: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"{head}\n\nclass Idle(AgentLoopBase):\n    async def generate(self):\n        pass\n"
+    )
+    (tmp_path / "loops.yaml").write_text("- {name: mine, _target_: mine.py:Idle}\n")
+    with pytest.raises(PluginError, match="agent loop Idle has no method `run`"):
+        load_agent_loops(tmp_path / "loops.yaml")

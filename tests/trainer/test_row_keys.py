@@ -163,6 +163,22 @@ def test_a_loop_of_the_users_own_may_do_anything(run: Run) -> None:
     assert run.notes(given) == []
 
 
+def test_a_loop_that_registers_its_own_name_is_of_the_file(run: Run) -> None:
+    (run.folder / "loop.py").write_text(
+        "from agentrl.interfaces import AgentLoopBase\nfrom agentrl.plugins import register\n\n\n"
+        '@register("of_the_file", "agent_loops")\n'
+        "class Loop(AgentLoopBase):\n    async def run(self, sampling_params, sample): ...\n"
+    )
+    loops = run.folder / "registered.yaml"
+    loops.write_text(f"- {{name: of_the_file, _target_: '{run.folder}/loop.py:Loop'}}\n")
+    agent = f"{ROLLOUT}agent."
+    given = {f"{agent}agent_loop_config_path": str(loops), f"{agent}default_agent_loop": "of_the_file"}
+    assert run.notes(given) == []
+    assert run.notes({**given, f"{agent}agent_loop_config_path": str(run.folder / "loops.yaml")}) == [
+        f"{agent}agent_loop_config_path has no effect here: no row runs a loop of it, all run of_the_file"
+    ]
+
+
 def test_validation_rows_use_keys_too(run: Run) -> None:
     rows = run.rows("val.parquet", {"agent_name": "tool_agent"})
     given = {**TOOLS, "data.val_files": rows}

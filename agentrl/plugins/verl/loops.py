@@ -262,6 +262,40 @@ class VerlLoopBase:
     def init_class(cls, config: Any, tokenizer: Any, processor: Any = None, **kwargs: Any) -> None:
         """Set-up that all trajectories share; a loop may override it."""
 
+    async def process_vision_info(self, messages: list[JsonDict]) -> JsonDict:
+        """The images and videos of messages: none, the model reads text only."""
+        return {}
+
+    async def apply_chat_template(
+        self,
+        messages: list[JsonDict],
+        tools: list[JsonDict] | None = None,
+        images: Any = None,
+        videos: Any = None,
+        remove_system_prompt: bool = False,
+    ) -> list[int]:
+        """Ids of messages and the generation prompt.
+
+        Args:
+            messages: to render.
+            tools: schemas that the template shows.
+            images: must be empty, like `videos`.
+            videos: see `images`.
+            remove_system_prompt: leave out what the template puts before the first message.
+
+        Raises:
+            PluginError: there are images or videos.
+        """
+        if images or videos:
+            raise PluginError("apply_chat_template: got images or videos, but the model reads text only")
+        render = self.tokenizer.apply_chat_template
+        ids: list[int] = list(render(messages, tools=tools, add_generation_prompt=True, tokenize=True))
+        if not remove_system_prompt:
+            return ids
+        # The template's own start: [S, U] for one empty user message, [S, U, U] for two, so S is U shorter than [S, U].
+        one, two = (list(render([{"role": "user", "content": ""}] * count, tokenize=True)) for count in (1, 2))
+        return ids[2 * len(one) - len(two) :]
+
     async def run(self, sampling_params: JsonDict, **kwargs: Any) -> Any:
         """Play the conversation."""
         raise NotImplementedError(f"{type(self).__name__} has no run")
