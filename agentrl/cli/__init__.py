@@ -48,7 +48,12 @@ ConfigPath = Annotated[
 ]
 ConfigName = Annotated[
     str | None,
-    typer.Option("--config-name", "-cn", metavar="NAME", help="Name of the recipe, as with Hydra (ppo_trainer)."),
+    typer.Option(
+        "--config-name",
+        "-cn",
+        metavar="NAME",
+        help="Name of the recipe, as with Hydra; may be left out where the folder has one YAML.",
+    ),
 ]
 ConfigDir = Annotated[
     str | None, typer.Option("--config-dir", "-cd", metavar="DIR", help="Where `defaults` are looked up too.")
