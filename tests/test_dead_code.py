@@ -17,7 +17,7 @@ PROMISED = {
     # Hooks that a library calls by name.
     "bind_tools", "_llm_type", "model_config", "yaml_implicit_resolvers", "_fields_", "_pack_", "_layout_", "emit",
     # What plug-ins written for verl call and read.
-    "get_tool_parser", "extract_tool_calls", "_class_initialized",
+    "get_tool_parser", "extract_tool_calls", "_class_initialized", "process_vision_info",
     # Fields of SandboxFusion's answers.
     "driver", "executor_pod_name",
     # A value that is read, never named: `Habit("tool")`, the path of a file that the demo writes.
