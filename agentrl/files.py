@@ -12,10 +12,10 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from agentrl.errors import ConfigError, suggest
+from agentrl.errors import ConfigError, UserInputError, suggest
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 _MOST_NAMES = 12
@@ -44,7 +44,9 @@ def find_file(name: str | Path, near: Path | None = None, suffix: str = "") -> P
             if os.path.isfile(candidate):  # False where `Path.is_file` raises: a name that is too long
                 return candidate
     if os.path.isdir(places[0]):
-        raise ConfigError(f"{name} is a folder, wanted a file")
+        own = Path(name) / "config.yaml"  # that of a run folder
+        hint = f". Did you mean {own}?" if suffix == ".yaml" and os.path.isfile(places[0] / own.name) else ""
+        raise ConfigError(f"{name} is a folder, wanted a file{hint}")
     looked_for = ", ".join(map(str, places))
     raise ConfigError(f"{name} does not exist (looked for {looked_for}).{_nearest(places, suffix)}")
 
@@ -55,6 +57,18 @@ def find_input(text: str, near: Path | None) -> str:
     An input that is in none of these places is returned as given: it may be a dotted module or a name on a hub.
     """
     return next((str(place) for place in _places(text, near) if _exists(str(place))), expand(text))
+
+
+def keep_inputs(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Refuse to write over a file that the same command reads, whatever it is allowed to replace.
+
+    Raises:
+        UserInputError: names the file.
+    """
+    read = {Path(name).expanduser().resolve() for name in inputs}
+    for output in outputs:
+        if output.expanduser().resolve() in read:
+            raise UserInputError(f"{output} is a file that this command reads: give another output")
 
 
 def put_on_import_path(folder: Path) -> None:

@@ -21,6 +21,8 @@ _RESOLVERS = {
     "int": r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+",
     "float": r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?i:inf)|\.(?i:nan)",
 }
+_PARQUET = b"PAR1"
+"""The first bytes of every parquet file."""
 _LONGEST_SHOWN = 40
 """Longer values are cut in errors."""
 
@@ -142,6 +144,11 @@ def _read_text(path: Path) -> str:
         content = path.read_bytes()
     except (OSError, ValueError) as error:  # a ValueError: the name holds a null character
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if content.startswith(_PARQUET):
+        raise ConfigError(
+            f"{path} is a parquet file, wanted YAML or JSON; a key names rows, such as data.train_files={path} for "
+            f"training or data.path={path} for `agentrl generate` and `agentrl eval`"
+        )
     try:
         return content.decode("utf-8-sig")  # with or without the mark that Windows editors put first
     except UnicodeDecodeError as error:

@@ -58,6 +58,14 @@ def nothing_said_yet() -> None:
     said_once._counts.clear()
 
 
+@pytest.fixture(autouse=True)
+def _import_path() -> Iterator[None]:
+    """A recipe's folder stays on the import path of its process, but not of the next test."""
+    before = sys.path[:]
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture(scope="session")
 def shared_folder() -> Path:
     """Real data and models that some machines have beside the checkout."""

@@ -26,7 +26,9 @@ RESULTS = (
     *("result", "results", "responses", "response", "documents", "docs", "hits", "matches", "passages", "chunks"),
     *("data", "items", "value", "records", "nodes", "points", "entries", "search_results", "retrieval_results"),
     *("result_items", "result_list", "sources", "organic", "organic_results", "web_pages", "web", "search", "pages"),
-    *("root", "children", "message", "get", "query"),
+    *("retrieved", "retrieved_documents", "retrieved_docs", "retrieved_passages", "source_nodes", "source_documents"),
+    *("contexts", "candidates", "references", "citations", "articles", "news", "rows", "objects", "list", "top_k"),
+    *("outputs", "output", "texts", "root", "children", "message", "get", "query"),
 )
 """Where an answer holds its results, or a mapping that does. Case, `_` and `-` do not matter, here and below."""
 TEXTS = (
@@ -34,9 +36,18 @@ TEXTS = (
     *("doc", "chunk", "chunk_text", "chunk_content", "content_with_weight", "paragraph", "raw_text", "raw_content"),
     *("markdown", "full_text", "plain_text", "text_content", "article", "extract", "excerpt", "document_excerpt"),
     *("snippet", "snippets", "sentence", "abstract", "abstract_text", "summary", "description", "extractive_answers"),
-    *("highlights", "extra_snippets"),
+    *("highlights", "extra_snippets", "context", "ctx", "evidence", "fact", "segment", "txt"),
+    *("paragraphs", "sentences", "lines"),
 )
 """Where a document holds its text: `pageContent` is `page_content`."""
+_LIKE_TEXT = re.compile(
+    r"(?:text|contents?|passage|paragraph|snippet|chunk|body|abstract|excerpt|sentence)s?$"
+    r"|^(?:text|content|passage|paragraph|snippet|chunk|matched|highlighted)"
+)
+"""Other names of texts: `paragraph_text`, `docText`, `text_chunk`; but for those of `_NOT_TEXT`: `content_type`."""
+_NOT_TEXT = re.compile(
+    r"(?:url|uri|link|id|ids|title|type|format|hash|lang|language|score|index|length|name|date|path)$"
+)
 _INNER_TEXTS = ("text", "content", "snippet", "rendered", "value", "markdown")
 """Where a text that is a mapping holds it: `{"type": "text", "text": "..."}`."""
 _TITLES = (
@@ -48,9 +59,10 @@ _IDS = ("id", "doc_id", "document_id", "docno", "uuid", "pid", "passage_id", "ch
 _WRAPPERS = (
     *("document", "doc", "node", "source", "properties", "payload", "entity", "fields", "kwargs", "passage", "chunk"),
     *("object", "segment", "record", "item", "attributes", "struct_data", "derived_struct_data"),
+    *("node_with_score", "obj", "hit", "match", "page", "article", "data", "json"),
 )
 """Mappings around the document's own."""
-_BESIDE = ("metadata", "meta", "payload", "extra_info", "additional")
+_BESIDE = ("metadata", "meta", "payload", "extra_info", "additional", "highlight")
 """Mappings beside the text, which may hold the title, and with some indexes the text too."""
 _MOST_WRAPPERS = 4
 
@@ -153,9 +165,16 @@ def _read(layers: list[Layer]) -> ShownDocument | None:
 
 
 def _texts(layers: list[Layer]) -> Iterator[tuple[str, str]]:
-    """Texts that are not empty first: `{"text": "", "snippet": "..."}`."""
-    found = [(key, text) for layer in layers for key in _names(TEXTS) if (text := _text(layer.get(key))) is not None]
+    """Texts that are not empty first: `{"text": "", "snippet": "..."}`; behind those of known names the others."""
+    names = _names(TEXTS)
+    keys = [(layer, key) for layer in layers for key in names]
+    keys += [(layer, key) for layer in layers for key in layer if _is_like_text(key)]
+    found = [(key, text) for layer, key in keys if (text := _text(layer.get(key))) is not None]
     yield from sorted(found, key=lambda pair: not pair[1].strip())
+
+
+def _is_like_text(key: str) -> bool:
+    return bool(_LIKE_TEXT.search(key)) and not _NOT_TEXT.search(key) and key not in _names(RESULTS)
 
 
 def _titles(layers: list[Layer]) -> Iterator[str]:

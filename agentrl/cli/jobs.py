@@ -18,6 +18,7 @@ from agentrl.cli.train import split_arguments
 from agentrl.config.job_run import load_evaluation, load_generation
 from agentrl.config.recipe_files import named_recipe
 from agentrl.errors import UserInputError
+from agentrl.files import keep_inputs
 
 if TYPE_CHECKING:
     from agentrl.jobs.compare import Comparison
@@ -107,6 +108,8 @@ def compare_command(runs: Sequence[str], out: Path | None, seed: int, *, overwri
     if out is not None:
         refuse_taken(out, overwrite=overwrite)
     a, b = (read_scored(Path(run)) for run in runs)
+    if out is not None:
+        keep_inputs([out], [a.file, b.file])
     comparison = compare_evaluations(a, b, seed)
     console = _console()
     console.print(f"A: {a.file}\nB: {b.file}", highlight=False, markup=False, soft_wrap=True)

@@ -65,6 +65,7 @@ def last_code_block(text: str, language: str | None = None) -> str | None:
             output or as prose counts; None: whatever its mark is.
     """
     blocks = _blocks(text)
+    blocks = [block for block in blocks if block.text.strip()] or blocks  # the last may be cut off at its beginning
     if language is None:
         return blocks[-1].text if blocks else None
     tags = _TAGS.get(language, (language.lower(),))

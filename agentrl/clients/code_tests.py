@@ -15,6 +15,9 @@ _KINDS = {
     **dict.fromkeys(("functional", "function_call", "call_based"), True),
 }
 """Spellings of a test's kind, and whether it calls a function."""
+_INPUTS, _OUTPUTS = ("input", "stdin"), ("output", "expected_output", "stdout")
+_GROUPS = ("public_tests", "private_tests", "generated_tests")
+"""Of CodeContests, each `{input: [...], output: [...]}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,15 @@ def read_tests(value: Any) -> list[CodeTest]:
 
     Args:
         value: asserts (`["assert f(1) == 2"]`), `[{input, output, testtype?}]`, `[{assert}]`, `{inputs, outputs}`,
-            `{assert_case}`, or any of these as JSON text.
+            `{assert_case}`, or any of these as JSON text, or under `input_output` (APPS); or groups of
+            `{input: [...], output: [...]}` (CodeContests).
 
     Raises:
         ValueError: the value is empty or has another form.
     """
     if isinstance(value, str):
         value = _parse(value)
+    value = _without_arrays(value)
     beside: Mapping[str, Any] = {}
     if isinstance(value, dict):
         beside, value = value, _columns(value)
@@ -75,13 +80,40 @@ def _parse(text: str) -> Any:
         return [text]
 
 
+def _without_arrays(value: Any) -> Any:
+    """The same with lists for the arrays of numpy that rows of a parquet file hold."""
+    if isinstance(value, Mapping):
+        return {key: _without_arrays(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_arrays, value)) if type(value) in (list, tuple) else value
+    return _without_arrays(value.tolist()) if hasattr(type(value), "tolist") else value
+
+
 def _columns(value: Mapping[str, Any]) -> Any:
+    if "input_output" in value:
+        inner = value["input_output"]
+        return _unnested(_parse(inner) if isinstance(inner, str) else inner)
+    if groups := [value[name] for name in _GROUPS if isinstance(value.get(name), Mapping)]:
+        pairs = [(group.get("input") or [], group.get("output") or []) for group in groups]
+        return [{"input": one, "output": other} for pair in pairs for one, other in zip(*pair, strict=True)]
+    given, wanted = (next((value[key] for key in keys if key in value), None) for keys in (_INPUTS, _OUTPUTS))
+    both = [given, wanted] if isinstance(given, list) and isinstance(wanted, list) else [[], []]
+    if len(both[0]) == len(both[1]) > 1 and _function(value) is None:  # else they are the lines of one test
+        return [{"input": one, "output": other} for one, other in zip(*both, strict=True)]
     if "inputs" in value and "outputs" in value:
         return [{"input": given, "output": wanted} for given, wanted in _pairs(value)]
     found = next((value[key] for key in ("assert_case", "test_cases", "tests") if key in value), None)
     if found is None and _function(value) is not None and "input" not in value:
         _pairs(value)  # says what is missing
     return [value] if found is None else found
+
+
+def _unnested(value: Any) -> Any:
+    """Tests, or columns of them, as tests that keep the function that they name."""
+    if not isinstance(value, Mapping):
+        return value
+    tests, name = _columns(value), _function(value)
+    return [{**test, "fn_name": name} for test in tests] if name and all(isinstance(t, dict) for t in tests) else tests
 
 
 def _pairs(value: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -124,6 +156,8 @@ def _calls_function(item: Mapping[str, Any], beside: Mapping[str, Any]) -> str |
 
 
 def _checked(name: str) -> str:
+    """`Solution().f` is the method f of `Solution`, which is called as a function is."""
+    name = name.removeprefix("Solution().").removeprefix("Solution.")
     if not name.isidentifier():
         raise ValueError(f"fn_name: got {name!r:.100}, wanted the name of a function")
     return name
@@ -164,12 +198,13 @@ def _read_test(item: Any, beside: Mapping[str, Any]) -> CodeTest:
         return CodeTest(check=item)
     if isinstance(item, dict) and isinstance(item.get("assert"), str) and item["assert"].strip():
         return CodeTest(check=item["assert"])
-    if isinstance(item, dict) and "output" in item:
+    if isinstance(item, dict) and (key := next((key for key in _OUTPUTS if key in item), None)) is not None:
         name = _calls_function(item, beside)
+        given, wanted = next((item[key] for key in _INPUTS if key in item), None), item[key]
         if name is not None:
-            return _call(name, item.get("input"), item["output"])
-        if item["output"] is not None:
-            return CodeTest(stdin=_text(item.get("input")), stdout=_text(item["output"]))
+            return _call(name, given, wanted)
+        if wanted is not None:
+            return CodeTest(stdin=_text(given), stdout=_text(wanted))
     raise ValueError(f"got the test {item!r:.200}, wanted {_WANTED}")
 
 

@@ -17,8 +17,6 @@ from agentrl.config.machine import engine_name, uses_cuda
 from agentrl.config.rollout import RolloutConfig, ToolAgentLimits
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.files import find_file
-from agentrl.yaml_reader import read_yaml
 
 RAW_TEXT_LOOP = "raw_text"
 """Name of the agent loop that continues a text."""
@@ -30,16 +28,14 @@ _TRAINING_NAMES = {
     "actor_rollout_ref.": "",
 }
 """How messages about a run name the keys of a job."""
-_OTHER_TRAINERS = ("actor_rollout_ref", "algorithm", "critic")
 
 
 def load_generation(source: str | Path | Mapping[str, Any] | None, overrides: Sequence[str] = ()) -> GenerationConfig:
     """Read a job of `agentrl generate`.
 
     Raises:
-        ConfigError: lists every problem; or the file is a recipe of training.
+        ConfigError: lists every problem; or the file is a recipe of another command.
     """
-    _refuse_recipe(source, "agentrl generate")
     return load(source, overrides, GenerationConfig, (check_generation,), IDLE_JOB_KEYS)
 
 
@@ -47,9 +43,8 @@ def load_evaluation(source: str | Path | Mapping[str, Any] | None, overrides: Se
     """Read a job of `agentrl eval`.
 
     Raises:
-        ConfigError: lists every problem; or the file is a recipe of training.
+        ConfigError: lists every problem; or the file is a recipe of another command.
     """
-    _refuse_recipe(source, "agentrl eval")
     return load(source, overrides, EvalConfig, (check_evaluation,), IDLE_EVAL_KEYS)
 
 
@@ -171,25 +166,6 @@ def _own(text: str) -> str:
     for theirs, own in _TRAINING_NAMES.items():
         text = text.replace(theirs, own)
     return text
-
-
-def _refuse_recipe(source: str | Path | Mapping[str, Any] | None, command: str) -> None:
-    """Say in one sentence what a recipe of training is, rather than list all its keys as unknown."""
-    if source is None:
-        return
-    if isinstance(source, Mapping):
-        where, tree = "the mapping", source
-    else:
-        file = find_file(source, suffix=".yaml")
-        where, tree = str(file), read_yaml(file)
-    if not isinstance(tree, Mapping):
-        return
-    found = [key for key in _OTHER_TRAINERS if isinstance(tree.get(key), Mapping)]
-    if found and not {"rollout", "model"} & tree.keys():
-        raise ConfigError(
-            f"{where}: is a recipe of `agentrl train` (it has {', '.join(found)}), wanted the sections of `{command}`: "
-            "data, model, rollout. See docs/generate_eval.md"
-        )
 
 
 def _of_engines() -> Iterator[Idle[GenerationConfig]]:

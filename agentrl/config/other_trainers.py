@@ -1,8 +1,10 @@
-"""Recognises the recipe of another trainer: one message instead of one for each of its keys."""
+"""Recognises the recipe of another trainer or command: one message instead of one for each of its keys."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from agentrl.config.base import Section
 from agentrl.config.other_names import called_here
@@ -62,6 +64,29 @@ SIGNS: dict[str, frozenset[str]] = {
     "torchtune": frozenset({"tokenizer", "model", "optimizer", "checkpointer", "loss", "dataset"}),
 }
 """Keys at the top of other trainers' recipes; the trainer with most of them, of at least two, is named."""
+_OWN_SECTION = {"train": "actor_rollout_ref", "sft": "optim", "eval": "eval", "generate": "rollout"}
+"""A section that tells each command; `agentrl eval` also has those of `agentrl generate`."""
+_OF_EVALUATION = ("data_source_key", "reward_model_key")
+
+
+def refuse_other_command(where: str, tree: Mapping[str, Any], model: type[Section]) -> None:
+    """Raise a ConfigError if a recipe is another command's: `optim` beside `model` is one of `agentrl sft`."""
+    top = {key for key, value in tree.items() if isinstance(value, Mapping)}
+    signs = {
+        "train": sorted(top & {"actor_rollout_ref", "algorithm", "critic"}) if not top & {"model", "rollout"} else [],
+        "sft": ["optim"] if {"model", "optim"} <= top and "rollout" not in top else [],
+        "generate": ["rollout"] if {"model", "rollout"} <= top else [],
+        "eval": [f"data.{key}" for key in _OF_EVALUATION if "data" in top and key in tree["data"]],
+    }
+    command = next((name for name, found in signs.items() if found), None)
+    includes = "defaults" in tree and command != "train"  # sections of this command may stand in what it includes
+    if command is None or includes or _OWN_SECTION[command] in model.model_fields:
+        return
+    here = next(name for name, section in _OWN_SECTION.items() if section in model.model_fields)
+    raise ConfigError(
+        f"{where}: is a recipe of `agentrl {command}` (it has {', '.join(signs[command])}), wanted the sections of "
+        f"`agentrl {here}`: {', '.join(model.model_fields)}"
+    )
 
 
 def refuse_other_trainer(path: Path, tree: Tree, model: type[Section]) -> None:

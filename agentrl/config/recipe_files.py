@@ -20,7 +20,7 @@ from agentrl.config.includes import (
     read_defaults,
     search_folders,
 )
-from agentrl.config.other_trainers import refuse_other_trainer
+from agentrl.config.other_trainers import refuse_other_command, refuse_other_trainer
 from agentrl.config.overrides import apply_override
 from agentrl.config.recipe import Recipe
 from agentrl.config.translate import is_known
@@ -131,6 +131,8 @@ class _Files:
     def lay(self, tree: Tree, path: Path | None, package: str, including: tuple[Path, ...]) -> None:
         """Lay what a file (None: a mapping) includes, and its own values, over the recipe."""
         folder, where = (path.parent, str(path)) if path is not None else (None, "the mapping")
+        if not including[1:]:
+            refuse_other_command(where, tree, self._model)
         self._roots += search_folders(_take_search_path(tree), folder)
         entries = read_defaults(tree.pop("defaults", None), where)
         for entry in entries:  # the first file that overrides a choice is the outermost

@@ -27,6 +27,7 @@ MEDIA_COLUMNS = frozenset(
     }
 )
 """Columns that other frameworks show to the model beside the text."""
+_MOST_SHOWN = 8
 
 
 class RLHFDataset:
@@ -116,6 +117,10 @@ def expand_files(files: str | Sequence[str]) -> list[str]:
     """Paths behind a path, a glob, or a list of them; a glob's files come in sorted order."""
     paths: list[str] = []
     for given in [files] if isinstance(files, str) else files:
+        if Path(given).is_dir():
+            inside = sorted(path.name for path in Path(given).glob("*.parquet"))[:_MOST_SHOWN]
+            got = f"a folder with {', '.join(inside)}" if inside else "a folder without a parquet file"
+            raise DataError(given, None, None, got, f"a parquet file, or a glob such as '{Path(given) / '*.parquet'}'")
         if Path(given).exists() or not glob.has_magic(given):
             paths.append(given)
             continue
@@ -137,7 +142,8 @@ def _read_table(file: str, prompt_key: str) -> pa.Table:
         names = source.schema_arrow.names
         for column in (prompt_key, "data_source"):
             if column not in names:
-                raise DataError(file, None, column, f"only the columns {', '.join(names)}", "this column")
+                sft = "; conversations (`messages`) are demonstrations for `agentrl sft`" if "messages" in names else ""
+                raise DataError(file, None, column, f"only the columns {', '.join(names)}", f"this column{sft}")
         used = [prompt_key, "data_source", *(name for name in OPTIONAL_COLUMNS if name in names)]
         unused = [name for name in names if name not in used]
         for name in unused:

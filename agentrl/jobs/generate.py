@@ -23,6 +23,7 @@ from agentrl.config.jobs import GenerationConfig
 from agentrl.config.value_tree import leaves
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataError, EngineError, FailureBudgetError
+from agentrl.files import keep_inputs
 from agentrl.inference.launch import EngineServers
 from agentrl.jobs.parts import Advance, JobParts, identity_of
 from agentrl.jobs.tables import NO_SOURCE, JobTable, prompt_columns
@@ -67,6 +68,7 @@ class GenerationJob:
         data = job.data
         assert data.path is not None
         table = JobTable(data.path, data.max_samples)
+        keep_inputs([output], table.files)
         table.need({"data.prompt_key": data.prompt_key})
         for key, column in (("response_key", data.response_key), ("facts_key", data.facts_key)):
             if column in table.names and (key == "response_key" or job.has_loop):

@@ -85,7 +85,7 @@ async def contained(work: Awaitable[Any]) -> Any:
 
 
 def _bearable(error: BaseException) -> BaseException:
-    """An exception that futures and event loops can pass on."""
+    """An exception that futures and event loops can pass on, with the trace of the one that they cannot."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(f"{type(error).__name__}: {text_of(error)}")
+    return RuntimeError(f"{type(error).__name__}: {text_of(error)}").with_traceback(error.__traceback__)

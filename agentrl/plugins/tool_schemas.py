@@ -126,7 +126,7 @@ def _problem(parameters: Any) -> tuple[str, str] | None:
         return "", f"`type` is {kinds!r}, wanted object: a call's arguments are an object of named values"
     nodes = [*_walk("", dict(parameters), frozenset())]
     for place, node, around, _ in nodes:
-        text = _bad_reference(node, dict(parameters)) or _bad_required(node, around)
+        text = _bad_name(node) or _bad_reference(node, dict(parameters)) or _bad_required(node, around)
         if text is not None:
             return place, text
     try:
@@ -134,6 +134,12 @@ def _problem(parameters: Any) -> tuple[str, str] | None:
         return _conflict(nodes, dict(parameters))
     except RecursionError:
         return "", "the schema refers to itself without end"
+
+
+def _bad_name(schema: JsonDict) -> str | None:
+    properties = schema.get("properties")
+    name = next((name for name in properties or () if not isinstance(name, str)), "")
+    return None if name == "" else f"the property {name!r} is no text: put its name into quotes"
 
 
 def _conflict(nodes: list[Node], parameters: JsonDict) -> tuple[str, str] | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -31,6 +30,7 @@ from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.trainer.balance import partition_by_tokens
 from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, CheckpointManager, load_state, save_state
+from agentrl.trainer.metrics import StageTimer
 from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch
 from agentrl.trainer.skipped_steps import SkippedSteps
 from agentrl.trainer.stopping import StopGuard
@@ -175,7 +175,7 @@ class SFTTrainer:
         self.trackers.on_start(RunInfo(*names, self.folder, self.total_steps, resumed, config))
         if self.step >= self.total_steps:
             logger.warning("all %d steps are done already: only the model is written", self.total_steps)
-        self._since = time.perf_counter()
+        self._timer = StageTimer()
 
     def _step(self, step: int) -> None:
         """One optimizer step on one batch; reported, validated and saved if due."""
@@ -184,14 +184,16 @@ class SFTTrainer:
             self._updating = True
             order = self.rows.take(self.config.data.train_batch_size)
             examples = [self.train.examples[row] for row in order]
-            metrics = self._on_ranks("update", examples)
+            with self._timer("update_actor"):
+                metrics = self._on_ranks("update", examples)
             metrics |= {"all_tokens": float(sum(len(example.ids) for example in examples)), "steps": 1.0}
             self.step, self._updating = step, False
             self.skipped.note(step, "its gradient is not finite" if metrics["skipped"] else None)
         self._report(step, metrics)
         if self._is_due(self.config.trainer.save_freq):
             self.trackers.on_stage(step, "save_checkpoint")
-            self._save()
+            with self._timer("save_checkpoint"):  # a part of the next step's time: this one is reported
+                self._save()
 
     def _on_ranks(self, method: str, examples: Sequence[Example]) -> dict[str, float]:
         """Call a method of the workers with rows; every rank gets about the same number of tokens."""
@@ -210,7 +212,7 @@ class SFTTrainer:
         validate = self.val is not None and (last or self._is_due(trainer.test_freq))
         if step % trainer.log_freq and not last and not validate:
             return
-        sums, seconds = self._sums, time.perf_counter() - self._since
+        sums, seconds = self._sums, self._timer.metrics()["timing_s/step"]
         report = {
             "train/loss": sums["loss"] / max(sums["tokens"], 1.0),
             "train/accuracy": sums["right"] / max(sums["tokens"], 1.0),
@@ -220,25 +222,25 @@ class SFTTrainer:
             "train/epoch": step * self.config.data.train_batch_size / len(self.train),
             "training/global_step": step,
             "perf/throughput": sums["all_tokens"] / (seconds * self.group.world_size),
-            "timing_s/step": seconds / sums["steps"],
             **{name: value for name, value in metrics.items() if name.startswith("perf/")},
         }
         if validate:
-            report |= self._validate(step)
+            with self._timer("testing"):
+                report |= self._validate(step)
+        report |= {name: value / sums["steps"] for name, value in self._timer.metrics().items()}
         self.trackers.log(report, step)
-        self._sums, self._since = {}, time.perf_counter()
+        self._sums, self._timer = {}, StageTimer()
 
     def _validate(self, step: int) -> dict[str, float]:
         assert self.val is not None
         self.trackers.on_stage(step, "testing")
-        began, sums = time.perf_counter(), {"loss": 0.0, "right": 0.0, "tokens": 0.0}
+        sums = {"loss": 0.0, "right": 0.0, "tokens": 0.0}
         for first in range(0, len(self.val), VALIDATION_ROWS):
             part = self._on_ranks("evaluate", self.val.examples[first : first + VALIDATION_ROWS])
             sums = {name: value + part[name] for name, value in sums.items()}
         return {
             "val/loss": sums["loss"] / max(sums["tokens"], 1.0),
             "val/accuracy": sums["right"] / max(sums["tokens"], 1.0),
-            "timing_s/testing": time.perf_counter() - began,
         }
 
     def _is_due(self, every: Every) -> bool:

@@ -188,7 +188,7 @@ def test_messages_with_tools(tmp_path: Path) -> None:
         (
             "math",
             [{"problm": "x", "answer": "1"}],
-            "column 'problem': got only the columns problm, answer, wanted problem",
+            "column 'problem': got only the columns problm, answer, wanted problem or question. Did you mean 'problm'?",
         ),
         ("math", [{"problem": "x", "solution": "none"}], "column 'solution': got a solution without a boxed answer"),
         ("math", [{"problem": "x"}], "column 'solution': got only the columns problem"),
@@ -230,6 +230,15 @@ def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "train.parquet").read_bytes() == before
     assert run("math", "--source", source, "--out", tmp_path, "--variant", "tool", "--overwrite").exit_code == 0
     assert (tmp_path / "train.parquet").read_bytes() != before
+
+
+def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.parquet", MATH)
+    before = source.read_bytes()
+    refused = run("math", "--source", tmp_path, "--out", tmp_path, "--overwrite")
+    assert refused.exit_code == 2
+    assert f"{source} is a file that this command reads: give another output" in refused.stderr
+    assert source.read_bytes() == before
 
 
 def test_sources_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

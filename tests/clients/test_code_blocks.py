@@ -51,6 +51,8 @@ SHOWN = "\nIt prints:\n```text\n42\n```\n"
         "<answer> ```python\nx = 1\n</answer>",
         "```python\nx = 1\n```<|im_end|>",
         "```python\nx = 1\n``` It prints 42.\n```text\n42\n```",
+        "```python\nx = 1\n```\n```python\n```",
+        "```python\nx = 1\n```\nOr shorter:\n```python",
     ],
 )
 def test_the_last_block_that_is_code(text: str) -> None:

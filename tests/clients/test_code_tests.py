@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentrl.clients.code_tests import CodeTest, FunctionCall, read_tests, same_value
@@ -28,6 +29,26 @@ def call(*arguments: Any, returns: Any) -> CodeTest:
             [call(1, returns="yes"), call(2, returns="12")],
         ),
         ({"fn_name": "f", "inputs": ["1"], "outputs": [None]}, [call(1, returns=None)]),
+        ({"fn_name": "Solution().f", "inputs": [["a"]], "outputs": ["b"]}, [call("a", returns="b")]),
+        ({"fn_name": "f", "input": [1, 2], "output": [3, 4]}, [call(1, 2, returns=[3, 4])]),
+        ({"input": ["1", "2"], "output": ["3", "4"]}, [CodeTest("1", "3"), CodeTest("2", "4")]),
+        (
+            {
+                "public_tests": {"input": ["1"], "output": ["2"]},
+                "private_tests": {"input": [], "output": []},
+                "generated_tests": {"input": ["3", "4"], "output": ["5", "6"]},
+            },
+            [CodeTest("1", "2"), CodeTest("3", "5"), CodeTest("4", "6")],
+        ),
+        ({"input_output": '{"inputs": ["1"], "outputs": ["2"]}'}, [CodeTest("1", "2")]),
+        (
+            {"input_output": '{"fn_name": "f", "inputs": [[1], [2]], "outputs": [3, 4]}'},
+            [call(1, returns=3), call(2, returns=4)],
+        ),
+        (
+            [{"input": "1", "expected_output": "2"}, {"stdin": "3", "stdout": "4"}],
+            [CodeTest("1", "2"), CodeTest("3", "4")],
+        ),
         ([{**FUNCTIONAL, "fn_name": "f"}], [call("a", [1], returns=["b"])]),
         ([{**FUNCTIONAL, "metadata": '{"func_name": "f"}'}], [call("a", [1], returns=["b"])]),
         ({"func_name": "f", "test_cases": [FUNCTIONAL]}, [call("a", [1], returns=["b"])]),
@@ -42,6 +63,13 @@ def call(*arguments: Any, returns: Any) -> CodeTest:
 def test_what_the_data_say(value: Any, tests: list[CodeTest]) -> None:
     assert read_tests(value) == tests
     assert read_tests(json.dumps(value)) == tests
+
+
+def test_arrays_of_a_parquet_file_are_lists() -> None:
+    assert read_tests({"inputs": np.array(["1"]), "outputs": np.array(["2"])}) == [CodeTest("1", "2")]
+    rows = np.array([{"input": np.array(["1", "2"]), "output": "3"}])
+    assert read_tests(rows) == [CodeTest("1\n2", "3")]
+    assert read_tests({"fn_name": "f", "inputs": [np.array([1])], "outputs": np.array([2])}) == [call(1, returns=2)]
 
 
 @pytest.mark.parametrize(

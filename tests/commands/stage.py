@@ -152,6 +152,7 @@ class Stage:
         self.answers = ["#### 4", "I do not know"]
         """What the engine says to the first, second, … request, and again from the start."""
         patch.chdir(folder)
+        patch.syspath_prepend(folder)  # as the command does
         patch.setenv("HOME", str(folder / "home"))
         self._write_files()
         self._watch(patch)

@@ -189,6 +189,20 @@ def test_parquet_without_a_column_names_those_it_has(parquet: Parquet, left_out:
         read(parquet(bad))
 
 
+def test_a_folder_says_what_it_holds(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"got a folder without a parquet file, wanted a parquet file, or a glob such"):
+        read(str(tmp_path))
+    write_parquet([row()], tmp_path / "train.parquet")
+    with pytest.raises(DataError, match=r"got a folder with train\.parquet, wanted a parquet file, or a glob such as"):
+        read(str(tmp_path))
+
+
+def test_demonstrations_are_told_to_be_of_another_command(tmp_path: Path) -> None:
+    write_parquet([{"messages": [{"role": "user", "content": "a"}]}], tmp_path / "chats.parquet")
+    with pytest.raises(DataError, match=r"wanted this column; conversations \(`messages`\) are demonstrations for"):
+        read(str(tmp_path / "chats.parquet"))
+
+
 def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_text('{"prompt": "x"}')
     with pytest.raises(DataError, match="not readable as parquet"):

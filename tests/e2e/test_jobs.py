@@ -203,6 +203,7 @@ def test_a_failing_engine_keeps_what_is_finished(workspace: Workspace, engine: s
         ),
         (["--agent-loop", "tool_agnt"], "Did you mean 'tool_agent'?"),
         (["data.output_path=out.parquet"], "out.parquet already exists"),
+        (["data.output_path=rows.parquet", "--overwrite"], "rows.parquet is a file that this command reads"),
         (["data.output_path=folder.parquet"], "folder.parquet is a folder, wanted the name of a file"),
         (["--model", "nowhere/model"], "nowhere/model"),
     ],

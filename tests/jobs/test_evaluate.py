@@ -194,6 +194,16 @@ def test_a_result_that_exists_is_kept() -> None:
     assert Path("other.png").exists()
 
 
+def test_a_comparison_never_replaces_what_it_reads() -> None:
+    write(Path("r.parquet"), ROWS)
+    evaluated("data.path=r.parquet")
+    evaluated("data.path=r.parquet", "--out", "other.json")
+    before = Path("other.json").read_text()
+    told = evaluated("--compare", "r.eval.json", "other.json", "--out", "other.json", "--overwrite", code=2)
+    assert "other.json is a file that this command reads: give another output" in told.output
+    assert Path("other.json").read_text() == before
+
+
 def test_single_texts_and_prompts_without_a_column() -> None:
     rows = [{key: value for key, value in row("", "2", "#### 2").items() if key != "prompt"}]
     write(Path("r.parquet"), rows)

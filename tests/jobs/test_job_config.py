@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from agentrl.config import load_config
 from agentrl.config.job_run import load_evaluation, load_generation, run_of, scoring_of
 from agentrl.config.jobs import EvalConfig, GenerationConfig, GenerationRolloutConfig
+from agentrl.config.loader import load as load_any
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.schema import section_of, walk
+from agentrl.config.sft import SFTConfig
 from agentrl.errors import ConfigError
 
 GENERATION = """
@@ -241,15 +246,44 @@ def test_what_cannot_work_is_one_message(load: Any, changes: dict[str, Any], mes
     assert "actor_rollout_ref" not in str(caught.value)
 
 
-@pytest.mark.parametrize("load", [load_generation, load_evaluation])
-def test_a_recipe_of_training_is_one_sentence(load: Any, tmp_path: Path) -> None:
-    file = tmp_path / "ppo.yaml"
-    file.write_text("data: {train_files: a}\nalgorithm: {adv_estimator: grpo}\nactor_rollout_ref: {rollout: {n: 8}}")
-    with pytest.raises(
-        ConfigError, match=r"is a recipe of `agentrl train` \(it has actor_rollout_ref, algorithm\)"
-    ) as caught:
-        load(file)
+RECIPES = {
+    "train": "data: {train_files: a}\nalgorithm: {adv_estimator: grpo}\nactor_rollout_ref: {rollout: {n: 8}}",
+    "sft": "data: {train_files: a}\nmodel: {path: m}\noptim: {lr: 1.0e-5}",
+    "generate": "data: {path: a, output_path: b.parquet}\nmodel: {path: m}\nrollout: {temperature: 1.0}",
+    "eval": EVALUATION,
+}
+LOAD = {
+    "train": load_config,
+    "sft": partial(load_any, overrides=(), model=SFTConfig),
+    "generate": load_generation,
+    "eval": load_evaluation,
+}
+
+
+@pytest.mark.parametrize("command", RECIPES)
+@pytest.mark.parametrize("reader", LOAD)
+def test_a_recipe_of_another_command_is_one_sentence(command: str, reader: str, tmp_path: Path) -> None:
+    if command == reader or (command, reader) == ("generate", "eval"):  # an evaluation may generate first
+        return
+    file = tmp_path / "job.yaml"
+    file.write_text(RECIPES[command])
+    with pytest.raises(ConfigError) as caught:
+        LOAD[reader](file)
     assert len(caught.value.problems) == 1
+    assert f"job.yaml: is a recipe of `agentrl {command}` (it has " in str(caught.value)
+    assert f"wanted the sections of `agentrl {reader}`: data, " in str(caught.value)
+
+
+@pytest.mark.parametrize("reader", LOAD)
+def test_rows_and_run_folders_are_no_recipe(reader: str, tmp_path: Path) -> None:
+    rows, run = tmp_path / "rows.parquet", tmp_path / "run"
+    pq.write_table(pa.table({"prompt": ["a"]}), rows)
+    run.mkdir()
+    (run / "config.yaml").touch()
+    with pytest.raises(ConfigError, match=r"is a parquet file, wanted YAML or JSON; a key names rows"):
+        LOAD[reader](rows)
+    with pytest.raises(ConfigError, match=rf"is a folder, wanted a file\. Did you mean {run / 'config.yaml'}\?"):
+        LOAD[reader](run)
 
 
 def test_a_job_has_every_key_of_rollouts() -> None:

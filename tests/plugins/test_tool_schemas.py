@@ -35,6 +35,7 @@ def of(properties: Any, **more: Any) -> dict[str, Any]:
         (of({"a": {"$ref": "#/properties/a"}}), ".properties.a: `$ref: #/properties/a`", "leads back to itself"),
         ({"allOf": [{"$ref": "#"}]}, "parameters: the schema", "refers to itself without end"),
         ({"type": "string"}, "parameters: `type` is 'string'", "wanted object: a call's arguments are"),
+        (of({True: TEXT}), "parameters: the property True is no text", "put its name into quotes"),
         ({"type": ["array", "null"]}, "parameters: `type` is ['array', 'null']", "wanted object"),
         ("object", "parameters: got 'object'", "wanted {type: object, properties: {...}}"),
         (None, "parameters: got None", "wanted {type: object"),

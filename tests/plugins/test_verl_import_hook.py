@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,21 @@ def _forget() -> Iterator[None]:
     yield
     for name in [name for name in sys.modules if name.split(".")[0] == "verl"]:
         del sys.modules[name]
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_folder_of_that_name_without_code_is_not_verl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: bool
+) -> None:
+    (tmp_path / "place" / "verl" / "tools").mkdir(parents=True)  # of its YAML
+    monkeypatch.syspath_prepend(tmp_path / "place")
+    if imported:
+        importlib.import_module("verl")
+    (tmp_path / "ported.py").write_text(FILE % SCHEMA)
+    assert load_file(tmp_path / "ported.py").Tool.__name__ == "Tool"
+    (tmp_path / "more.py").write_text("import verl.trainer")
+    with pytest.raises(PluginError, match="verl is not installed"):
+        load_file(tmp_path / "more.py")
 
 
 async def test_base_classes_that_do_nothing_are_enough(tmp_path: Path) -> None:

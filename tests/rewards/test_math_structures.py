@@ -6,6 +6,14 @@ import pytest
 from math_pairs import both_ways, same
 
 EQUAL = [
+    (r"\begin{cases} x=1 \\ y=2 \end{cases}", "x=1,y=2"),
+    (r"\begin{cases} x &= 1, \\ y &= 2 \end{cases}", "(1,2)"),
+    (r"\begin{aligned} x &= 1 \end{aligned}", "1"),
+    (r"p \land q", r"q \wedge p"),
+    (r"x=1 \lor x=2", "1,2"),
+    (r"\emptyset", r"\text{the empty set}"),
+    (r"5 \pmod 7", "5"),
+    (r"x \equiv 5 \pmod{7}", r"5 \pmod 7"),
     ("1,2", "2,1"),
     ("(1,2)", "1,2"),
     ("[1,2,3]", "1,2,3"),
@@ -98,6 +106,12 @@ EQUAL = [
     (r"x\ge3 \land x\le5", "[3,5]"),
 ]
 DIFFERENT = [
+    (r"\begin{cases} x=1 \\ y=2 \end{cases}", "x=1,y=3"),
+    (r"\begin{cases} x & x>0 \\ -x & x\le 0 \end{cases}", "x"),
+    (r"p \land q", r"p \lor q"),
+    (r"p \land q", "p, q"),
+    (r"5 \pmod 7", r"5 \pmod 8"),
+    (r"5 \pmod 7", r"6 \pmod 7"),
     ("1,2", "1.2"),
     ("[1,2]", "(1,2)"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),

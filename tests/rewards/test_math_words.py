@@ -6,6 +6,12 @@ import pytest
 from math_pairs import both_ways, same
 
 EQUAL = [
+    (r"30^{\text{o}}", "30"),
+    (r"\text{Option B}", "B"),
+    ("Choice (C)", r"\text{C}"),
+    (r"5\,\frac{\text{m}}{\text{s}^2}", r"5 \text{ m/s}^2"),
+    (r"5\ \mathrm{m\,s^{-1}}", r"5\text{ m/s}"),
+    ("€5", r"5 \text{ euros}"),
     (r"1 \text{ million}", "1000000"),
     (r"1.5 \text{ million dollars}", r"\$1,500,000"),
     ("2.5 million", r"2{,}500{,}000"),
@@ -135,6 +141,9 @@ EQUAL = [
     ("5 apples", "5"),
 ]
 DIFFERENT = [
+    (r"5 \text{ euros}", r"5 \text{ dollars}"),
+    (r"5\,\frac{\text{m}}{\text{s}}", r"5 \text{ km/h}"),
+    (r"\text{Option B}", "C"),
     (r"1 \text{ million}", "1"),
     ("1 million", "1"),
     (r"1 \text{ million}", r"1 \text{ billion}"),

@@ -133,3 +133,13 @@ async def test_an_error_names_the_line_of_the_functions_own_code() -> None:
         with pytest.raises(RewardError) as caught:
             await manager.score(RewardInput("helper", "x", ""))
         assert str(caught.value).endswith(f" ({HERE}:{helper.__code__.co_firstlineno + 1})")
+
+
+@pytest.mark.parametrize("ends", [SystemExit(3), StopIteration(), KeyboardInterrupt(), GeneratorExit()])
+async def test_what_would_end_the_worker_is_told_with_its_place(ends: BaseException) -> None:
+    def score(**_: Any) -> float:
+        raise ends
+
+    line = score.__code__.co_firstlineno + 1
+    with pytest.raises(RewardError, match=rf"{type(ends).__name__}: .*\({HERE}:{line}\)"):
+        await NaiveRewardManager(score).score(RewardInput("x", "", "", {}))

@@ -125,6 +125,20 @@ def test_saving_and_validating_after_each_epoch(tiny_model_dir, facts, tmp_path)
     assert sorted(path.name for path in (tmp_path / "out").glob("global_step_*")) == ["global_step_2", "global_step_4"]
 
 
+def test_phases_are_parts_of_the_step_that_is_reported(tiny_model_dir, facts, tmp_path):
+    each = ["trainer.save_freq=1", "trainer.test_freq=1", f"data.val_files={facts}", "trainer.total_training_steps=3"]
+    memory = Memory()
+    run_sft(config(tiny_model_dir, facts, tmp_path / "out", "data.train_batch_size=2", *each), [memory])
+    for step, metrics in memory.steps.items():
+        times = {
+            name.removeprefix("timing_s/"): value for name, value in metrics.items() if name.startswith("timing_s/")
+        }
+        total = times.pop("step")
+        # A checkpoint is written after its step was reported: a part of the next one's time.
+        assert sorted(times) == ["save_checkpoint", "testing", "update_actor"][1 if step == 1 else 0 :]
+        assert 0 < sum(times.values()) <= total
+
+
 def test_steps_follow_from_epochs(tiny_model_dir, facts, tmp_path):
     cfg = config(tiny_model_dir, facts, tmp_path / "out", "data.train_batch_size=2", "trainer.total_epochs=3")
     assert SFTTrainer(cfg, []).total_steps == 6

@@ -10,6 +10,7 @@ from pathlib import Path
 from agentrl.data.preprocess.reading import Cells, HubData, read_rows, split_sources
 from agentrl.data.preprocess.writing import keep_existing, write_parquets
 from agentrl.errors import DataError
+from agentrl.files import keep_inputs
 from agentrl.types import JsonDict
 
 MakeRow = Callable[[Cells, str, int], "JsonDict | LeftOut"]
@@ -70,6 +71,7 @@ def convert(
     """
     sources = split_sources(source, hub, single, test_source)
     done = Converted({split: out / f"{split}.parquet" for split in sources})
+    keep_inputs(done.files.values(), [name for given in sources.values() for name in given.split("\n")])
     keep_existing(list(done.files.values()), overwrite)
     made: dict[Path, list[JsonDict]] = {}
     for split, given in sources.items():

@@ -57,8 +57,8 @@ class Cells:
             raise self.error(columns[0], "nothing", "a value")
         known = ", ".join(self.row) or "none"
         near = suggest(columns[0], self.row)
-        wanted = " or ".join(columns)
-        raise self.error(columns[0], f"only the columns {known}", wanted + (near if "Did you mean" in near else ""))
+        wanted = " or ".join(columns) + (f".{near}" if "Did you mean" in near else "")
+        raise self.error(columns[0], f"only the columns {known}", wanted)
 
     def text(self, *columns: str) -> str:
         """The same; the value is text that is not empty.

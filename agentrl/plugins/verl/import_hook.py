@@ -8,7 +8,6 @@ about it.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -109,9 +108,8 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Asked last, so an installed verl comes first."""
-        parent = sys.modules.get("verl")
-        if fullname not in MODULES or (parent is not None and getattr(parent.__spec__, "loader", None) is not self):
+        """Asked first: a folder `verl` without code, where some keep their YAML, would be taken for a package."""
+        if fullname not in MODULES or _is_installed():
             return None
         return ModuleSpec(fullname, self, origin="agentrl stands in for verl", is_package=True)
 
@@ -126,15 +124,22 @@ class _Finder(MetaPathFinder, Loader):
 def install() -> None:
     """Let plug-ins import verl's names from now on. Calling it again changes nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())
+
+
+def _is_installed() -> bool:
+    """Whether verl itself can be imported."""
+    module = sys.modules.get("verl")
+    if module is not None:
+        return getattr(module, "__file__", None) is not None
+    others = (finder for finder in sys.meta_path if not isinstance(finder, _Finder))
+    specs = (finder.find_spec("verl", None) for finder in others)
+    return any(spec is not None and spec.origin is not None for spec in specs)
 
 
 def built_in(name: str) -> str | None:
     """The plug-in of agentrl that replaces one of verl's; None: none does, or verl itself is installed."""
-    if name not in BUILT_INS:
-        return None
-    spec = importlib.util.find_spec("verl")
-    return BUILT_INS[name] if spec is None or isinstance(spec.loader, _Finder) else None
+    return BUILT_INS[name] if name in BUILT_INS and not _is_installed() else None
 
 
 def missing(name: str) -> str:

@@ -31,6 +31,7 @@ MOST_UNORDERED = 100
 """Longer lists and sets must have the same order: pairing takes the square of their length."""
 _UNORDERED = ("list", "set", "union")
 _SEQUENCES = ("()", "vector")
+_REMAINDER = re.compile(r"(?:.*\\equiv(?![A-Za-z]))?(.*?)\\pmod\s*\{([^{}]*)\}\s*", re.DOTALL)
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 
 
@@ -142,6 +143,8 @@ def _matched(a: Sequence[Value], b: Sequence[Value], ask: Ask) -> bool | None:
 
 
 def _same_expression(a: Expression, b: Expression, ask: Ask) -> bool | None:
+    if "\\pmod" in a.text + b.text:
+        return _same_remainder(a, b, ask)
     sides = [split(value.text, "=") for value in (a, b)]
     if min(map(len, sides)) == 1 < max(map(len, sides)):
         equation, other = (a, b) if len(sides[0]) > 1 else (b, a)
@@ -158,6 +161,17 @@ def _same_expression(a: Expression, b: Expression, ask: Ask) -> bool | None:
         if text.unit is None and (body := split_letter_unit(text.text, other.unit)) is not None:
             return _same_text(body, other.text, ask)
     return _same_text(a.text, b.text, ask)
+
+
+def _same_remainder(a: Expression, b: Expression, ask: Ask) -> bool | None:
+    r"""`5 \pmod{7}` is 5, and is not `5 \pmod{8}`: a modulus may be left off, and `x \equiv` too."""
+    found = [_REMAINDER.fullmatch(value.text) for value in (a, b)]
+    texts = [(match[1], match[2]) if match else (value.text, None) for match, value in zip(found, (a, b), strict=True)]
+    (body, modulus), (other, other_modulus) = texts
+    if "\\pmod" in body + other:
+        return ask(a.text, b.text)
+    moduli = _same_text(modulus, other_modulus, ask) if modulus and other_modulus else True
+    return _all((moduli, _same_text(body.strip(), other.strip(), ask)))
 
 
 def _last_side(equation: Expression) -> Expression | None:

@@ -25,8 +25,8 @@ _UNICODE = str.maketrans(
         "\u202f": " ",
         "\n": " ",
         "\t": " ",
-        "€": "$",
-        "£": "$",
+        "€": "",
+        "£": "",
         "⁄": "/",
         "≠": r"\ne ",
         "∈": r"\in ",
@@ -52,6 +52,8 @@ _TOKEN = r"([0-9a-zA-Z]|\\(?:pi|theta|alpha|beta|phi|lambda)(?![a-zA-Z]))"
 """What `\\frac` takes without braces."""
 _BASE_WORDS = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 _BASE_WORDS |= {"ten": "10", "sixteen": "16"}
+_OPTION = r"(?:option|choice)\s*:?\s*\(?([A-J])\)?[.:]?\s*\}?\s*$"
+_UNIT = r"\\text\{[^{}]*\}(?:\^\{?\d\}?)?"
 _ORDINAL = r"\\text\{\s*(?:st|nd|rd|th)\s*\}"
 _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\displaystyle|\\textstyle|\\limits|\\phantom\{[^{}]*\}|\\(?:left|right)(?![a-zA-Z])\.?"), ""),
@@ -115,6 +117,7 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
         lambda found: "'" * found[0].count("prime"),
     ),
     (re.compile(r"(?<=\d)\s*\^\s*(?:o(?![a-zA-Z])|\{\s*o\s*\})"), r"\\degree "),
+    (re.compile(r"\^\s*\{?\s*\\text\{\s*o\s*\}\s*\}?"), r"\\degree "),
     (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\text\{\s*degrees?\s*\}|(?<=\d)\s*degrees?\b"), r"\\degree "),
     (re.compile(r"\\degree\s*\\degree"), r"\\degree "),
     (re.compile(r"\\leq?q?(?:slant)?(?![a-zA-Z])|<="), r"\\le "),
@@ -127,6 +130,10 @@ _LAYOUT: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...
     (re.compile(r"\\(?:emptyset|varnothing)(?![a-zA-Z])|∅|\\\{\s*\\\}"), r"\\emptyset "),
     (re.compile(r"\\text\{\s*([eip])\s*\}"), r"{\1}"),
     (re.compile(r"\\text\{\s*\}"), ""),
+    (re.compile(r"\\text\{\s*(?:the\s+)?empty set\s*\}|^\s*(?:the\s+)?empty set\s*$", re.IGNORECASE), r"\\emptyset "),
+    (re.compile(rf"^\s*(?:\\text\{{)?\s*{_OPTION}", re.IGNORECASE), r"(\1)"),
+    (re.compile(rf"\\frac\s*\{{\s*({_UNIT})\s*\}}\s*\{{\s*({_UNIT})\s*\}}"), r"\1/\2"),
+    (re.compile(r"\\text\{([^{}]*)\^\{(-?\d)\}([^{}]*)\}"), r"\\text{\1^\2\3}"),
     (re.compile(r"(?<![a-zA-Z\\])(?:infinity|inf)(?![a-zA-Z])|\\text\{\s*[iI]nfinity\s*\}"), r"\\infty "),
     (re.compile(r"(?<![a-zA-Z\\])(pi|sqrt)(?![a-zA-Z])"), r"\\\1"),
     (re.compile(rf"\\(frac|binom)\s*{_TOKEN}\s*{_TOKEN}"), r"\\\1{\2}{\3}"),
@@ -149,10 +156,24 @@ _FRENCH = re.compile(r"([\[\]])([^\[\]()]*,[^\[\]()]*)([\[\]])")
 _POINT_GROUPS = re.compile(r"(?<![\d.,])\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?(?![\d.,])")
 
 
+_ENVIRONMENT = re.compile(
+    r"\s*\\begin\{(aligned|align\*?|gathered|gather\*?|split|cases)\}(?P<body>(?:(?!\\begin).)*)\\end\{\1\}\s*",
+    re.DOTALL,
+)
+
+
+def _equations(found: re.Match[str]) -> str:
+    r"""Equations one below the other as a list: `x &= 1 \\\\ y &= 2` -> `x = 1, y = 2`; not the cases of a function."""
+    body = re.sub(r"&\s*=|=\s*&", "=", found["body"])
+    rows = [row for row in _ROW_BREAK.split(body) if row.strip()]
+    return found[0] if "&" in body or not all("=" in row for row in rows) else ", ".join(rows)
+
+
 @functools.lru_cache(1024)
 def clean(text: str) -> str:
     r"""The text without what is only layout: `$\dfrac12.$` -> `\frac{1}{2}`, `1\,234` -> `1234`."""
     text = text.translate(_UNICODE)
+    text = _ENVIRONMENT.sub(_equations, text)
     # Row by row, since the second half of a break begins no command: `1 \\ 2` holds no `\ `.
     rows = _ROW_BREAK.split(text) if "\\begin" in text else [text]
     text = r"\\".join(map(_without_layout, rows))

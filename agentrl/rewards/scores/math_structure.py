@@ -51,6 +51,7 @@ _AND_OR = re.compile(
     r",?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
     r"|\\(?:lor|vee|land|wedge)(?![A-Za-z]))\s*"
 )
+_LOGIC = re.compile(r"\\(lor|vee|land|wedge)(?![A-Za-z])")
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\(?:land|wedge)(?![A-Za-z])")
 _NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\{?\w+\}?|')?(?:\([\w, ]+\))?"
 _LETTERS = r"\\(?:vec|hat|overline|text)\{[A-Za-z]+\}"
@@ -95,6 +96,11 @@ def _read(text: str, depth: int) -> Value:
         text = r"(-\infty, \infty)"
     if both := _between(text, depth):
         return both
+    signs = {"and" if found[1] in ("land", "wedge") else "or" for found in _LOGIC.finditer(text)}
+    if signs and not any(mark in text for mark in ("=", "<", ">", "\\le", "\\ge", "\\ne", "\\in")):
+        # of statements: `p \land q` is `q \land p`, but neither `p \lor q` nor `p, q`
+        statements = [_read(part, depth + 1) for part in _LOGIC.split(text)[::2]]
+        return Items("list", (*statements, *(Expression(rf"\text{{{sign}}}") for sign in sorted(signs))), text)
     parts = [part for part in split(_AND_OR.sub(", ", text), ",;") if part.strip()]
     if len(parts) > 1:
         return _list([_read(part, depth + 1) for part in parts], text)

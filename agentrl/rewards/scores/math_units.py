@@ -39,6 +39,7 @@ _SPELLINGS = {
     "degree": "degrees deg",
     "dollar": "dollars usd",
     "cent": "cents",
+    "euro": "euros eur",
     "hz": "Hz hertz",
     "n": "N newton newtons",
     "j": "J joule joules",

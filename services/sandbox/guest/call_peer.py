@@ -82,6 +82,10 @@ class Peer:
         """How this side describes what cannot be copied."""
         return ["object", self.give(value), {}]
 
+    def known(self, value: Any) -> list[Any] | None:
+        """How this side describes a container of which the other side has its own; None: it has none."""
+        return None
+
     def resolve(self, wire: list[Any]) -> Any:
         """What stands here for what the other side has described."""
         raise NotImplementedError
@@ -144,7 +148,7 @@ class Peer:
         return json.loads(self._read(size))
 
     def _table(self) -> call_values.Table:
-        return call_values.Table(self.export, self.resolve)
+        return call_values.Table(self.export, self.resolve, self.known)
 
     def _read(self, size: int) -> bytes:
         parts = []

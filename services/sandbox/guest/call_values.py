@@ -42,6 +42,11 @@ _MAKE: dict[str, Any] = {
 _MAPPINGS = ("dict", "Counter", "OrderedDict", "defaultdict")
 
 
+def is_container(value: Any) -> bool:
+    """Whether a value is a container that can be changed, and no object of a class derived from one."""
+    return type(value) in _MAKE.values()
+
+
 def merge(old: Any, now: Any, done: dict[int, Any] | None = None) -> Any:
     """Give a container the content of another of its type, keeping what it holds where that is a container too.
 
@@ -75,10 +80,16 @@ class Table:
     Args:
         export: gives what cannot be copied a description that the other side understands.
         resolve: the reverse.
+        known: describes a container that the other side has too; None: it has it not.
     """
 
-    def __init__(self, export: Callable[[Any], list[Any]], resolve: Callable[[list[Any]], Any]) -> None:
-        self._export, self._resolve = export, resolve
+    def __init__(
+        self,
+        export: Callable[[Any], list[Any]],
+        resolve: Callable[[list[Any]], Any],
+        known: Callable[[Any], list[Any] | None] = lambda _: None,
+    ) -> None:
+        self._export, self._resolve, self._known = export, resolve, known
         self.containers: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._before: list[Any] = []
@@ -91,8 +102,11 @@ class Table:
         if id(value) in self._numbers:
             return ["ref", self._numbers[id(value)]]
         if kind.__name__ in _MAKE and kind is _MAKE[kind.__name__]:
+            if (known := self._known(value)) is not None:
+                return known
             number = self._add(value)
-            return [kind.__name__, number, self._content(value)]
+            made = [self.encode(value.default_factory)] if kind is collections.defaultdict else []
+            return [kind.__name__, number, self._content(value), *made]
         if kind in (tuple, frozenset):
             return [kind.__name__, [self.encode(one) for one in value]]
         return self._encode_rare(value, kind)
@@ -114,6 +128,8 @@ class Table:
             container = _MAKE[kind]()
             if self._add(container) != wire[1]:
                 raise ValueError("got a container out of order")
+            if kind == "defaultdict":
+                container.default_factory = self.decode(wire[3])
             self._fill(container, wire[2])
             return container
         if kind == "tuple":

@@ -50,7 +50,7 @@ _WARM = (
 _JOBS = {"session_repl": session_repl, "check_run": check_run, "tested_program": tested_program}
 _OURS = (
     *(*_JOBS, "call_peer", "call_values", "check_names", "fast_exit", "launcher", "linux_calls", "loopback"),
-    *("sandbox_fork", "sandbox_root", "unittest_watch"),
+    *("sandbox_fork", "sandbox_root", "shared_values", "stand_ins", "unittest_watch"),
 )
 _SOCKET, _CONTROL, _MAX_FD = 3, 3, 64
 _MESSAGE = 65536

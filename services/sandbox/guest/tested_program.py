@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from agentrl.services.sandbox.guest import call_peer, call_values
+    from agentrl.services.sandbox.guest import call_peer, shared_values
 else:
     import call_peer
-    import call_values
+    import shared_values
 
 
 def answer_calls(main: ModuleType, control: int) -> int:
@@ -78,6 +78,7 @@ class _Program(call_peer.Peer):
     def __init__(self, main: ModuleType, control: int) -> None:
         super().__init__(control)
         self._main = main
+        self._held = shared_values.Held(vars(main))
 
     def flush(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -91,9 +92,14 @@ class _Program(call_peer.Peer):
             if what == "names":
                 return self._names(values[0])
             if what == "put":
-                name, value = values
-                return call_values.merge(vars(self._main)[name], value) is None
+                return self._held.put(*values)
+            if what == "kept":
+                return self._held.kept(values[0])
+            if what == "seed":
+                return __import__(values[0], fromlist=["seed"]).seed(*values[1])
             place, *rest = values
+            if what == "take":
+                return self._held.take(getattr(self.given(place), *rest))
             return _DO[what](self.given(place), *rest)
         finally:
             self.flush()
@@ -108,7 +114,7 @@ class _Program(call_peer.Peer):
             return self.given(wire[1])
         if wire[0] == "builtin":
             return vars(__import__("builtins"))[wire[1]]
-        return _Theirs(self, wire[1])
+        return self._held.own(wire[1]) if wire[0] == "kept" else _Theirs(self, wire[1])
 
     def raise_theirs(self, error: Any) -> NoReturn:
         classes, _, text = error
@@ -124,16 +130,23 @@ class _Program(call_peer.Peer):
         return {name: space[name] for name in names if name in space and not isinstance(space[name], type(sys))}
 
 
-def _call(value: Any, args: list[Any], kwargs: dict[str, Any], capture: bool) -> Any:
-    if not capture:
+def _call(value: Any, args: list[Any], kwargs: dict[str, Any], streams: dict[str, Any]) -> Any:
+    """The result; and if the check has streams of its own, what was printed, and how much of its input was read."""
+    if not streams:
         return value(*args, **kwargs)
-    import contextlib
+    import builtins
     import io
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    said, typed = io.StringIO(), io.StringIO(streams.get("stdin"))
+    before = sys.stdout, sys.stdin, builtins.input
+    sys.stdout = said if "capture" in streams else before[0]
+    sys.stdin = typed if "stdin" in streams else before[1]
+    builtins.input = streams.get("input", before[2])
+    try:
         found = value(*args, **kwargs)
-    return (found, said.getvalue())
+    finally:
+        sys.stdout, sys.stdin, builtins.input = before
+    return (found, said.getvalue(), typed.tell())
 
 
 def _operate(value: Any, name: str, args: list[Any]) -> Any:
@@ -167,7 +180,6 @@ def _wait_for(value: Any) -> Any:
 
 _DO: dict[str, Any] = {
     "call": _call,
-    "get": getattr,
     "set": setattr,
     "operator": _operate,
     "reversed_operator": _operate_reversed,

@@ -15,6 +15,12 @@ class T(unittest.TestCase):
             with self.subTest(n): self.assertEqual(f(n), 1)
 unittest.main(exit=False)"""
 RUN = "unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(T))"
+NODE = "class Node:\n    def __init__(self, v): self.v, self.next, self.children = v, None, []\n"
+DEFAULTS = """\
+from collections import defaultdict
+d, e = defaultdict(int, a=1), defaultdict(lambda: 3)
+f(d, 'a'), f(d, 'b'), f(e, 'c')
+assert d == {'a': 2, 'b': 1} and e == {'c': 4} and g()['x'] == 7"""
 RIGHT = [
     ("class A(list):\n    def top(self): return self[-1]\ndef f(x): return A([x])", "assert f(2) == [2] != f(3)"),
     ("class A(dict):\n    def put(self, k): self[k] = 1", "a = A()\na.put(3)\nassert a == {3: 1} and len(a) == 1"),
@@ -122,6 +128,60 @@ RIGHT = [
         "push(1)\nassert root.v == 1\npush(2)\nassert root.v == 2",
     ),
     ("class Stack:\n    def push(self, x): seen.add(x)\nseen = set()", "s = Stack()\ns.push(1)\nassert seen == {1}"),
+    (
+        "class S:\n one = None\n def __new__(cls):\n  cls.one = cls.one or object.__new__(cls)\n  return cls.one",
+        "assert S() is S()",
+    ),
+    ("import enum\nclass C(enum.Enum):\n R = 1\ndef f(x): return C(x)", "assert f(1) is C.R and {C.R: 5}[f(1)] == 5"),
+    (
+        f"{NODE}def after(n): return n.next",
+        "a, b = Node(1), Node(2)\na.next = b\nassert after(a) is a.next is b is not a",
+    ),
+    (
+        "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass P:\n    x: int",
+        "assert {P(1), P(1)} == {P(1)} and {P(1): 2}[P(1)] == 2 and hash(P(1)) == hash(P(1)) and P(3) not in {P(1)}",
+    ),
+    (
+        "class P:\n    def __eq__(self, other): return True",
+        "try: hash(P())\nexcept TypeError: pass\nelse: raise AssertionError",
+    ),
+    (
+        f"{NODE}def count(n): return 1 + sum(map(count, n.children))",
+        "n = Node(1)\nn.children.append(Node(2))\nn.children[0].children.append(Node(3))\nassert count(n) == 3",
+    ),
+    (
+        "class Board:\n    grid = [[0, 0], [0, 0]]\n    def sum(self): return sum(map(sum, self.grid))",
+        "b = Board()\nb.grid[0][1] = 5\nassert b.sum() == 5\nb.grid[1] = [1, 1]\nassert b.sum() == 7",
+    ),
+    (
+        "class S:\n    items = {}\n    def put(self, k): self.items[k] = 1\n    def n(self): return len(self.items)",
+        "s = S()\nd = s.items\ns.put('a')\nassert d == {'a': 1} and d is s.items\nd['b'] = 2\nassert s.n() == 2",
+    ),
+    (
+        "class S:\n    items = [3]\n    @property\n    def all(self): return sorted(self.items)",
+        "s = S()\nbefore = s.all\ns.items.append(1)\nassert s.all == [1, 3] and before == [3]",
+    ),
+    ("items = []\ndef add(to, x): to.append(x)", "add(items, 1)\nassert items == [1]"),
+    (
+        "class S:\n    def __init__(self): self.items = []\ndef add(to, x): to.append(x)",
+        "s = S()\nadd(s.items, 1)\nassert s.items == [1]\nadd([s.items], 2)\nassert s.items == [1]",
+    ),
+    ("def f(d, k): d[k] += 1\ndef g(): return collections.defaultdict(lambda: 7)\nimport collections", DEFAULTS),
+    (
+        "def f(): return input('?') + input()",
+        "from unittest.mock import patch\nwith patch('builtins.input', side_effect=['a', 'b']): assert f() == 'ab'",
+    ),
+    ("def f(): return input()", "import builtins\nbuiltins.input = lambda _='': 'x'\nassert f() == 'x'"),
+    ("def f(): return input()", "import io, sys\nsys.stdin = io.StringIO('a\\nb\\n')\nassert f() + f() == 'ab'"),
+    (
+        "import random\ndef f(): return random.random()",
+        "import random\nrandom.seed(1)\na = f()\nassert a != f()\nrandom.seed(1)\nassert a == f()",
+    ),
+    (
+        "import numpy as np\ndef f(): return np.random.rand()",
+        "import numpy as np\nnp.random.seed(1)\na = f()\nnp.random.seed(1)\nassert a == f()",
+    ),
+    ("def f():\n    'Says.'", "assert f.__doc__ == 'Says.'"),
 ]
 TRUE = "staticmethod(lambda *a, **k: True)"
 WRONG = [
@@ -259,6 +319,21 @@ WRONG = [
     ),
     ("want = 1\ndef f():\n    global want\n    want = 5\n    return 5", "want = 2\nassert f() == want"),
     ("want = 1\ndef f():\n    global want\n    want = 5", "want = 2\nf()\nassert want == 5"),
+    (
+        "class A:\n    def __hash__(self): return 2\n    def __eq__(self, other): return True\ndef f(): return A()",
+        "assert f() in {2}",
+    ),
+    (
+        "class A:\n    def __hash__(self): return 2\n    def __eq__(self, other): return True\ndef f(): return A()",
+        "assert {2: 1}[f()] == 1",
+    ),
+    ("class A: items = []\ndef f(): A.items.append(3)", "f()\nassert A.items == [2]"),
+    (
+        "class A:\n    items = []\ndef f(a): a.items[:] = [type('B', (), {'__eq__': lambda *a: True})()]",
+        "a = A()\nf(a)\nassert a.items == [2]",
+    ),
+    ("class A: items = [1]\ndef f(): A.items[:] = [2]", "want = list(A.items)\nf()\nassert A.items == want"),
+    ("def f(): return input()", "import builtins\nbuiltins.input = lambda _='': 'x'\nassert f() == 'y'"),
 ]
 
 
