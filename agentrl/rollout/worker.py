@@ -306,10 +306,10 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
         stop_reason=reason,
     )
     text = text_of(error)
-    if not isinstance(error, AgentRLError) and session is not None and session.loop is not None:
-        text += raised_at(error, type(session.loop).run)
     if isinstance(error, TimeoutError):
         text = text or "raised by the agent loop"
+    if not isinstance(error, AgentRLError) and session is not None and session.loop is not None:
+        text += raised_at(error, type(session.loop).run)
     return RolloutRow(
         row=job.row,
         tokens=TokenArrays.of(output),

@@ -17,7 +17,7 @@ from walked_values import special_values
 from watched_run import Seen, Stage, changed_value, differences, heard, note_about
 
 from agentrl.config import RunConfig
-from agentrl.config.schema import section_of, walk
+from agentrl.config.schema import is_free, section_of, walk
 from agentrl.config.translate import _pattern_for, _renamed, settle_foreign, translate
 from agentrl.config.value_tree import get_value
 from agentrl.config.verl_keys import VERL_KEYS, Fallback, Harmless, Only, Renamed
@@ -171,6 +171,7 @@ def concrete(pattern: str) -> str:
         f"{ROLLOUT}sampling_params.*": "top_k",
         "sampling_params.*": "temperature",
         "reward.reward_manager.*": "name",
+        "reward.reward_model.*": "timeout_s",
     }
     for section in ("actor_rollout_ref.actor", "actor_rollout_ref", "trainer"):
         key = pattern.replace("*", section, 1) if pattern.startswith("*") else pattern
@@ -193,7 +194,7 @@ def test_a_key_of_verl_acts_or_is_told(pattern: str, every: Walk) -> None:
         return
     if isinstance(answer, Fallback):
         new = _renamed(key, pattern, answer.to)
-    value = every.value(new, "plain")
+    value = "own" if is_free(RunConfig, new) else every.value(new, "plain")
     given = {**every.stage.base, key: value}
     given.pop(new, None)
     tree, renamed, foreign = translate(given, RunConfig)
@@ -201,4 +202,4 @@ def test_a_key_of_verl_acts_or_is_told(pattern: str, every: Walk) -> None:
     # It counts as agentrl's own key does, which is walked above.
     assert used[new].value == value if isinstance(answer, Fallback) else get_value(tree, new) == value
     assert isinstance(answer, Fallback) or renamed[key] == new
-    assert new in KEYS
+    assert new in KEYS or is_free(RunConfig, new)

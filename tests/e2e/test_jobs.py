@@ -85,7 +85,6 @@ def test_responses_stand_beside_the_columns_in_order_and_do_not_depend_on_batche
 def test_greedy_responses_are_those_of_validation(workspace: Workspace, engine: str, folder: Path) -> None:
     from agentrl.trainer.run import run_training
 
-    done("generate", *settings(workspace, engine, "out.parquet", rollout__do_sample=False, data__n_samples=1))
     run = workspace.run(
         "validation_of_jobs",
         data__train_files=str(folder / "rows.parquet"),
@@ -96,7 +95,8 @@ def test_greedy_responses_are_those_of_validation(workspace: Workspace, engine: 
         trainer__val_only=True,
         trainer__validation_data_dir=str(folder / "validation"),
     )
-    run_training(run.config)
+    run_training(run.config)  # first: it gives the engine the model's weights, whatever other tests left there
+    done("generate", *settings(workspace, engine, "out.parquet", rollout__do_sample=False, data__n_samples=1))
     lines = [json.loads(line) for line in (folder / "validation" / "0.jsonl").read_text().splitlines()]
     assert [line["messages"][-1]["content"] for line in lines] == [row[0] for row in responses("out.parquet")]
 

@@ -153,7 +153,10 @@ def test_rows_that_cannot_be_scored_are_named_and_counted(
 def test_a_loop_of_the_users_own_may_score_itself(config: RunConfig, tmp_path: Path):
     write(tmp_path, *({"reward_model": {"style": "rule"}} for _ in range(4)))
     loop = tmp_path / "own.py"
-    loop.write_text("from agentrl.interfaces import AgentLoopBase\n\n\nclass Own(AgentLoopBase):\n    pass\n")
+    loop.write_text(
+        "from agentrl.interfaces import AgentLoopBase\n\n\n"
+        "class Own(AgentLoopBase):\n    async def run(self, sampling_params, **kwargs): ...\n"
+    )
     (tmp_path / "loops.yaml").write_text(f"- {{name: own, _target_: '{loop}:Own'}}\n")
     config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(tmp_path / "loops.yaml")
     config.actor_rollout_ref.rollout.agent.default_agent_loop = "own"

@@ -154,8 +154,8 @@ def _equal_numbers(left: Any, right: Any, a: str, b: str, *, real: bool = False)
         if not (apart.is_Float or apart.is_Rational):
             return None
         largest = max(sizes)
-        if largest <= _TINY:
-            return None
+        if largest <= _TINY and left.is_zero is not False and right.is_zero is not False:
+            return None  # may be zeros that were only computed
         return bool(apart <= largest * _SAME) or _rounded(left, right, a, b)
     except (*_TROUBLE, ValueError):
         return None

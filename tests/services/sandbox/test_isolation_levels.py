@@ -86,7 +86,9 @@ async def test_a_weaker_level(level: str, fresh: bool) -> None:
         if level != "rlimits":
             assert (await run(LOCAL)).stdout == "127.0.0.1 127.0.0.1\nsandbox\n"
             assert (await run(TERMINAL)).stdout == "['ptmx'] /dev/pts/0 True\n"
-            assert (await run(MANY)).stdout == "16383\n16383\n", "the folder itself is one"
+            made = [int(number) for number in (await run(MANY)).stdout.split()]
+            assert max(made) == 16383, "the folder itself is one"
+            assert min(made) >= 16383 - 16, "and so are those in which the service shows its own files"
         assert (echo.stdout, network.return_code, daemon.return_code) == ("a\n", 1, 0)
         assert (shell.stdout, shell.stderr, shell.return_code) == ("b\n", "c\n", 0)
         assert bomb.status == "TimeLimitExceeded"
