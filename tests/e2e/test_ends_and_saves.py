@@ -6,11 +6,11 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
+from acting_tracker import At, raising, silent
 from runs import Run, Workspace
 
 from agentrl.config import load_config
@@ -28,33 +28,6 @@ from agentrl.workers.optim import AdamW
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 MANY = 1000
-
-
-class At(Tracker):
-    """Does something when a stage of a step begins, or when a step is logged."""
-
-    def __init__(self, step: int, stage: str, act: Callable[[], object]) -> None:
-        self._when, self._act = (step, stage), act
-        self.metrics: list[dict[str, float]] = []
-
-    def on_stage(self, step: int, stage: str) -> None:
-        if (step, stage) == self._when:
-            self._act()
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        self.metrics.append(metrics)
-        self.on_stage(step, "log")
-
-
-def silent() -> At:
-    return At(0, "", lambda: None)
-
-
-def raising(error: BaseException) -> Callable[..., Any]:
-    def act(*_args: object, **_kwargs: object) -> None:
-        raise error
-
-    return act
 
 
 def train(run: Run, tracker: Tracker) -> RayPPOTrainer:

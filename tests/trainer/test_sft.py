@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
+from sft_runs import Memory
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -17,28 +18,11 @@ from agentrl.cli import app
 from agentrl.config import load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError, DataError, HealthError, TemplateError
-from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.trainer.sft import SFTTrainer, run_sft
 from agentrl.workers import sft as workers_sft
 from agentrl.workers.token_nets import DemonstrationNet
 
 FACTS = {"1+1": "2", "2+3": "5", "9-2": "7", "4*2": "8"}
-
-
-class Memory(Tracker):
-    def __init__(self) -> None:
-        self.steps: dict[int, dict[str, float]] = {}
-        self.run: RunInfo | None = None
-        self.closed = 0
-
-    def on_start(self, run: RunInfo) -> None:
-        self.run = run
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        self.steps[step] = metrics
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 @pytest.fixture
