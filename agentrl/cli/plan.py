@@ -8,7 +8,7 @@ import os
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
 from agentrl.inference.sglang import resolve_engine
-from agentrl.trainer.inputs import RunInputs
+from agentrl.trainer.inputs import RunInputs, lora_counts
 
 PlanLine = tuple[str, str]
 
@@ -48,10 +48,10 @@ def _training(config: RunConfig) -> list[PlanLine]:
     device = "cuda" if uses_cuda(config) else "cpu"
     ranks = trainer.nnodes * trainer.n_gpus_per_node
     where = "this process" if trainer.backend == "local" else f"Ray actors on {_count(trainer.nnodes, 'machine')}"
-    actor = config.actor_rollout_ref.actor
+    actor, adapts = config.actor_rollout_ref.actor, config.actor_rollout_ref.model.adapts
     roles = [
         "actor",
-        *(["reference"] if config.needs_reference else []),
+        *(["reference (the actor without adapters)" if adapts else "reference"] if config.needs_reference else []),
         *(["critic"] if config.needs_critic else []),
     ]
     dtype = actor.fsdp_config.compute_dtype
@@ -60,6 +60,7 @@ def _training(config: RunConfig) -> list[PlanLine]:
     return [
         ("model", model),
         ("training", f"{_count(ranks, 'rank')} in {where}, {device}, FSDP2, {dtype}; {', '.join(roles)}"),
+        *(("LoRA", f"{section.removesuffix('.model')}: {counts}") for section, counts in lora_counts(config).items()),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from agentrl.hub import model_of_checkpoint
+from agentrl.hub import holds_adapter, model_of_checkpoint
 from agentrl.observability.said_once import say_once
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,10 @@ UsedPath = Annotated[str, PathKind("used")]
 
 def _model_of(path: str) -> str:
     found = model_of_checkpoint(path)
+    if found == path and holds_adapter(path):
+        raise ValueError(
+            f"that holds a LoRA adapter and no model: `agentrl export {path} OUT` merges it into its model"
+        )
     if found != path:
         say_once(logger, logging.INFO, f"'{path}' is a checkpoint: its model is {found}")
     return found

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
+from agentrl.config.lora_checks import check_lora
 from agentrl.config.machine_checks import MACHINE_CHECKS
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
@@ -341,5 +342,6 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_resume,
     check_tool_cache,
     check_combine,
+    check_lora,
     *MACHINE_CHECKS,
 )

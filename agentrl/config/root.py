@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
-    BackboneConfig,
+    CriticModelConfig,
     FSDPConfig,
     KLKind,
     LossAggMode,
@@ -37,8 +37,8 @@ class CriticConfig(MicroBatchSection):
 
     enable: bool | None = None
     """Whether there is a critic: null, or what `algorithm.adv_estimator` says anyway."""
-    model: BackboneConfig = Field(default_factory=BackboneConfig)
-    """The value model; an empty path: the policy's."""
+    model: CriticModelConfig = Field(default_factory=CriticModelConfig)
+    """The value model; an empty path: the policy's. With LoRA its adapters learn, and its value head."""
     optim: CriticOptimConfig = Field(default_factory=CriticOptimConfig)
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)

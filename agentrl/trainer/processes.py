@@ -32,6 +32,7 @@ class RunProcesses:
 
     actor: WorkerGroup
     reference: WorkerGroup | None
+    """Computes reference log-probs; with LoRA it is `actor`."""
     critic: WorkerGroup | None
     servers: EngineServers
     manager: AgentLoopManager
@@ -96,7 +97,8 @@ class RunProcesses:
     @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
-        return [group for group in (self.actor, self.reference, self.critic) if group is not None]
+        groups = (self.actor, None if self.reference is self.actor else self.reference, self.critic)
+        return [group for group in groups if group is not None]
 
     def wait_until_free(self, timeout_s: float | None) -> None:
         """Wait until the workers that learn have ended their last call.
@@ -115,7 +117,8 @@ class RunProcesses:
     def save_workers(self, folder: Path) -> None:
         """Write the training workers' part of a checkpoint."""
         self.actor.save_checkpoint(str(folder / "actor"))
-        self.actor.export_hf(str(folder / "actor" / "huggingface"))
+        if not self._config.actor_rollout_ref.model.adapts:  # else `agentrl export` merges the adapter when asked
+            self.actor.export_hf(str(folder / "actor" / "huggingface"))
         if self.critic is not None:
             self.critic.save_checkpoint(str(folder / "critic"))
 
@@ -153,7 +156,10 @@ class RunProcesses:
 
         self.actor = start(ActorRolloutRefWorker, config, "actor")
         trains = not config.trainer.val_only
-        self.reference = start(ActorRolloutRefWorker, config, "ref") if trains and config.needs_reference else None
+        self.reference = None
+        if trains and config.needs_reference:  # with LoRA the actor without its adapters: no second model
+            adapts = config.actor_rollout_ref.model.adapts
+            self.reference = self.actor if adapts else start(ActorRolloutRefWorker, config, "ref")
         self.critic = start(CriticWorker, config) if trains and config.needs_critic else None
         return self.groups
 
