@@ -321,10 +321,10 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
     *OF_MICRO_BATCHES,
+    *IDLE_REWARD_MODEL_KEYS,
     *OF_THE_MACHINE,
     *IDLE_ENGINE_KEYS,
     *_OF_ROLLOUTS,
-    *IDLE_REWARD_MODEL_KEYS,
     *_OF_THE_TRAINER,
 )
 """The first row that fits a key tells why it is idle."""
