@@ -21,6 +21,7 @@ from agentrl.config.base import InputPath, Names, OutputPath, Section, UsedPath
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
+from agentrl.config.reward_model import ClassifierSection, CombineConfig
 
 SEARCH_LOOP = "search_r1_agent"
 
@@ -55,20 +56,6 @@ class CriticConfig(MicroBatchSection):
     """How token losses are combined into one number."""
 
 
-class CombineConfig(Section):
-    """A trajectory's reward: `outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)`."""
-
-    outcome: float = 1.0
-    """Weight of the score function's score; 0: no score function is called."""
-    turn: float = 0.0
-    """Weight of the scores that the interaction gives to turns."""
-    tool: float = 0.0
-    """Weight of the rewards that tools give to calls."""
-    level: Literal["trajectory", "turn"] = "trajectory"
-    """trajectory: the whole reward is on the last sampled token; turn: turn scores and tool rewards are on the last
-    sampled token of their own turn."""
-
-
 class SandboxFusionConfig(Section):
     """The sandbox service that runs the tests of coding tasks."""
 
@@ -83,7 +70,7 @@ class SandboxFusionConfig(Section):
     """Sent with every request, for example `{Authorization: "Bearer TOKEN"}`."""
 
 
-class RewardModelConfig(Section):
+class RewardModelConfig(ClassifierSection):
     """Scoring of trajectories."""
 
     reward_manager: str = "naive"

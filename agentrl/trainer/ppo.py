@@ -232,6 +232,8 @@ class RayPPOTrainer:
                 raise
             logger.warning("rolling out again after: %s", error)
             rollouts = self.processes.manager.generate_sequences(batch)
+        if self.inputs.model_scorer is not None and self.processes.reward_model is not None:
+            rollouts = self.inputs.model_scorer.score(self.processes.reward_model, rollouts, batch)
         failures = rollouts.meta_info["failures"]
         if failures:
             what = "validation" if batch.meta_info["validate"] else "training"

@@ -33,6 +33,7 @@ class RunProcesses:
     actor: WorkerGroup
     reference: WorkerGroup | None
     critic: WorkerGroup | None
+    reward_model: WorkerGroup | None
     servers: EngineServers
     manager: AgentLoopManager
     _weight_sync: WeightSync
@@ -96,7 +97,7 @@ class RunProcesses:
     @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
-        return [group for group in (self.actor, self.reference, self.critic) if group is not None]
+        return [group for group in (self.actor, self.reference, self.critic, self.reward_model) if group]
 
     def wait_until_free(self, timeout_s: float | None) -> None:
         """Wait until the workers that learn have ended their last call.
@@ -145,6 +146,7 @@ class RunProcesses:
     def _make_groups(self) -> list[WorkerGroup]:
         from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
         from agentrl.workers.critic import CriticWorker
+        from agentrl.workers.reward_model import RewardModelWorker
 
         config, pool, backend = self._config, make_pool(self._config), self._config.trainer.backend
 
@@ -155,6 +157,7 @@ class RunProcesses:
         trains = not config.trainer.val_only
         self.reference = start(ActorRolloutRefWorker, config, "ref") if trains and config.needs_reference else None
         self.critic = start(CriticWorker, config) if trains and config.needs_critic else None
+        self.reward_model = start(RewardModelWorker, config) if config.reward_model.enable else None
         return self.groups
 
     def _make_weight_sync(self) -> WeightSync:
