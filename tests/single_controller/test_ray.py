@@ -40,6 +40,11 @@ def test_two_ranks_compute_together_and_leave_no_process() -> None:
         assert group.environment("RANK") == ["0", "1"]
         assert group.join() == [3.0, 3.0]
         assert group.only_zero(7) == (0, 7)
+        assert group.first(7) == (0, 7)
+        assert group.first_of_all([2, 3, 4], scale=5) == (0, [10, 15, 20])
+        future = group.first_of_rows(DataProto({"x": torch.zeros(3)}))
+        assert future.get().batch["y"].tolist() == [0, 0, 0]
+        assert group.all_of_them(7) == [(0, 7), (1, 7)]
         assert group.each([1, 2], [10, 10]) == [10, 21]
 
         data = DataProto({"x": torch.arange(5.0)}, {"name": list("abcde")}, {"step": 3})
