@@ -35,9 +35,10 @@ def test_every_dispatch_mode() -> None:
 
 
 def test_a_call_after_those_of_another_group() -> None:
-    with create_worker_group("local", ResourcePool(), EchoWorker) as first:
-        with create_worker_group("local", ResourcePool(), EchoWorker) as second:
-            assert second.submit_after([first], "only_zero", 7).get() == (0, 7)
+    first, second = (create_worker_group("local", ResourcePool(), EchoWorker) for _ in range(2))
+    assert second.submit_after([first], "only_zero", 7).get() == (0, 7)
+    first.shutdown()
+    second.shutdown()
 
 
 def test_process_group_without_network_shared_by_two_workers() -> None:

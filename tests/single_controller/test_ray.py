@@ -150,18 +150,6 @@ def test_ranks_on_two_machines_are_placed_machine_by_machine() -> None:
         assert group.join() == [3.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("pool", "message"),
-    [
-        (ResourcePool([3], use_gpu=True), "3 ranks need 3 GPUs, but the Ray cluster has 2"),
-        (ResourcePool([2, 2]), "4 ranks need 4 CPUs, but the Ray cluster has 2"),
-    ],
-)
-def test_a_cluster_that_is_too_small_is_named(pool: ResourcePool, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        create_worker_group("ray", pool, EchoWorker)
-
-
 def test_a_second_session_uses_the_connection_and_leaves_it_alone(ray_session: RaySession) -> None:
     assert ray_session.private
     with init_ray(num_cpus=1) as second:
