@@ -11,7 +11,8 @@ from agentrl.errors import DataProtoError
 from agentrl.single_controller.decorator import Dispatch
 
 PARTITIONS = "rank_partitions"
-"""`meta_info` key: one list of row numbers per rank."""
+"""`meta_info` key: one list of row numbers per rank. For groups of several sizes, such lists by the number of ranks:
+`{1: [[0, 1, 2]], 2: [[0, 2], [1]]}`."""
 
 RankCall = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -65,6 +66,8 @@ def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str
             f"the DataProto arguments of one call must have equal rows, got {[len(proto) for proto in protos]}"
         )
     partitions = protos[0].meta_info.get(PARTITIONS)
+    if isinstance(partitions, dict):
+        partitions = partitions.get(world_size)
     if partitions is not None:
         partitions = _check_partitions(partitions, world_size, rows)
 
