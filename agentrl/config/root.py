@@ -295,6 +295,11 @@ class RunConfig(Section):
         return self.algorithm.adv_estimator == "gae"
 
     @property
+    def needs_greedy_rollouts(self) -> bool:
+        """Whether every prompt has a greedy rollout beside its samples, whose reward is their baseline."""
+        return self.algorithm.adv_estimator == "remax"
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the KL to the reference policy is used."""
         return self.algorithm.use_kl_in_reward or self.actor_rollout_ref.actor.use_kl_loss

@@ -86,10 +86,6 @@ def _check_models(config: RunConfig) -> None:
 
 
 def _check_trainer(config: RunConfig) -> None:
-    if config.algorithm.adv_estimator == "remax":
-        raise ConfigError(
-            "algorithm.adv_estimator: remax needs a greedy rollout of every prompt, which the trainer does not make"
-        )
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
     if cut and not config.trainer.val_only:
         logger.info(

@@ -196,7 +196,8 @@ class RayPPOTrainer:
                 metrics |= batch_columns.add_finite(batch, passes.result("values"), "values")
         with timer("adv"):
             metrics |= batch_columns.add_rewards(batch, algorithm, self.state.kl_controller)
-            batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
+            baselines = batch_columns.greedy_baselines(kept)
+            batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm, baselines)
         return batch
 
     def _finish_step(self, step: int, metrics: m.Metrics, skipped: str | None) -> None:
