@@ -192,21 +192,31 @@ def row_lengths(batch: DataProto) -> list[int]:
     return lengths
 
 
-def for_workers(batch: DataProto, num_ranks: int, rows_per_mini_batch: int, balance: bool) -> tuple[DataProto, Metrics]:
+def for_workers(
+    batch: DataProto, num_ranks: int, rows_per_mini_batch: int, balance: bool, others: Sequence[int] = ()
+) -> tuple[DataProto, Metrics]:
     """The tensors of a batch and the rank of each row; conversations and other objects stay here.
 
     Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
     about the same number of tokens of each mini-batch.
+
+    Args:
+        batch: the rows.
+        num_ranks: ranks of the actor that get rows of their own.
+        rows_per_mini_batch: rows of an optimizer step.
+        balance: whether ranks get about the same number of tokens.
+        others: the same number for the other groups of workers.
     """
     rows, lengths = len(batch), row_lengths(batch)
     tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})
     if not balance:
         return tensors, {}
     count = -(-rows // rows_per_mini_batch)
-    parts: list[list[int]] = [[] for _ in range(num_ranks)]
+    partitions: dict[int, list[list[int]]] = {size: [[] for _ in range(size)] for size in (num_ranks, *others)}
     for number in range(count):
         members = [row for row in range(rows) if row * count // rows == number]
-        for rank, part in enumerate(partition_by_tokens([lengths[row] for row in members], num_ranks)):
-            parts[rank] += [members[place] for place in part]
-    tensors.meta_info["rank_partitions"] = parts
-    return tensors, balance_metrics(lengths, parts)
+        for size, parts in partitions.items():
+            for place, part in enumerate(partition_by_tokens([lengths[row] for row in members], size)):
+                parts[place] += [members[row] for row in part]
+    tensors.meta_info["rank_partitions"] = partitions if len(partitions) > 1 else partitions[num_ranks]
+    return tensors, balance_metrics(lengths, partitions[num_ranks])

@@ -182,9 +182,8 @@ class RayPPOTrainer:
         """The batch of an update: log-probs, values and advantages of the rows."""
         config, processes, algorithm = self.config, self.processes, self.config.algorithm
         mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        batch, balance = batch_columns.for_workers(
-            kept, processes.actor.world_size, mini_batch, config.trainer.balance_batch
-        )
+        own, *others = [group.data_size for group in processes.groups]
+        batch, balance = batch_columns.for_workers(kept, own, mini_batch, config.trainer.balance_batch, others)
         metrics |= balance
         with timer("old_log_prob"):
             bypass = algorithm.rollout_correction.bypass_old_log_prob
