@@ -230,10 +230,11 @@ def for_workers(
     about the same number of tokens of each mini-batch.
 
     Args:
-        batch: the rollouts.
-        num_ranks: of each group that gets the batch, the actor's first: metrics are about its ranks.
-        rows_per_mini_batch: of the actor.
-        balance: `trainer.balance_batch`.
+        batch: the rows.
+        num_ranks: of each group that gets the batch, ranks that get rows of their own, the actor's first: metrics are
+            about its ranks.
+        rows_per_mini_batch: rows of an optimizer step.
+        balance: whether ranks get about the same number of tokens.
     """
     rows, lengths = len(batch), row_lengths(batch)
     tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})

@@ -179,7 +179,7 @@ class RayPPOTrainer:
         """The batch of an update: log-probs, values and advantages of the rows."""
         config, processes, algorithm = self.config, self.processes, self.config.algorithm
         mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        sizes = [group.world_size for group in processes.groups]
+        sizes = [group.data_size for group in processes.groups]
         batch, balance = batch_columns.for_workers(kept, sizes, mini_batch, config.trainer.balance_batch)
         metrics |= balance
         bypass = algorithm.rollout_correction.bypass_old_log_prob
