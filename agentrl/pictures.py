@@ -71,7 +71,7 @@ class Picture:
             with pillow.open(io.BytesIO(self.data)) as image:
                 return image.convert("RGB")  # type: ignore[no-any-return]
         except _faults(pillow) as error:
-            raise PictureError(f"cannot read a picture from {len(self.data):,} bytes: {error}") from error
+            raise _unreadable(self.data, error) from error
 
     def data_uri(self) -> str:
         """`data:image/png;base64,...`, as engines take it."""
@@ -85,7 +85,7 @@ class Picture:
                 with pillow.open(io.BytesIO(self.data)) as image:
                     self._header = str(image.format), image.size
             except _faults(pillow) as error:
-                raise PictureError(f"cannot read a picture from {len(self.data):,} bytes: {error}") from error
+                raise _unreadable(self.data, error) from error
         return self._header
 
     def __eq__(self, other: object) -> bool:
@@ -242,6 +242,12 @@ def _faults(pillow: Any) -> tuple[type[Exception], ...]:
     """What Pillow raises for a file that is no picture, is damaged, or would fill the memory."""
     bombs = pillow.DecompressionBombError, pillow.DecompressionBombWarning
     return (OSError, ValueError, SyntaxError, TypeError, *bombs)
+
+
+def _unreadable(data: bytes, error: Exception) -> PictureError:
+    unknown = type(error).__name__ == "UnidentifiedImageError"  # whose text names an object at an address
+    why = "no format that Pillow knows" if unknown else str(error)
+    return PictureError(f"cannot read a picture from {len(data):,} bytes: {why}")
 
 
 def _refuse(value: Any) -> Picture:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,7 +25,21 @@ FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """Values of `model_type` whose pictures agentrl reads."""
 PictureInputs = dict[str, npt.NDArray[Any]]
 """`{"pixel_values": (patches, values) float32, "image_grid_thw": (pictures, 3) int64}`, as the model takes them."""
+_KEPT_SMALLER = 256
 _KEPT_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SentPictures:
+    """The pictures of one request to an engine.
+
+    Attributes:
+        tokens: says where they are among its ids.
+        pictures: in the order of their placeholders.
+    """
+
+    tokens: PictureTokens
+    pictures: list[Picture]
 
 
 class Vision:
@@ -42,6 +57,7 @@ class Vision:
         self._max_pixels = max_pixels
         self._kept: OrderedDict[tuple[str, ...], PictureInputs] = OrderedDict()
         self._kept_bytes = 0
+        self._smaller: dict[str, Picture] = {}
         self._lock = Lock()
 
     def shown(self, picture: Picture) -> Picture:
@@ -50,7 +66,13 @@ class Vision:
         Raises:
             PictureError: it cannot be read.
         """
-        return smaller(picture, self._max_pixels)
+        if self._max_pixels is None:
+            return picture
+        if picture.digest not in self._smaller:
+            if len(self._smaller) >= _KEPT_SMALLER:
+                self._smaller.clear()
+            self._smaller[picture.digest] = smaller(picture, self._max_pixels)
+        return self._smaller[picture.digest]
 
     def count(self, picture: Picture) -> int:
         """The tokens of a picture, from its size alone.
@@ -64,6 +86,17 @@ class Vision:
         except (ValueError, ZeroDivisionError) as error:
             raise PictureError(f"the model takes no picture of {width} x {height} pixels: {error}") from error
         return patches // self.tokens.merge**2
+
+    def check(self, ids: Sequence[int], pictures: Sequence[Picture]) -> None:
+        """Compare the placeholders among ids with the pictures that they stand for.
+
+        Raises:
+            PictureError: there are more or fewer pictures, or one of another size.
+        """
+        counts = [self.count(picture) for picture in pictures]
+        lengths = [length for _, length in self.tokens.runs(ids)]
+        if lengths != counts:
+            raise PictureError(f"the ids show pictures of {lengths} tokens, but the conversation has {counts}")
 
     def inputs(self, pictures: Sequence[Picture]) -> PictureInputs:
         """What the vision tower reads, the pictures one behind the other. The rollouts of a prompt share it.
