@@ -76,6 +76,7 @@ class RolloutSetup:
                 config.data.apply_chat_template_kwargs,
                 stop_token_ids=rollout.stop_token_ids,
                 trust_remote_code=model.trust_remote_code,
+                max_pixels=config.data.max_image_pixels,
             )
         discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)
         tools = load_tools(turns.tool_config_path, discover=discover) if turns.tool_config_path else []

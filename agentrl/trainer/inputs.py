@@ -129,7 +129,7 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, us
         use: is shown every row that the run rolls out.
     """
     config = setup.config
-    dataset = RLHFDataset(files, config.data, max_samples)
+    dataset = RLHFDataset(files, config.data, max_samples, sees_pictures=setup.renderer.vision is not None)
     unscorable: list[str] = []
 
     def count_tokens(sample: Sample) -> int:
