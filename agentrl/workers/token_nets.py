@@ -15,8 +15,8 @@ from agentrl.workers.attention import PACKED
 from agentrl.workers.micro_batch_plan import Piece
 from agentrl.workers.micro_batches import MicroBatch, RowLayout, SharedPrompts
 from agentrl.workers.sequence import SequenceRanks
-from agentrl.workers.token_stats import EntropyMode, VocabPart, token_hits, token_log_probs
 from agentrl.workers.tensor_parallel import cut_layers, cut_vocabulary
+from agentrl.workers.token_stats import EntropyMode, VocabPart, token_hits, token_log_probs
 
 
 def _cache_argument(backbone: type[nn.Module]) -> str:
