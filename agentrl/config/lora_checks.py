@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from agentrl.config.actor import FSDPConfig
 from agentrl.config.idle import Idle, value_at
 from agentrl.config.lora import LoraKeys
 from agentrl.config.root import RunConfig
@@ -12,8 +13,8 @@ from agentrl.config.root import RunConfig
 POLICY = "actor_rollout_ref.model"
 
 
-def lora_problems(section: str, keys: LoraKeys) -> Iterator[str]:
-    """What does not fit together in the keys of one model."""
+def lora_problems(section: str, keys: LoraKeys, fsdp_key: str, fsdp: FSDPConfig) -> Iterator[str]:
+    """What does not fit together in the keys of one model, and in how it is spread over ranks."""
     if keys.lora_enable and not keys.adapts:
         yield f"{section}.lora_enable: got true, but {section}.lora_rank is 0: give a rank"
     if keys.adapts and keys.lora_dropout > 0:
@@ -21,13 +22,20 @@ def lora_problems(section: str, keys: LoraKeys) -> Iterator[str]:
             f"{section}.lora_dropout: got {keys.lora_dropout:g}, wanted 0: with dropout, log-probs are not those of "
             "the policy that sampled"
         )
+    if keys.adapts and fsdp.tensor_parallel_size > 1:
+        yield (
+            f"{fsdp_key}.tensor_parallel_size: got {fsdp.tensor_parallel_size}, but {section}.lora_rank is set, and "
+            "layers with adapters are not cut: wanted 1 (ulysses_sequence_parallel_size may be above 1)"
+        )
 
 
 def check_lora(config: RunConfig) -> Iterator[str]:
     """LoRA of the policy, and of the critic where there is one."""
-    yield from lora_problems(POLICY, config.actor_rollout_ref.model)
+    policy = config.actor_rollout_ref
+    yield from lora_problems(POLICY, policy.model, "actor_rollout_ref.actor.fsdp_config", policy.actor.fsdp_config)
     if config.needs_critic:
-        yield from lora_problems("critic.model", config.critic.model)
+        critic = config.critic
+        yield from lora_problems("critic.model", critic.model, "critic.fsdp_config", critic.fsdp_config)
 
 
 def idle_lora(section: str) -> tuple[Idle[Any], ...]:
@@ -68,7 +76,7 @@ IDLE_LORA: tuple[Idle[RunConfig], ...] = (
     *idle_lora(POLICY),
     *idle_lora("critic.model"),
     Idle(
-        ("actor_rollout_ref.ref.fsdp_config.*",),
+        ("actor_rollout_ref.ref.fsdp_config.*", "trainer.role_pools.ref"),
         lambda run: run.actor_rollout_ref.model.adapts,
         "the policy has LoRA, so that the reference is the actor without its adapters",
     ),

@@ -12,8 +12,8 @@ from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Sectio
 from agentrl.config.checks import resume_problems
 from agentrl.config.lora_checks import lora_problems
 from agentrl.config.machine_checks import cluster_problems, offload_problems
-from agentrl.config.root import RayInitConfig
 from agentrl.config.sft_keys import SFT_KEYS
+from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer
 
 SINGLE_TURN = ("prompt_key", "response_key", "prompt_dict_keys", "response_dict_keys")
@@ -212,7 +212,7 @@ def check_sft_machine(config: SFTConfig) -> Iterator[str]:
 
 def check_sft_lora(config: SFTConfig) -> Iterator[str]:
     """LoRA has a rank and no dropout."""
-    yield from lora_problems("model", config.model)
+    yield from lora_problems("model", config.model, "model.fsdp_config", config.model.fsdp_config)
 
 
 SFT_CHECKS = (check_sft_required, check_sft_rows, check_sft_resume, check_sft_machine, check_sft_lora)
