@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, RowsDecide, Section
+from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, RowsDecide, Section, TokenizerPath
 from agentrl.config.lora import LoraKeys
 from agentrl.config.rollout import RolloutConfig
 
@@ -30,7 +30,7 @@ class BackboneConfig(Section):
 class ModelConfig(LoraKeys, BackboneConfig):
     """The policy's model, its tokenizer and its chat template."""
 
-    tokenizer_path: ModelPath | None = None
+    tokenizer_path: TokenizerPath | None = None
     """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""

@@ -83,13 +83,15 @@ class PathKind:
 InputPath = Annotated[str, PathKind("input")]
 ModelPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path))]
 """A model folder or a name of the hub; of a checkpoint of a run, the model that is in it."""
+TokenizerPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path, whole=False))]
+"""The same for a tokenizer, which the folder of a LoRA adapter has too."""
 OutputPath = Annotated[str, PathKind("output")]
 UsedPath = Annotated[str, PathKind("used")]
 
 
-def _model_of(path: str) -> str:
+def _model_of(path: str, *, whole: bool = True) -> str:
     found = model_of_checkpoint(path)
-    if found == path and holds_adapter(path):
+    if whole and found == path and holds_adapter(path):
         raise ValueError(
             f"that holds a LoRA adapter and no model: `agentrl export {path} OUT` merges it into its model"
         )
