@@ -17,6 +17,7 @@ import base64
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 30.0
+ADAPTER_NAME = "agentrl-policy"
+"""Under which engines know the policy's LoRA adapter (`rollout.weight_sync: adapter`)."""
 HEALTH_TIMEOUT_S = 25.0
 """SGLang generates a token for its health check, and allows itself 20 s for that."""
 KEEPALIVE_S = 3.0
@@ -52,9 +55,19 @@ class EngineClient:
         request_timeout_s: deadline of one weight update, retries included; shorter than the usual deadlines of health
             checks (25 s) and control calls (30 s), it bounds those too.
         retries: how often a failed call is retried.
+        adapter: the LoRA adapter that generations ask for; None: the engine's own weights.
     """
 
-    def __init__(self, address: str, *, vocab_size: int, request_timeout_s: float = 600.0, retries: int = 3) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        vocab_size: int,
+        request_timeout_s: float = 600.0,
+        retries: int = 3,
+        adapter: str | None = None,
+    ) -> None:
+        self.adapter = adapter
         self.address = address.rstrip("/")
         self.vocab_size = vocab_size
         self.request_timeout_s = request_timeout_s
@@ -90,6 +103,8 @@ class EngineClient:
             "sampling_params": sampling_params,
             "return_logprob": True,
         }
+        if self.adapter is not None:
+            payload["lora_path"] = self.adapter
         if pictures is not None:
             payload |= picture_fields(prompt_ids, pictures)
         try:
@@ -162,6 +177,21 @@ class EngineClient:
             "flush_cache": True,
         }
         self._check_success(await self._call("POST", "/update_weights_from_tensor", payload, self.request_timeout_s))
+
+    async def load_adapter(self, name: str, path: str, weight_version: int) -> None:
+        """Load the LoRA adapter in folder `path` under a name, in place of the one of that name.
+
+        SGLang waits with an unload until no request uses the adapter, and knows no versions of adapters: the server's
+        own version is set. Errors as `update_weights_from_disk`.
+        """
+        limit = self.request_timeout_s
+        with suppress(EngineRequestError):  # a fresh server has none
+            await self._call("POST", "/unload_lora_adapter", {"lora_name": name}, limit)
+        payload = {"lora_name": name, "lora_path": path}
+        self._check_success(await self._call("POST", "/load_lora_adapter", payload, limit))
+        version = {"new_version": str(weight_version), "abort_all_requests": False}
+        self._check_success(await self._call("POST", "/update_weight_version", version, limit))
+        await self.flush_cache()
 
     async def close(self) -> None:
         """Close all connections, after giving aborts in progress up to 1 s."""

@@ -25,6 +25,7 @@ from agentrl.errors import (
     UserInputError,
     text_of,
 )
+from agentrl.inference.client import ADAPTER_NAME
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.own_time import OwnTimeLimit
@@ -155,12 +156,14 @@ class AgentLoopWorker:
     def router(self) -> Router:
         """The router of this worker, created in its event loop at first use."""
         if self._router is None:
-            server = self._setup.config.actor_rollout_ref.rollout.server
+            rollout = self._setup.config.actor_rollout_ref.rollout
+            server = rollout.server
             self._router = Router(
                 self._addresses,
                 vocab_size=self._setup.renderer.vocab_size,
                 request_timeout_s=server.request_timeout_s,
                 retries=server.retries,
+                adapter=ADAPTER_NAME if rollout.weight_sync == "adapter" else None,
             )
         return self._router
 

@@ -15,7 +15,7 @@ import psutil
 from safetensors.torch import load_file
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, WeightVersionError
-from agentrl.inference.client import EngineClient
+from agentrl.inference.client import ADAPTER_NAME, EngineClient
 from agentrl.single_controller import WorkerGroup
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ class WeightSync:
     Args:
         actor: the actor's workers.
         make_client: builds a client for a server's address.
-        mode: `disk` (servers read the exported folder) or `tensor` (weights are sent over HTTP).
+        mode: `disk` (servers read the exported folder), `tensor` (weights are sent over HTTP) or `adapter` (servers
+            read the LoRA adapter).
         folder: where exports go; None: shared memory if it has room, else the temporary folder.
         model_bytes: approximate size of an export.
     """
@@ -65,7 +66,10 @@ class WeightSync:
         """
         export = self._folder / f"version_{version}"
         try:
-            self._actor.export_weights(str(export))
+            if self._mode == "adapter":
+                self._actor.export_adapter(str(export))
+            else:
+                self._actor.export_weights(str(export))
             return asyncio.run(self._push_all(export, version, addresses))
         finally:
             shutil.rmtree(export, ignore_errors=True)
@@ -93,7 +97,9 @@ class WeightSync:
         return [address for address in addresses if address not in failed]
 
     async def _push(self, client: EngineClient, export: Path, version: int) -> None:
-        if self._mode == "tensor":
+        if self._mode == "adapter":
+            await client.load_adapter(ADAPTER_NAME, str(export), version)
+        elif self._mode == "tensor":
             for file in sorted(export.glob("*.safetensors")):
                 await client.update_weights_from_tensor(load_file(file), version)
         else:
