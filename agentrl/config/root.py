@@ -21,8 +21,11 @@ from agentrl.config.base import InputPath, Names, OutputPath, Section, UsedPath
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.health import HealthConfig
+from agentrl.config.rollout_correction import RolloutCorrectionConfig
 
 SEARCH_LOOP = "search_r1_agent"
+CHOOSES_TOKENS = ("clip_cov", "kl_cov")
+"""Policy losses that compare a mini-batch's log-probs with the old ones before its update."""
 
 
 class CriticOptimConfig(OptimConfig):
@@ -150,19 +153,6 @@ class KLControlConfig(Section):
     """Target of the adaptive controller."""
     horizon: int = Field(default=10000, ge=1)
     """Time constant of the adaptive controller, in trajectories."""
-
-
-class RolloutCorrectionConfig(Section):
-    """The source of old log-probs, and corrections for the mismatch between rollout and trainer."""
-
-    bypass_old_log_prob: bool = False
-    """Use the rollout's log-probs as old log-probs instead of recomputing them."""
-    is_level: Literal["token", "sequence"] | None = None
-    """Level of truncated importance sampling; null: off."""
-    is_threshold: float = Field(default=2.0, gt=0)
-    """Largest importance weight."""
-    rs: tuple[float, float] | None = None
-    """Lower and upper bound of a row's mean ratio for rejection; null: off."""
 
 
 class StateMaskingConfig(Section):
@@ -392,6 +382,19 @@ class RunConfig(Section):
     def needs_critic(self) -> bool:
         """Whether advantages are computed with a value model."""
         return self.algorithm.adv_estimator == "gae"
+
+    @property
+    def needs_old_log_probs(self) -> bool:
+        """Whether old log-probs are computed in a pass of their own.
+
+        Not where the rollout's stand in for them; nor where a batch is one optimizer step, whose own log-probs they
+        are, and nothing needs them before it: no correction, no KL in the reward, no choice of tokens by the loss.
+        """
+        algorithm, actor = self.algorithm, self.actor_rollout_ref.actor
+        steps = actor.ppo_epochs * -(-self.data.train_batch_size // actor.ppo_mini_batch_size)
+        needed = algorithm.rollout_correction.corrects or algorithm.use_kl_in_reward or self.trainer.critic_warmup > 0
+        chooses = actor.policy_loss in CHOOSES_TOKENS
+        return not algorithm.rollout_correction.bypass_old_log_prob and (steps > 1 or needed or chooses)
 
     @property
     def needs_greedy_rollouts(self) -> bool:

@@ -90,7 +90,6 @@ _TIS = (
     "importance weights are cut here: set algorithm.rollout_correction.is_level=token, and "
     "algorithm.rollout_correction.is_threshold to the cap"
 )
-_REJECTION = "set algorithm.rollout_correction.rs=[lower,upper], bounds of a trajectory's mean ratio"
 OVERLONG = (
     "no reward manager here has a penalty for long responses: subtract it in your own score function "
     "(custom_reward_function.path) or reward manager (reward_manager.source=importlib)"
@@ -320,12 +319,15 @@ VERL_KEYS: dict[str, Answer] = {
     "algorithm.rollout_correction.rollout_is": Renamed("algorithm.rollout_correction.is_level"),
     "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
-    "algorithm.rollout_correction.rollout_rs": Only((None,), _REJECTION),
-    "algorithm.rollout_correction.rollout_rs_threshold*": Only((None,), _REJECTION),
-    "algorithm.rollout_correction.rollout_token_veto_threshold": Only((None,), _REJECTION),
-    "algorithm.rollout_correction.rollout_is_batch_normalize": Only(_OFF, "importance weights are not normalised"),
-    "algorithm.rollout_correction.loss_type": Only((None, "ppo_clip"), "`actor.policy_loss` names the loss"),
+    "algorithm.rollout_correction.rollout_is_batch_normalize": Renamed(
+        "algorithm.rollout_correction.is_batch_normalize"
+    ),
+    "algorithm.rollout_correction.bypass_old_logprob_for_rollout": Renamed(
+        "algorithm.rollout_correction.bypass_old_log_prob"
+    ),
+    "algorithm.rollout_correction.use_p*": Only(_OFF, "set algorithm.rollout_correction.loss_type=reinforce"),
     "algorithm.rollout_is": Only(_OFF, _TIS),
+    "algorithm.rollout_is_veto_threshold": Renamed("algorithm.rollout_correction.rollout_token_veto_threshold"),
     "algorithm.rollout_is_level": Renamed("algorithm.rollout_correction.is_level"),
     "algorithm.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     # trainer, Ray, Hydra
@@ -362,6 +364,9 @@ SPELLINGS: dict[str, tuple[tuple[Any, Any], ...]] = {
         *(("float", "float32"), ("fp32", "float32")),
     ),
     "data.*_max_samples": ((None, -1),),
+    "algorithm.rollout_correction.is_threshold": ((None, 2.0),),
+    "algorithm.rollout_correction.loss_type": ((None, "ppo_clip"),),
+    "algorithm.rollout_correction.is_batch_normalize": ((None, False),),
     _AR + "rollout*.top_k": ((0, -1),),
     "trainer.profile_tool": ((None, "auto"),),
     "trainer.log_*_generations": ((True, 4), (False, 0)),
@@ -376,6 +381,9 @@ MISPLACED: dict[str, Fallback] = {"algorithm.kl_penalty": Fallback("algorithm.kl
 """Keys that want a name, under which some users write a number: the key that takes it."""
 
 VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
+    _AR + "actor.policy_loss": {
+        "bypass_mode": ("vanilla", "algorithm.rollout_correction.loss_type names another one, where it is to be used"),
+    },
     _AR + "rollout.name": {
         **dict.fromkeys(
             ("vllm", "vllm_async", "hf", "trtllm"), ("auto", "the engines here are SGLang and the embedded one")

@@ -82,6 +82,8 @@ def _check_models(config: RunConfig) -> None:
 
 
 def _check_trainer(config: RunConfig) -> None:
+    if not config.needs_old_log_probs and not config.algorithm.rollout_correction.bypass_old_log_prob:
+        logger.info("a batch is one optimizer step, so its own log-probs are the old ones: a forward pass less")
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
     if cut and not config.trainer.val_only:
         logger.info(

@@ -153,7 +153,8 @@ class RayPPOTrainer:
                     metrics |= self.processes.critic.update_critic(batch).meta_info["metrics"]
             if learns:
                 with timer("update_actor"):
-                    metrics |= self.processes.actor.update_actor(batch).meta_info["metrics"]
+                    updated = self.processes.actor.update_actor(batch)
+                metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
                 self.state.weight_version += 1
             # With its new weights the step is finished: should no engine take them, it is not lost.
             self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
@@ -187,13 +188,17 @@ class RayPPOTrainer:
         )
         metrics |= balance
         with timer("old_log_prob"):
-            bypass = algorithm.rollout_correction.bypass_old_log_prob
-            computed = None if bypass else processes.actor.compute_log_prob(batch)
-            metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            if config.needs_old_log_probs or algorithm.rollout_correction.bypass_old_log_prob:
+                bypass = algorithm.rollout_correction.bypass_old_log_prob
+                computed = None if bypass else processes.actor.compute_log_prob(batch)
+                metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            else:
+                metrics |= batch_columns.skip_old_log_probs(batch)
         if processes.reference is not None:
             with timer("ref"):
                 reference = processes.reference.compute_ref_log_prob(batch)
-                metrics |= batch_columns.add_finite(batch, reference, "ref_log_prob", instead="old_log_probs")
+                neutral = "old_log_probs" if "old_log_probs" in batch.batch else "rollout_log_probs"
+                metrics |= batch_columns.add_finite(batch, reference, "ref_log_prob", instead=neutral)
         if processes.critic is not None:
             with timer("values"):
                 metrics |= batch_columns.add_finite(batch, processes.critic.compute_values(batch), "values")

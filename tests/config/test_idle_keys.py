@@ -84,8 +84,8 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         (["reward_model.model.path=/rm"], "reward models are not supported: score with custom_reward_function.path"),
         ([f"{AR}actor.optim.optimizer_impl=bitsandbytes.optim"], "the optimizer is torch's AdamW"),
         (
-            ["algorithm.rollout_correction.bypass_old_log_prob=true", "algorithm.rollout_correction.rs=[0.5,2]"],
-            "so algorithm.rollout_correction.rs has nothing to correct",
+            ["algorithm.rollout_correction.bypass_old_log_prob=true", "algorithm.rollout_correction.is_level=sequence"],
+            "so algorithm.rollout_correction.is_level has nothing to correct",
         ),
         (["trainer.nnodes=2"], "trainer.nnodes: got 2, but without ray_init.address the run starts a private Ray"),
         ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),

@@ -104,6 +104,11 @@ def _of_learning(folder: Path) -> Changes:
             "algorithm.filter_zero_variance_groups": True,
             "data.train_batch_size": 3,
         },
+        "rejected": {
+            "algorithm.rollout_correction.rollout_rs": "token",
+            "algorithm.rollout_correction.rollout_rs_threshold": "1e9",
+        },
+        "bypassed": {"algorithm.rollout_correction.bypass_old_log_prob": True},
         "sapo": {f"{ACTOR}policy_loss": "sapo"},
         "clip_cov": {
             f"{ACTOR}policy_loss": "clip_cov",
