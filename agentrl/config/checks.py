@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.machine_checks import MACHINE_CHECKS
+from agentrl.config.reward_model_checks import check_reward_model
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
 from agentrl.files import find_file
@@ -319,7 +320,7 @@ def check_tool_cache(config: RunConfig) -> Problems:
 def check_combine(config: RunConfig) -> Problems:
     """Some reward has a weight, and rewards are placed on turns only if the estimator looks at single tokens."""
     combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
-    if combine.outcome == combine.turn == combine.tool == 0:
+    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.enable:
         yield "reward_model.combine: outcome, turn and tool are all 0, wanted at least one weight that is not 0"
     if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
         yield (
@@ -348,5 +349,6 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_resume,
     check_tool_cache,
     check_combine,
+    check_reward_model,
     *MACHINE_CHECKS,
 )

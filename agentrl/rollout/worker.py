@@ -232,9 +232,9 @@ class AgentLoopWorker:
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:
             return RewardResult(finite_score(output.reward_score))
-        if self._setup.config.reward_model.combine.outcome == 0:
-            return RewardResult(0.0)
         sample = session.job.sample
+        if not self._setup.has_outcome(sample):
+            return RewardResult(0.0)
         known = {**row.facts.as_fields(), "num_turns": row.num_turns, "num_tool_calls": row.num_tool_calls}
         service, began = score_service(sample.data_source), time.monotonic()
         try:

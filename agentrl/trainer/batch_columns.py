@@ -243,21 +243,40 @@ def row_lengths(batch: DataProto) -> list[int]:
     return lengths
 
 
-def for_workers(batch: DataProto, num_ranks: int, rows_per_mini_batch: int, balance: bool) -> tuple[DataProto, Metrics]:
+def for_workers(
+    batch: DataProto, num_ranks: Sequence[int], rows_per_mini_batch: int, balance: bool
+) -> tuple[DataProto, Metrics]:
     """The tensors of a batch and the rank of each row; conversations and other objects stay here.
 
     Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
     about the same number of tokens of each mini-batch.
+
+    Args:
+        batch: the rows.
+        num_ranks: of each group that gets the batch, ranks that get rows of their own, the actor's first: metrics are
+            about its ranks.
+        rows_per_mini_batch: rows of an optimizer step.
+        balance: whether ranks get about the same number of tokens.
     """
     rows, lengths = len(batch), row_lengths(batch)
     tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})
     if not balance:
         return tensors, {}
+    members = _members_of_mini_batches(rows, rows_per_mini_batch)
+    parts = {ranks: _deal(members, lengths, ranks) for ranks in dict.fromkeys(num_ranks)}
+    tensors.meta_info["rank_partitions"] = parts
+    return tensors, balance_metrics(lengths, parts[num_ranks[0]])
+
+
+def _members_of_mini_batches(rows: int, rows_per_mini_batch: int) -> list[list[int]]:
     count = -(-rows // rows_per_mini_batch)
+    return [[row for row in range(rows) if row * count // rows == number] for number in range(count)]
+
+
+def _deal(mini_batches: list[list[int]], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """The rows of each rank: of each mini-batch, about the same number of tokens."""
     parts: list[list[int]] = [[] for _ in range(num_ranks)]
-    for number in range(count):
-        members = [row for row in range(rows) if row * count // rows == number]
+    for members in mini_batches:
         for rank, part in enumerate(partition_by_tokens([lengths[row] for row in members], num_ranks)):
             parts[rank] += [members[place] for place in part]
-    tensors.meta_info["rank_partitions"] = parts
-    return tensors, balance_metrics(lengths, parts)
+    return parts

@@ -56,7 +56,7 @@ class BypassCorrection:
             weights, _, _ = self._correct(micro.spread(values), micro.column(batch, "old_log_probs"), micro.mask)
             more, rows = weight_sums(weights, micro.mask, self._level)
             total, count = total + more, count + rows
-        self._divisor = mean_weight(*sum_over_ranks([total, count]))
+        self._divisor = mean_weight(*sum_over_ranks([total, count], model.copies))
 
     def __call__(
         self, log_probs: torch.Tensor, rollout_log_probs: torch.Tensor, mask: torch.Tensor

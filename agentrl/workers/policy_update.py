@@ -60,7 +60,7 @@ def update_policy(
     name, bypass = loss_name(config.policy_loss, correction), BypassCorrection.of(correction)
     policy_loss, mode, options = POLICY_LOSSES[name], config.loss_agg_mode, _options(config, name)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
-    report = UpdateReport()
+    report = UpdateReport(model.copies)
     for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
         taken = taken_tokens(name, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         if bypass is not None:

@@ -163,12 +163,12 @@ def test_kl_in_reward_and_its_controller():
 def test_workers_get_tensors_and_balanced_rows_of_every_mini_batch():
     batch = rollouts([0] * 4, ["a", "a", "b", "b"])
     batch.batch["attention_mask"] = torch.tensor([[1] * 5, [1] * 5, [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]])
-    sent, metrics = batch_columns.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=True)
+    sent, metrics = batch_columns.for_workers(batch, num_ranks=[2, 1, 2], rows_per_mini_batch=2, balance=True)
     assert sent.non_tensor_batch == {}
     assert sent.batch["row_id"].tolist() == [0, 1, 2, 3]
-    assert sent.meta_info["rank_partitions"] == [[0, 2], [1, 3]]
+    assert sent.meta_info["rank_partitions"] == {2: [[0, 2], [1, 3]], 1: [[0, 1, 2, 3]]}
     assert metrics["global_seqlen/minmax_diff"] == 4.0
     assert metrics["global_seqlen/balanced_max"] == metrics["global_seqlen/balanced_min"] == 8.0
-    plain, none = batch_columns.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=False)
+    plain, none = batch_columns.for_workers(batch, num_ranks=[2], rows_per_mini_batch=2, balance=False)
     assert "rank_partitions" not in plain.meta_info
     assert none == {}
