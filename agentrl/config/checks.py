@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.machine_checks import MACHINE_CHECKS
+from agentrl.config.reward_checks import REWARD_CHECKS
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
 from agentrl.files import find_file
@@ -143,9 +144,10 @@ def check_search(config: RunConfig) -> Problems:
 
 def check_reward_manager(config: RunConfig) -> Problems:
     """A reward manager of the user's own has a place and a name."""
-    module = config.reward_manager.module
-    if config.reward_manager.source == "importlib":
-        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", module.name, "a class")):
+    own, module = config.reward_manager, config.reward_manager.module
+    if own.source == "importlib":
+        named = module.name or own.name
+        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", named, "a class")):
             if not value:
                 yield f"reward_manager.module.{key}: not given, wanted {wanted}: reward_manager.source is importlib"
         if module.path is not None and module.path.endswith(".py"):
@@ -341,5 +343,6 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_resume,
     check_tool_cache,
     check_combine,
+    *REWARD_CHECKS,
     *MACHINE_CHECKS,
 )

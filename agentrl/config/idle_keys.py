@@ -218,6 +218,7 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
         (
             *("custom_reward_function.*", "reward_model.sandbox_fusion.*"),
             *("reward_model.reward_manager", "reward_model.timeout_s", "reward_manager.*"),
+            *("reward_model.overlong_buffer.*", "reward_model.num_processes"),
         ),
         lambda run: run.reward_model.combine.outcome == 0,
         "reward_model.combine.outcome is 0, so no score function is called",
@@ -228,9 +229,29 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
         "reward_manager.source is register, so the manager is found by its name",
     ),
     Idle(
-        ("reward_manager.name", "reward_model.reward_manager"),
+        ("reward_model.reward_manager",),
         lambda run: run.reward_manager.source == "importlib",
         "reward_manager.source is importlib, so reward_manager.module names the manager",
+    ),
+    Idle(
+        ("reward_manager.name",),
+        lambda run: run.reward_manager.source == "importlib" and run.reward_manager.module.name is not None,
+        "reward_manager.source is importlib, so reward_manager.module names the manager",
+    ),
+    Idle(
+        ("reward_model.overlong_buffer.*",),
+        lambda run: run.reward_manager_name != "dapo",
+        "the reward manager is not dapo",
+    ),
+    Idle(
+        ("reward_model.overlong_buffer.*",),
+        lambda run: not run.reward_model.overlong_buffer.enable,
+        "reward_model.overlong_buffer.enable is false",
+    ),
+    Idle(
+        ("reward_model.num_processes",),
+        lambda run: run.reward_manager_name != "prime" or run.custom_reward_function.path is None,
+        "only the reward manager prime has processes, for a score function of your own (custom_reward_function.path)",
     ),
     Idle(
         ("reward_model.reward_manager",),

@@ -249,6 +249,16 @@ IDLE_EVAL_KEYS: tuple[Idle[EvalConfig], ...] = (
         "custom_reward_function.path names your own score function, which runs no tests in this sandbox",
     ),
     Idle(
+        ("reward_model.overlong_buffer.*",),
+        lambda job: True,
+        "responses are read as text, so nobody knows how many tokens they had",
+    ),
+    Idle(
+        ("reward_model.num_processes",),
+        lambda job: job.reward_model.reward_manager != "prime" or job.custom_reward_function.path is None,
+        "only the reward manager prime has processes, for a score function of your own (custom_reward_function.path)",
+    ),
+    Idle(
         ("reward_model.combine.*",), lambda job: True, "the score function's score is evaluated, without other rewards"
     ),
     Idle(

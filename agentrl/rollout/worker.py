@@ -216,6 +216,7 @@ class AgentLoopWorker:
             weights = self._setup.config.reward_model.combine
             whole = combine(result, row.facts, output.response_mask, weights)
             row.score, row.reward_extra, row.placed = whole.score, plain_values(whole.extra), whole.placed
+            row.reward_metrics = result.metrics
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:

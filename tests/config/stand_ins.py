@@ -20,6 +20,7 @@ from agentrl.observability.health import Alarm, HealthMonitor
 from agentrl.observability.tracker import RunInfo
 from agentrl.observability.trackers import Trackers
 from agentrl.own_time import OwnTimeLimit
+from agentrl.rewards.prime import PrimeRewardManager
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.rollout import setup
 from agentrl.rollout.manager import AgentLoopManager
@@ -138,6 +139,7 @@ class StandIns:
             (EngineClient, "__init__"),
             (ServiceGate, "__init__"),
             (CodeScore, "__init__"),
+            (PrimeRewardManager, "__init__"),
             (CheckpointManager, "find"),
             (HealthMonitor, "__init__"),
             (LocalPool, "__init__"),

@@ -141,6 +141,11 @@ def _of_scores(folder: Path) -> Changes:
             "data.train_files": [write_rows(folder / "some.parquet", 0, 4), coding],
             "reward_model.sandbox_fusion.url": "http://127.0.0.1:9",
         },
+        "prime": {**score, "reward_model.reward_manager": "prime"},
+        "dapo": {
+            "reward_model.reward_manager": "dapo",
+            "reward_model.overlong_buffer": {"enable": True, "len": 219, "penalty_factor": 0.5, "log": True},
+        },
         "own manager": {
             "reward_manager.source": "importlib",
             "reward_manager.module.path": str(folder / "plug.py"),

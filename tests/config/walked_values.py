@@ -77,6 +77,8 @@ def _of_rows(folder: Path) -> Values:
         "data.train_max_samples": [6],
         "data.apply_chat_template_kwargs": [{"hint": "So"}],
         "reward_model.timeout_s": [77.0],
+        "reward_model.overlong_buffer.len": [210],
+        "reward_model.num_processes": [7],
         "reward_model.sandbox_fusion.url": ["http://127.0.0.1:9", "http://127.0.0.1:8"],
         "reward_model.sandbox_fusion.headers": [{"X": "y"}],
         "reward_model.reward_manager": ["batch"],
