@@ -11,7 +11,8 @@ from agentrl.config.actor import ModelConfig
 from agentrl.config.base import InputPath, ModelPath, OutputPath, Section
 from agentrl.config.rewards import CustomRewardFunction
 from agentrl.config.rollout import RolloutConfig
-from agentrl.config.root import RayInitConfig, RewardModelConfig
+from agentrl.config.root import RewardModelConfig
+from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer, Harmless
 
 _POLICY = "actor_rollout_ref."
