@@ -315,7 +315,7 @@ def check_tool_cache(config: RunConfig) -> Problems:
 def check_combine(config: RunConfig) -> Problems:
     """Some reward has a weight, and rewards are placed on turns only if the estimator looks at single tokens."""
     combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
-    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.enable:
+    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.scores_by_model:
         yield "reward_model.combine: outcome, turn and tool are all 0, wanted at least one weight that is not 0"
     if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
         yield (

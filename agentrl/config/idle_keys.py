@@ -15,6 +15,7 @@ from agentrl.config.actor import ActorRolloutRefConfig, OptimConfig
 from agentrl.config.idle import Idle, value_at
 from agentrl.config.idle_engine_keys import IDLE_ENGINE_KEYS
 from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
+from agentrl.config.reward_checks import IDLE_REWARD_KEYS
 from agentrl.config.reward_model_checks import IDLE_REWARD_MODEL_KEYS
 from agentrl.config.root import RunConfig
 
@@ -239,26 +240,7 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
         lambda run: run.reward_manager.source == "importlib" and run.reward_manager.module.name is not None,
         "reward_manager.source is importlib, so reward_manager.module names the manager",
     ),
-    Idle(
-        ("reward_model.overlong_buffer.*",),
-        lambda run: run.reward_manager_name != "dapo",
-        "the reward manager is not dapo",
-    ),
-    Idle(
-        ("reward_model.overlong_buffer.*",),
-        lambda run: not run.reward_model.overlong_buffer.enable,
-        "reward_model.overlong_buffer.enable is false",
-    ),
-    Idle(
-        ("reward_model.num_processes",),
-        lambda run: run.reward_manager_name != "prime" or run.custom_reward_function.path is None,
-        "only the reward manager prime has processes, for a score function of your own (custom_reward_function.path)",
-    ),
-    Idle(
-        ("reward_model.reward_manager",),
-        lambda run: run.reward_manager.name is not None,
-        "reward_manager.name is given",
-    ),
+    *IDLE_REWARD_KEYS,
     Idle(
         ("reward_model.combine.level",),
         lambda run: run.reward_model.combine.turn == run.reward_model.combine.tool == 0,

@@ -1,11 +1,14 @@
-"""Combinations of values that cannot score: the penalty for long responses and the judge."""
+"""What a penalty for long responses and a judge need, and which of their keys cannot act."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import ValidationError
 
+from agentrl.config.idle import Idle
+from agentrl.config.judge import judge_problems
 from agentrl.config.rewards import OverlongBufferConfig
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, suggest
@@ -77,4 +80,51 @@ def _section_of(given: object, where: str) -> OverlongBufferConfig:
         raise ConfigError(f"{key}: got {detail['input']!r:.200}. {detail['msg']}") from error
 
 
-REWARD_CHECKS = (check_overlong,)
+def check_judge(config: RunConfig) -> Iterator[str]:
+    """A judge can be asked."""
+    if config.reward_model.has_judge:
+        yield from judge_problems(config.reward_model.judge)
+
+
+REWARD_CHECKS = (check_overlong, check_judge)
+IDLE_JUDGE_KEYS: tuple[Idle[Any], ...] = (
+    Idle(
+        ("reward_model.judge.*", "reward_model.combine.judge"),
+        lambda run: run.reward_model.judge.base_url is None,
+        "reward_model.judge.base_url is not given, so there is no judge",
+    ),
+    Idle(
+        ("reward_model.judge.*",),
+        lambda run: run.reward_model.combine.judge == 0,
+        "reward_model.combine.judge is 0, so the judge is not asked",
+    ),
+    Idle(
+        ("reward_model.judge.rubric", "reward_model.judge.rubric_path"),
+        lambda run: "{rubric}" not in (run.reward_model.judge.template or "{rubric}"),
+        "reward_model.judge.template does not name the rubric",
+    ),
+    Idle(
+        ("reward_model.judge.cache_dir",),
+        lambda run: not run.reward_model.judge.cache,
+        "reward_model.judge.cache is false",
+    ),
+)
+"""Of a training and of an evaluation."""
+IDLE_REWARD_KEYS: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        ("reward_model.overlong_buffer.*",),
+        lambda run: run.reward_manager_name != "dapo",
+        "the reward manager is not dapo",
+    ),
+    Idle(
+        ("reward_model.overlong_buffer.*",),
+        lambda run: not run.reward_model.overlong_buffer.enable,
+        "reward_model.overlong_buffer.enable is false",
+    ),
+    Idle(
+        ("reward_model.num_processes",),
+        lambda run: run.reward_manager_name != "prime" or run.custom_reward_function.path is None,
+        "only the reward manager prime has processes, for a score function of your own (custom_reward_function.path)",
+    ),
+    *IDLE_JUDGE_KEYS,
+)

@@ -19,6 +19,7 @@ from agentrl.config.actor import (
 from agentrl.config.base import InputPath, Section
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
+from agentrl.config.judge import JudgeConfig
 from agentrl.config.reward_model import ClassifierSection, CombineConfig
 from agentrl.config.rewards import (
     CustomRewardFunction,
@@ -80,8 +81,20 @@ class RewardModelConfig(ClassifierSection):
     """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
     """The parts of a trajectory's reward."""
+    judge: JudgeConfig = Field(default_factory=JudgeConfig)
+    """A language model that scores trajectories by a rubric."""
     sandbox_fusion: SandboxFusionConfig = Field(default_factory=SandboxFusionConfig)
     """The sandbox service that runs the tests of coding tasks."""
+
+    @property
+    def has_judge(self) -> bool:
+        """Whether a judge is asked."""
+        return self.judge.base_url is not None and self.combine.judge != 0
+
+    @property
+    def scores_by_model(self) -> bool:
+        """Whether a reward model or a judge scores trajectories, whatever the score function does."""
+        return self.enable or self.has_judge
 
 
 class RetrieverConfig(Section):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from agentrl.clients.http import ServiceClient
 from agentrl.config import RunConfig
 from agentrl.inference import launch
 from agentrl.inference.client import EngineClient
@@ -145,6 +146,8 @@ class StandIns:
             (ServiceGate, "__init__"),
             (CodeScore, "__init__"),
             (PrimeRewardManager, "__init__"),
+            (ServiceClient, "__init__"),
+            (asyncio.Semaphore, "__init__"),
             (CheckpointManager, "find"),
             (HealthMonitor, "__init__"),
             (LocalPool, "__init__"),
