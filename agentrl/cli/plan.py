@@ -108,6 +108,10 @@ def _conversations(config: RunConfig) -> list[PlanLine]:
     parts = [f"{config.reward_manager_name} manager, score function {score}"] if weights.outcome else []
     if config.reward_model.enable:
         parts.append(f"{weights.model:g} x the score of the reward model {config.reward_model.model.path}")
+    judge = config.reward_model.judge
+    if config.reward_model.has_judge:
+        low, high = judge.score_range
+        parts.append(f"{weights.judge:g} x {low:g} to {high:g} of the judge {judge.model} at {judge.base_url}")
     return [*lines, ("reward", " + ".join(parts) or "turns and tool calls alone")]
 
 

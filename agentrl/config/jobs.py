@@ -9,8 +9,9 @@ from pydantic import Field
 
 from agentrl.config.actor import ModelConfig
 from agentrl.config.base import InputPath, ModelPath, OutputPath, Section
+from agentrl.config.rewards import CustomRewardFunction
 from agentrl.config.rollout import RolloutConfig
-from agentrl.config.root import CustomRewardFunction, RewardModelConfig
+from agentrl.config.root import RewardModelConfig
 from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer, Harmless
 

@@ -87,10 +87,6 @@ _TIS = (
     "importance weights are cut here: set algorithm.rollout_correction.is_level=token, and "
     "algorithm.rollout_correction.is_threshold to the cap"
 )
-OVERLONG = (
-    "no reward manager here has a penalty for long responses: subtract it in your own score function "
-    "(custom_reward_function.path) or reward manager (reward_manager.source=importlib)"
-)
 _ONE_KIND = Harmless("every section has one kind, so it needs no class")
 
 # The first pattern that fits a key counts.
@@ -291,8 +287,9 @@ VERL_KEYS: dict[str, Answer] = {
     "reward.sandbox_fusion.url": Renamed("reward_model.sandbox_fusion.url"),
     "reward.sandbox_fusion.max_concurrent": Renamed("reward_model.sandbox_fusion.max_concurrent"),
     "reward.sandbox_fusion.memory_limit_mb": Renamed("reward_model.sandbox_fusion.memory_limit_mb"),
-    "reward_model.overlong_buffer.enable": Only(_OFF, OVERLONG),
-    "reward_model.overlong_buffer.*": Harmless("`overlong_buffer.enable` is not set"),
+    "reward_model.reward_loop_source": Renamed("reward_manager.source"),
+    "reward_model.reward_loop_module_path": Renamed("reward_manager.module.path"),
+    "reward_model.reward_loop_class_name": Renamed("reward_manager.module.name"),
     "reward_model.num_workers": Harmless("scores are computed by the agent-loop workers (`rollout.agent.num_workers`)"),
     "reward_model.use_reward_loop": Harmless("scores are always computed while rollouts run"),
     "reward_model.nnodes": Harmless(_SHARES_RANKS),
@@ -303,6 +300,7 @@ VERL_KEYS: dict[str, Answer] = {
     "reward.reward_manager.*": Renamed("reward_manager.*"),
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
+    "reward.custom_reward_function.reward_kwargs.*": Renamed("custom_reward_function.reward_kwargs.*"),
     # algorithm
     "algorithm.group_size": Renamed(_AR + "rollout.n"),
     "algorithm.use_pf_ppo": Only(_OFF, "preference feedback PPO is not supported"),

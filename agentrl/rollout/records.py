@@ -130,6 +130,7 @@ class RolloutRow:
     earlier_errors: list[str] = field(default_factory=list)
     """Why it was repeated (`rollout.refill`), one entry per earlier try."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
+    reward_metrics: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     facts: TrajectoryFacts = field(default_factory=TrajectoryFacts)
     """What the loop reported."""

@@ -7,11 +7,14 @@ be seen (`watched_run`), or a note or an error names it. A key that is told in t
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_endpoint import JudgeEndpoint, judging
 from walked_runs import BASES, scenarios
 from walked_values import special_values
 from watched_run import Seen, Stage, changed_value, differences, heard, note_about
@@ -83,10 +86,11 @@ OF_CONVERSATIONS = ("data.", ROLLOUT, "reward_model.", "custom_reward_function."
 class Walk:
     """Verdicts on keys, with the runs that they need."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, judge: str) -> None:
         self.folder = folder
         self.stage = Stage(folder, build_tiny_model(folder / "model", num_hidden_layers=1), patch)
-        self.scenarios = scenarios(folder, self.stage.address)
+        self.scenarios = scenarios(folder, self.stage.address, judge)
+        patch.setenv("WALK_KEY", "secret")
         self._baselines: dict[str, Seen] = {}
         self._values: dict[str, dict[str, Any]] = {}
 
@@ -137,10 +141,16 @@ class Walk:
         return bool(effect), f"acts in {name}: {effect}"
 
 
+def any_score(endpoint: JudgeEndpoint, text: str) -> str:
+    """A score that depends on everything in the request."""
+    asked = json.dumps([endpoint.asked.body, endpoint.asked.key], sort_keys=True)
+    return f"score: 0.{int(hashlib.sha1(asked.encode()).hexdigest(), 16) % 900 + 100}"
+
+
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    with pytest.MonkeyPatch.context() as patch:
-        walk = Walk(tmp_path_factory.mktemp("walk"), patch)
+    with pytest.MonkeyPatch.context() as patch, judging(any_score) as judge:
+        walk = Walk(tmp_path_factory.mktemp("walk"), patch, judge.url)
         yield walk
         walk.stage.close()
 

@@ -53,7 +53,7 @@ class Loop(SingleTurnAgent):
 """
 
 
-def scenarios(folder: Path, address: str) -> Changes:
+def scenarios(folder: Path, address: str, judge: str) -> Changes:
     """Surroundings by name. A key that is told in the plain run is tried in the others, in this order."""
     (folder / "plug.py").write_text(PLUGINS)
     (folder / "plug2.py").write_text(PLUGINS.replace("RewardResult(9.0)", "RewardResult(8.0)"))
@@ -66,6 +66,7 @@ def scenarios(folder: Path, address: str) -> Changes:
         **_of_learning(folder),
         **_of_rows(folder),
         **_of_scores(folder),
+        **_of_judges(folder, judge),
         **_of_machines(address),
         **_of_conversations(folder),
     }
@@ -153,6 +154,11 @@ def _of_scores(folder: Path) -> Changes:
             "data.train_files": [write_rows(folder / "some.parquet", 0, 4), coding],
             "reward_model.sandbox_fusion.url": "http://127.0.0.1:9",
         },
+        "prime": {**score, "reward_model.reward_manager": "prime"},
+        "dapo": {
+            "reward_model.reward_manager": "dapo",
+            "reward_model.overlong_buffer": {"enable": True, "len": 219, "penalty_factor": 0.5, "log": True},
+        },
         "reward model": reward_model,
         "reward model by rows": {**reward_model, "reward_model.micro_batch_size_per_gpu": 1},
         "reward model on ranks": {**reward_model, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2},
@@ -161,6 +167,21 @@ def _of_scores(folder: Path) -> Changes:
             "reward_manager.module.path": str(folder / "plug.py"),
             "reward_manager.module.name": "Other",
         },
+    }
+
+
+def _of_judges(folder: Path, address: str) -> Changes:
+    """Judges, with a template by which answers of several rows are judged by equal requests."""
+    judge = {"reward_model.judge.base_url": address}
+    for name in ("rubric", "rubric2"):
+        (folder / f"{name}.txt").write_text(f"the {name}")
+    return {
+        "judged": {
+            **judge,
+            "reward_model.judge.rubric": "Is it right?",
+            "reward_model.judge.template": "{rubric} {answer} {highest}",
+        },
+        "judged by a file": {**judge, "reward_model.judge.rubric_path": str(folder / "rubric.txt")},
     }
 
 
