@@ -15,7 +15,7 @@ from agentrl.files import find_file
 
 Problems = Iterator[str]
 
-TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
+TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus", "remax"})
 """Advantage estimators whose result depends on the token that a reward is placed on."""
 
 
@@ -229,7 +229,7 @@ def check_group_size(config: RunConfig) -> Problems:
     name, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if name in GROUP_ESTIMATORS and n < 2 and not config.trainer.val_only:
         yield f"actor_rollout_ref.rollout.n: got {n}, wanted at least 2: adv_estimator {name} compares rollouts"
-    elif config.algorithm.filter_zero_variance_groups and n < 2:
+    elif config.algorithm.filter_zero_variance_groups and n < 2 and not config.needs_greedy_rollouts:
         yield (
             f"algorithm.filter_zero_variance_groups: got true, but with actor_rollout_ref.rollout.n {n} no group has "
             "any variance, so every row would be left out"

@@ -76,6 +76,7 @@ class RolloutSetup:
                 config.data.apply_chat_template_kwargs,
                 stop_token_ids=rollout.stop_token_ids,
                 trust_remote_code=model.trust_remote_code,
+                max_pixels=config.data.max_image_pixels,
             )
         discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)
         tools = load_tools(turns.tool_config_path, discover=discover) if turns.tool_config_path else []
@@ -316,16 +317,12 @@ def loop_limits(config: RunConfig) -> LoopLimits:
     )
 
 
-def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
+def sampling_params(config: RunConfig, *, validate: bool, greedy: bool = False) -> JsonDict:
     """The sampling parameters of a loop; `Session.generate` adds the turn's budget and the model's stop ids."""
     rollout = config.actor_rollout_ref.rollout
-    params = rollout.sampling_params()
+    params, val = rollout.sampling_params(), rollout.val_kwargs
+    if greedy or (validate and (not val.do_sample or val.temperature == 0)):
+        return params | {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     if validate:
-        val = rollout.val_kwargs
-        greedy = not val.do_sample or val.temperature == 0
-        params |= (
-            {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
-            if greedy
-            else {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        )
+        return params | {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN_TOKENS = ("<tool_call>", "</tool_call>")
 
 
-def byte_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
+def byte_tokenizer(chat_template: str | None = None, more: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """Build a tokenizer with one id per byte, ChatML's special tokens and hermes' tool tags.
 
     Args:
         chat_template: Jinja text; None: the ChatML template with tools that comes with agentrl.
+        more: further special tokens.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
@@ -32,6 +34,7 @@ def byte_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN_TOKENS])
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in more])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     if chat_template is None:
         chat_template = resources.files("agentrl.configs").joinpath("templates/chatml_tools.jinja").read_text()

@@ -86,10 +86,6 @@ def _check_models(config: RunConfig) -> None:
 
 
 def _check_trainer(config: RunConfig) -> None:
-    if config.algorithm.adv_estimator == "remax":
-        raise ConfigError(
-            "algorithm.adv_estimator: remax needs a greedy rollout of every prompt, which the trainer does not make"
-        )
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
     if cut and not config.trainer.val_only:
         logger.info(
@@ -133,7 +129,7 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, us
         use: is shown every row that the run rolls out.
     """
     config = setup.config
-    dataset = RLHFDataset(files, config.data, max_samples)
+    dataset = RLHFDataset(files, config.data, max_samples, sees_pictures=setup.renderer.vision is not None)
     unscorable: list[str] = []
 
     def count_tokens(sample: Sample) -> int:

@@ -164,6 +164,12 @@ def _of_machines(address: str) -> Changes:
     return {
         "ray": {"trainer.backend": "ray"},
         "ranks": {**_PPO, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2, "ray_init.address": "auto"},
+        "pools": {
+            **_PPO,
+            "trainer.backend": "ray",
+            "trainer.resource_pools": {"small": {"n_gpus": 3}, "large": [4]},
+            "trainer.role_pools": {"actor": "large", "ref": "large", "critic": "small", "reward_model": "small"},
+        },
         "addresses": {f"{ROLLOUT}server.addresses": [address]},
         "sglang": {"trainer.device": "cuda", f"{ROLLOUT}name": "sglang"},
         "small prefill": {f"{ROLLOUT}max_num_batched_tokens": 64},

@@ -124,6 +124,8 @@ def _of_rollouts(folder: Path) -> Values:
 def _of_the_run(folder: Path) -> Values:
     """The run: its length, logs and folders."""
     return {
+        "trainer.resource_pools": [{"small": [5], "large": [4]}],
+        **{f"trainer.role_pools.{role}": ["small", "large"] for role in ("actor", "ref", "critic", "reward_model")},
         "trainer.profile_steps": [[1]],
         "trainer.profile_tool": ["torch_memory"],
         "trainer.profile_dir": [str(folder / "profiles")],
