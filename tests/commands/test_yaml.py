@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from stage import FIELD, Seen, Stage
+from stage import FIELD, JUDGE, REWARD_MODEL, Seen, Stage
 
 ROLLOUT = "actor_rollout_ref.rollout."
 BASE = (
@@ -126,6 +126,21 @@ def by_weights(seen: Seen) -> None:
     assert len(seen.config["data"]["train_files"]) == 3
 
 
+def reward_model(seen: Seen) -> None:
+    fine(seen)
+    assert seen.rows("infers", JUDGE) == [4], "batch_size: 64"
+    model, rule = (seen.metrics[f"reward_model/{part}_score/mean"] for part in ("model", "outcome"))
+    assert seen.metrics["critic/score/mean"] == pytest.approx(model + rule, abs=1e-5)
+    assert model != 0
+
+
+VERL_S_REWARD_MODEL = (
+    *("reward_model.enable=True", f"reward_model.model.path={REWARD_MODEL}", "reward_model.strategy=fsdp"),
+    *("reward_model.model.input_tokenizer=${{actor_rollout_ref.model.path}}", "reward_model.max_length=null"),
+    *("reward_model.model.use_remove_padding=True", "reward_model.model.fsdp_config.param_offload=False"),
+    *("reward_model.micro_batch_size_per_gpu=32", "reward_model.use_dynamic_bsz=False"),
+    "reward_model.model.fsdp_config.fsdp_size=-1",
+)
 AR = "actor_rollout_ref"
 LOOPS, TOOLS, TALKS = (
     f"{ROLLOUT}{key}_config_path" for key in ("agent.agent_loop", "multi_turn.tool", "multi_turn.interaction")
@@ -165,9 +180,11 @@ RECIPES = (
     ),
     Recipe("searchr1.yaml", searches),
     Recipe("toolcfg.yaml", tool_limits, (f"{TOOLS}=tools/calculator.yaml", LOOP, *LONG), answers=CALLS),
+    Recipe("rm.yaml", reward_model),
+    Recipe("rm.yaml", reward_model, VERL_S_REWARD_MODEL),
     Recipe("tools_plain.yaml", plain_tools, (LOOP, *LONG), TOOLS, answers=CALLS),
 )
-REFUSED = {"lora.yaml": "LoRA", "lora2.yaml": "LoRA", "rm.yaml": "reward model"}
+REFUSED = {"lora.yaml": "LoRA", "lora2.yaml": "LoRA"}
 JOBS = {"generation.yaml", "evaluation.yaml"}
 """Of test_job_files.py."""
 
