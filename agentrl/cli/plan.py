@@ -104,7 +104,11 @@ def _conversations(config: RunConfig) -> list[PlanLine]:
     lines += [("interactions", limits.interaction_config_path)] if limits.interaction_config_path else []
     custom = config.custom_reward_function
     score = f"{custom.name} in {custom.path}" if custom.path else "by data_source"
-    return [*lines, ("reward", f"{config.reward_manager_name} manager, score function {score}")]
+    weights = config.reward_model.combine
+    parts = [f"{config.reward_manager_name} manager, score function {score}"] if weights.outcome else []
+    if config.reward_model.enable:
+        parts.append(f"{weights.model:g} x the score of the reward model {config.reward_model.model.path}")
+    return [*lines, ("reward", " + ".join(parts) or "turns and tool calls alone")]
 
 
 def _run(config: RunConfig) -> list[PlanLine]:

@@ -63,6 +63,7 @@ def check_device(config: RunConfig) -> Problems:
         "actor_rollout_ref.actor": policy.actor.fsdp_config,
         "actor_rollout_ref.ref": policy.ref.fsdp_config,
         "critic": config.critic.fsdp_config,
+        "reward_model": config.reward_model.fsdp_config,
     }
     for key, fsdp in sections.items():
         yield from offload_problems(f"{key}.fsdp_config", fsdp)

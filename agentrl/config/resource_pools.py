@@ -56,7 +56,7 @@ def roles_of(config: RunConfig) -> list[str]:
         "actor": True,
         "ref": trains and config.needs_reference,
         "critic": trains and config.needs_critic,
-        "reward_model": bool(getattr(config.reward_model, "enable", False)),
+        "reward_model": config.reward_model.enable,
     }
     return [role for role in ROLES if present[role]]
 

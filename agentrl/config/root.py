@@ -19,6 +19,7 @@ from agentrl.config.actor import (
 from agentrl.config.base import InputPath, Section, UsedPath
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
+from agentrl.config.reward_model import ClassifierSection, CombineConfig
 from agentrl.config.trainer import RayInitConfig, TrainerConfig
 
 SEARCH_LOOP = "search_r1_agent"
@@ -54,20 +55,6 @@ class CriticConfig(MicroBatchSection):
     """How token losses are combined into one number."""
 
 
-class CombineConfig(Section):
-    """A trajectory's reward: `outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)`."""
-
-    outcome: float = 1.0
-    """Weight of the score function's score; 0: no score function is called."""
-    turn: float = 0.0
-    """Weight of the scores that the interaction gives to turns."""
-    tool: float = 0.0
-    """Weight of the rewards that tools give to calls."""
-    level: Literal["trajectory", "turn"] = "trajectory"
-    """trajectory: the whole reward is on the last sampled token; turn: turn scores and tool rewards are on the last
-    sampled token of their own turn."""
-
-
 class SandboxFusionConfig(Section):
     """The sandbox service that runs the tests of coding tasks."""
 
@@ -82,7 +69,7 @@ class SandboxFusionConfig(Section):
     """Sent with every request, for example `{Authorization: "Bearer TOKEN"}`."""
 
 
-class RewardModelConfig(Section):
+class RewardModelConfig(ClassifierSection):
     """Scoring of trajectories."""
 
     reward_manager: str = "naive"
@@ -306,6 +293,11 @@ class RunConfig(Section):
     def needs_critic(self) -> bool:
         """Whether advantages are computed with a value model."""
         return self.algorithm.adv_estimator == "gae"
+
+    @property
+    def needs_greedy_rollouts(self) -> bool:
+        """Whether every prompt has a greedy rollout beside its samples, whose reward is their baseline."""
+        return self.algorithm.adv_estimator == "remax"
 
     @property
     def needs_reference(self) -> bool:

@@ -25,7 +25,8 @@ class Dispatch(Enum):
     """Every `DataProto` argument is split over the ranks; the returned `DataProto`s are joined in the input's order.
 
     The parts are consecutive and differ by at most one row, unless `meta_info["rank_partitions"]` of the first
-    `DataProto` (one list of rows per rank) says otherwise. Other arguments go to every rank.
+    `DataProto` (one list of rows per part) says otherwise. Other arguments go to every rank. Where several ranks hold
+    the parts of one model or of one row (`Worker.copies_of`), they get the same part, and the first one answers.
     """
 
 

@@ -76,9 +76,10 @@ class WorkerGroup:
         pool: where the ranks are. Groups on one pool share its GPUs.
     """
 
-    def __init__(self, backend: RankBackend, pool: ResourcePool, worker_cls: type[Worker]) -> None:
+    def __init__(self, backend: RankBackend, pool: ResourcePool, worker_cls: type[Worker], copies: int = 1) -> None:
         self.pool = pool
         self._backend = backend
+        self._copies = copies
         self._name = worker_cls.__name__
         self._methods = registered_methods(worker_cls)
         self._open = True
@@ -87,6 +88,11 @@ class WorkerGroup:
     def world_size(self) -> int:
         """Number of ranks."""
         return self._backend.world_size
+
+    @property
+    def data_size(self) -> int:
+        """Into how many parts the rows of a call are split; several ranks may get the same part."""
+        return self.world_size // self._copies
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The bound method of a registered worker method."""
@@ -115,7 +121,7 @@ class WorkerGroup:
             raise AttributeError(f"{self._name} has no registered method '{method}'.{suggest(method, self._methods)}")
         if not self._open:
             raise WorkerError(f"{self._name}.{method} was called after the group's shutdown")
-        plan = plan_call(spec.dispatch, self.world_size, args, kwargs)
+        plan = plan_call(spec.dispatch, self.world_size, args, kwargs, self._copies)
         return WorkerFuture(self._backend.start(method, plan, [group._backend for group in groups]), plan)
 
     def check(self) -> None:
@@ -161,12 +167,15 @@ def create_worker_group(
         ConfigError: the backend is unknown, or it or the cluster cannot serve the pool.
         AgentRLError: the worker's `__init__` raised it.
     """
+    copies = worker_cls.copies_of(*args, **kwargs)
+    if pool.world_size % copies:
+        raise ConfigError(f"{worker_cls.__name__}: {copies} ranks share rows, which does not divide {pool.world_size}")
     if backend == "local":
         from agentrl.single_controller.local_backend import LocalBackend
 
-        return WorkerGroup(LocalBackend(pool, worker_cls, *args, **kwargs), pool, worker_cls)
+        return WorkerGroup(LocalBackend(pool, worker_cls, *args, **kwargs), pool, worker_cls, copies)
     if backend == "ray":
         from agentrl.single_controller.ray_backend import RayBackend
 
-        return WorkerGroup(RayBackend(pool, worker_cls, *args, **kwargs), pool, worker_cls)
+        return WorkerGroup(RayBackend(pool, worker_cls, *args, **kwargs), pool, worker_cls, copies)
     raise ConfigError(f"trainer.backend: got '{backend}', wanted 'ray' or 'local'")

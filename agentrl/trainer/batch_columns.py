@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
 import torch
 
 from agentrl.algorithms import (
@@ -33,6 +34,7 @@ from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
 
@@ -55,6 +57,9 @@ def truncates_sampling(rollout: RolloutConfig) -> list[str]:
 def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None) -> tuple[DataProto, Metrics]:
     """Count groups whose scores are all equal and, if asked, leave their rows out of the update.
 
+    Groups whose greedy rollout failed leave it too: they have no baseline. Where there are baselines, a group with
+    equal scores has a gradient unless its baseline is the same.
+
     Args:
         batch: the rollouts.
         drop_flat_groups: leave them out.
@@ -63,12 +68,26 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
     outcomes_B1 = row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])[:, None]
     outcome = outcomes_B1, torch.ones_like(outcomes_B1), list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
-    kept = batch[~zero_variance_rows(*outcome)] if drop_flat_groups else batch
+    flat, chosen = zero_variance_rows(*outcome), torch.ones(len(batch), dtype=torch.bool)
+    if (baselines := greedy_baselines(batch)) is not None:
+        flat, chosen = flat & (outcomes_B1[:, 0] == baselines), baselines.isfinite()
+        lost = {uid for uid, has in zip(batch.non_tensor_batch["uid"], chosen.tolist(), strict=True) if not has}
+        metrics["rollout/greedy/groups_left_out"] = float(len(lost))
+    kept = batch[chosen & ~flat] if drop_flat_groups else batch if bool(chosen.all()) else batch[chosen]
     names = list(dict.fromkeys(kept.non_tensor_batch["uid"]))
     if most_groups is not None and len(names) > most_groups:
         first = set(names[:most_groups])
         kept = kept[torch.tensor([name in first for name in kept.non_tensor_batch["uid"]])]
     return kept, metrics
+
+
+def greedy_baselines(batch: DataProto) -> torch.Tensor | None:
+    """The reward of the greedy rollout of each row's prompt, `(B,)` float64, NaN where it failed.
+
+    None: the run has no greedy rollouts.
+    """
+    column = batch.non_tensor_batch.get(BASELINE)
+    return None if column is None else torch.from_numpy(column.astype(np.float64))
 
 
 def row_outcomes(rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
@@ -168,8 +187,17 @@ def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLControl
     return metrics
 
 
-def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig) -> None:
-    """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`."""
+def add_advantages(
+    batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig, baselines: torch.Tensor | None = None
+) -> None:
+    """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`.
+
+    Args:
+        batch: the rows' tensors.
+        group_ids: of the rows.
+        config: the estimator and its options.
+        baselines: `greedy_baselines` of the rows.
+    """
     rewards, mask = batch.batch["token_level_rewards"], batch.batch["response_mask"]
     # An algorithm of the user's own need not take `outcomes`, which say more than rewards and mask for empty rows only.
     compares = config.adv_estimator in GROUP_ESTIMATORS
@@ -178,6 +206,7 @@ def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: Algo
         mask,
         values=batch.batch.get("values"),
         group_ids=group_ids,
+        baselines=baselines,
         gamma=config.gamma,
         lam=config.lam,
         norm_adv_by_std=config.norm_adv_by_std_in_grpo,
@@ -201,10 +230,11 @@ def for_workers(
     about the same number of tokens of each mini-batch.
 
     Args:
-        batch: the rollouts.
-        num_ranks: of each group that gets the batch, the actor's first: metrics are about its ranks.
-        rows_per_mini_batch: of the actor.
-        balance: `trainer.balance_batch`.
+        batch: the rows.
+        num_ranks: of each group that gets the batch, ranks that get rows of their own, the actor's first: metrics are
+            about its ranks.
+        rows_per_mini_batch: rows of an optimizer step.
+        balance: whether ranks get about the same number of tokens.
     """
     rows, lengths = len(batch), row_lengths(batch)
     tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})

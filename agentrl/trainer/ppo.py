@@ -179,7 +179,7 @@ class RayPPOTrainer:
         """The batch of an update: log-probs, values and advantages of the rows."""
         config, processes, algorithm = self.config, self.processes, self.config.algorithm
         mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        sizes = [group.world_size for group in processes.groups]
+        sizes = [group.data_size for group in processes.groups]
         batch, balance = batch_columns.for_workers(kept, sizes, mini_batch, config.trainer.balance_batch)
         metrics |= balance
         bypass = algorithm.rollout_correction.bypass_old_log_prob
@@ -196,7 +196,8 @@ class RayPPOTrainer:
                 metrics |= batch_columns.add_finite(batch, passes.result("values"), "values")
         with timer("adv"):
             metrics |= batch_columns.add_rewards(batch, algorithm, self.state.kl_controller)
-            batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
+            baselines = batch_columns.greedy_baselines(kept)
+            batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm, baselines)
         return batch
 
     def _finish_step(self, step: int, metrics: m.Metrics, skipped: str | None) -> None:
@@ -229,6 +230,8 @@ class RayPPOTrainer:
                 raise
             logger.warning("rolling out again after: %s", error)
             rollouts = self.processes.manager.generate_sequences(batch)
+        if self.inputs.model_scorer is not None and self.processes.reward_model is not None:
+            rollouts = self.inputs.model_scorer.score(self.processes.reward_model, rollouts, batch)
         failures = rollouts.meta_info["failures"]
         if failures:
             what = "validation" if batch.meta_info["validate"] else "training"

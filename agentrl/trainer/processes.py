@@ -36,6 +36,7 @@ class RunProcesses:
     actor: WorkerGroup
     reference: WorkerGroup | None
     critic: WorkerGroup | None
+    reward_model: WorkerGroup | None
     servers: EngineServers
     manager: AgentLoopManager
     _weight_sync: WeightSync
@@ -104,7 +105,7 @@ class RunProcesses:
     @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
-        return [group for group in (self.actor, self.reference, self.critic) if group is not None]
+        return [group for group in (self.actor, self.reference, self.critic, self.reward_model) if group]
 
     def start_columns(self, batch: DataProto, *, old_log_probs: bool) -> Passes:
         """The passes that give a batch its log-probs and values, as far as the run has the roles."""
@@ -180,6 +181,7 @@ class RunProcesses:
     def _make_groups(self) -> list[WorkerGroup]:
         from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
         from agentrl.workers.critic import CriticWorker
+        from agentrl.workers.reward_model import RewardModelWorker
 
         config, roles = self._config, roles_of(self._config)
 
@@ -192,6 +194,7 @@ class RunProcesses:
         self.actor = start("actor", ActorRolloutRefWorker, "actor")
         self.reference = start("ref", ActorRolloutRefWorker, "ref") if "ref" in roles else None
         self.critic = start("critic", CriticWorker) if "critic" in roles else None
+        self.reward_model = start("reward_model", RewardModelWorker) if "reward_model" in roles else None
         return self.groups
 
     def _make_weight_sync(self) -> WeightSync:
