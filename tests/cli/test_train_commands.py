@@ -58,9 +58,9 @@ def test_dry_run_says_which_role_is_in_which_pool(recipe: Path) -> None:
     result = runner.invoke(app, ["train", str(recipe), *overrides, *pools, *roles, "--dry-run"])
     assert result.exit_code == 0, result.stderr
     for line in (
-        "# training:         2 pools, 2 + 8 = 10 ranks in Ray actors, cpu, FSDP2, float32",
+        "# training:      2 pools, 2 + 8 = 10 ranks in Ray actors, cpu, FSDP2, float32",
         "# pool global_pool: 2 ranks on 1 machine; actor, reference",
-        "# pool big:         8 ranks on 2 machines; critic",
+        "# pool big:      8 ranks on 2 machines; critic",
     ):
         assert line in result.stdout
 
@@ -68,7 +68,10 @@ def test_dry_run_says_which_role_is_in_which_pool(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("trainer.role_pools.critic=big", "trainer.role_pools.critic: got 'big', which is no pool. Known: global_pool."),
+        (
+            "trainer.role_pools.critic=big",
+            "trainer.role_pools.critic: got 'big', which is no pool. Known: global_pool.",
+        ),
         ("data.train_files=nowhere.parquet", "nowhere.parquet: got no such file"),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=typo.yaml", "unknown key 'class_nam'"),
         ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agnt", "Did you mean 'tool_agent'?"),
