@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +18,9 @@ from safetensors.torch import load_file
 
 from agentrl.config import load_config
 from agentrl.errors import WorkerError
+from agentrl.observability.tracker import Tracker
 from agentrl.observability.trackers import JsonlTracker
+from agentrl.single_controller import WorkerGroup
 from agentrl.trainer.checkpoint import LATEST
 from agentrl.trainer.folders import make_folders, output_folders
 from agentrl.trainer.ppo import RayPPOTrainer
@@ -39,6 +45,22 @@ POOLS: dict[str, Any] = {
 """Two ranks of the actor, one of the critic, one of the reference."""
 
 
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """Address of a Ray cluster of two machines, with two CPUs and one."""
+    quiet = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("two_machines.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | quiet,
+    )
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
+    process.communicate(timeout=60)
+
+
 def policy_of(run: Run, step: int) -> dict[str, torch.Tensor]:
     return load_file(run.folder / f"global_step_{step}" / "actor" / "huggingface" / "model.safetensors")
 
@@ -46,6 +68,16 @@ def policy_of(run: Run, step: int) -> dict[str, torch.Tensor]:
 def in_one_process(run: Run, steps: int, *overrides: str) -> None:
     here = ["trainer.backend=local", "trainer.n_gpus_per_node=1", f"trainer.total_training_steps={steps}"]
     run_training(load_config(run.recipe, [*here, *overrides]))
+
+
+def trainer_of(run: Run, tracker: Tracker) -> RayPPOTrainer:
+    config = load_config(run.recipe)
+    make_folders(output_folders(config))
+    return RayPPOTrainer(config, [JsonlTracker(), tracker])
+
+
+def machines_of(group: WorkerGroup) -> set[str]:
+    return {node for node, _ in group._backend._pids}  # type: ignore[attr-defined]
 
 
 def test_roles_in_pools_of_their_own_learn_what_one_rank_learns(workspace: Workspace, engine: str) -> None:
@@ -56,9 +88,7 @@ def test_roles_in_pools_of_their_own_learn_what_one_rank_learns(workspace: Works
     def kill_the_reference() -> None:
         os.kill(trainer.processes.reference._backend._pids[0][1], signal.SIGKILL)  # type: ignore[union-attr, attr-defined]
 
-    config = load_config(apart.recipe)
-    make_folders(output_folders(config))
-    trainer = RayPPOTrainer(config, [JsonlTracker(), At(3, "old_log_prob", kill_the_reference)])
+    trainer = trainer_of(apart, At(3, "old_log_prob", kill_the_reference))
     with pytest.raises(WorkerError, match=r"^rank 0 of 1 \(ActorRolloutRefWorker\) died in compute_ref_log_prob"):
         trainer.fit()
     assert (apart.folder / LATEST).read_text() == "2"
@@ -75,3 +105,33 @@ def test_roles_in_pools_of_their_own_learn_what_one_rank_learns(workspace: Works
             torch.testing.assert_close(got[name], value, atol=1e-5, rtol=0, msg=f"step {step}: {name}")
     assert max(row["critic/vf_loss"] for row in apart.metrics) > 0
     assert max(float((policy_of(one, 1)[name] - value).abs().max()) for name, value in policy_of(one, 3).items()) > 1e-4
+
+
+@pytest.mark.slow
+def test_a_critic_on_the_second_machine(workspace: Workspace, engine: str, cluster: str) -> None:
+    address = {"actor_rollout_ref__rollout__server__addresses": [engine], "trainer__total_training_steps": 2}
+    pools = {
+        "trainer__backend": "ray",
+        "ray_init__address": cluster,
+        "ray_init__num_cpus": None,
+        "trainer__n_gpus_per_node": 2,
+        "trainer__resource_pools": {"second": [1]},
+        "trainer__role_pools": {"critic": "second"},
+    }
+    one, two = (workspace.run(name, **{**PPO, **address, **more}) for name, more in (("near", {}), ("far", pools)))
+    seen: list[set[str]] = []
+
+    def look() -> None:
+        groups = trainer.processes.groups
+        assert groups == [trainer.processes.actor, trainer.processes.reference, trainer.processes.critic]
+        seen.extend(map(machines_of, groups))
+
+    trainer = trainer_of(two, At(2, "gen", look))
+    trainer.fit()
+    actor, reference, critic = seen
+    assert (len(actor), len(critic)) == (1, 1)
+    assert actor == reference != critic
+    in_one_process(one, 2)
+    for step in (1, 2):
+        left, right = ({k: v for k, v in run.steps[step].items() if "seqlen" not in k} for run in (one, two))
+        same(left, right, 1e-4)
