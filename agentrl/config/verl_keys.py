@@ -69,7 +69,6 @@ _SMALL = (1, None)
 _NO_COMPILE = Harmless("agentrl does not use torch.compile")
 _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
-_SHARES_RANKS = "the reward model shares the ranks of the policy"
 _PROFILED = Harmless("`trainer.profile_steps` says which steps are profiled, in every process")
 _NSIGHT = Harmless("Nsight's options stand on its own command line: `nsys profile OPTIONS agentrl train …`")
 _WHOLE = frozenset({"model", "optimizer", "extra"})
@@ -280,7 +279,6 @@ VERL_KEYS: dict[str, Answer] = {
     "critic.forward_*": Harmless("values are computed in the micro-batches of the update"),
     "critic.shuffle": Only(_OFF, "the critic sees rows in order"),
     "critic.model.tokenizer_path": Harmless("the critic reads the policy's token ids"),
-    "reward_model.enable_resource_pool": Only(_OFF, _SHARES_RANKS),
     "reward_model.strategy": Only(("fsdp2", "fsdp", None), "models are sharded by FSDP2"),
     "reward_model.micro_batch_size": Only((None,), _BATCH_PER_GPU.format("micro_batch_size_per_gpu")),
     "reward_model.launch_reward_fn_async": Harmless("scores are always computed while rollouts run"),
@@ -292,8 +290,6 @@ VERL_KEYS: dict[str, Answer] = {
     "reward_model.reward_loop_class_name": Renamed("reward_manager.module.name"),
     "reward_model.num_workers": Harmless("scores are computed by the agent-loop workers (`rollout.agent.num_workers`)"),
     "reward_model.use_reward_loop": Harmless("scores are always computed while rollouts run"),
-    "reward_model.nnodes": Harmless(_SHARES_RANKS),
-    "reward_model.n_gpus_per_node": Harmless(_SHARES_RANKS),
     "reward.num_workers": Renamed("reward_model.num_workers"),
     "reward.reward_kwargs.*": Renamed("reward_model.reward_kwargs.*"),
     "reward.reward_model.*": Renamed("reward_model.*"),

@@ -43,7 +43,6 @@ UNSEEN = {
         for section in (f"{AR}actor", f"{AR}ref", "critic", "reward_model")
         for key in ("param", "optimizer")
     },
-    "trainer.role_pools.reward_model": "the run has no reward model",
     f"{AR}model.use_remove_padding": GPU,
     "critic.model.use_remove_padding": GPU,
     "reward_model.model.use_remove_padding": GPU,
