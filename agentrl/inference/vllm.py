@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 from agentrl.config.machine import uses_cuda
@@ -53,6 +54,7 @@ def vllm_command(config: RunConfig, index: int, host: str, port: int, longest: i
         "enable_scale_out": True,  # token ids in, token ids out: /inference/v1/generate
         "enable_prompt_tokens_details": True,  # cached_tokens
         "uvicorn_log_level": "warning",
+        "worker_extension_cls": None if cuda else "agentrl_vllm_worker.PresentHead",
     }
     python = rollout.server.python or sys.executable
     environment = [f"{name}={value}" for name, value in _environment(config, index).items()]
@@ -91,7 +93,9 @@ def _environment(config: RunConfig, index: int) -> dict[str, str]:
     wanted = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}  # pause, weights and versions need the former
     if not uses_cuda(config):
         wanted |= {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        return {name: os.environ.get(name, value) for name, value in wanted.items()}
+        wanted = {name: os.environ.get(name, value) for name, value in wanted.items()}
+        paths = [str(resources.files("agentrl.inference.vllm_worker")), os.environ.get("PYTHONPATH")]
+        return wanted | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     rollout = config.actor_rollout_ref.rollout
     if rollout.server.launch > 1:
         count = rollout.tensor_model_parallel_size
