@@ -25,11 +25,14 @@ import aiohttp
 import orjson
 
 from agentrl.errors import EngineError, EngineRequestError, EngineTimeout, EngineUnavailable
+from agentrl.inference.picture_requests import check_prompt_tokens, picture_fields
 from agentrl.inference.protocol import check_request, error_text, parse_generation, parse_weight_version
 from agentrl.types import GenerationOutput, JsonDict
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from agentrl.chat.vision import SentPictures
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,11 @@ class EngineClient:
         self._background: set[asyncio.Task[None]] = set()
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None = None
+        self,
+        prompt_ids: Sequence[int],
+        sampling_params: JsonDict,
+        rid: str | None = None,
+        pictures: SentPictures | None = None,
     ) -> GenerationOutput:
         """Sample one continuation of `prompt_ids`. When it is cancelled, the engine is told to abort the request.
 
@@ -74,8 +81,10 @@ class EngineClient:
             prompt_ids: ids of the whole context.
             sampling_params: as in `/generate`, `max_new_tokens` included.
             rid: request id; None: a random one.
+            pictures: those that the ids show.
 
         Raises:
+            EngineError: the engine reads other tokens for a picture.
             EngineRequestError: an id outside the vocabulary, or the engine refused the request.
             EngineUnavailable: no connection, or 5xx, after all tries.
         """
@@ -83,16 +92,25 @@ class EngineClient:
         base = rid or uuid.uuid4().hex
         payload = self._payload(prompt_ids if isinstance(prompt_ids, list) else list(prompt_ids), sampling_params)
         payload[self.rid_field] = base
+        if pictures is not None:
+            payload |= self._picture_fields(prompt_ids, pictures)
         try:
             body = await self._generate_with_retries(payload, base)
         except asyncio.CancelledError:
             self._abort_later(payload[self.rid_field])
             raise
-        return self._parse(body, int(sampling_params.get("max_new_tokens", 0)))
+        output = self._parse(body, int(sampling_params.get("max_new_tokens", 0)))
+        if pictures is not None:
+            check_prompt_tokens(self.address, output.prompt_tokens, len(prompt_ids))
+        return output
 
     def _payload(self, prompt_ids: list[int], sampling_params: JsonDict) -> JsonDict:
         """The body of a generation without its request id."""
         return {"input_ids": prompt_ids, "sampling_params": sampling_params, "return_logprob": True}
+
+    def _picture_fields(self, prompt_ids: Sequence[int], pictures: SentPictures) -> JsonDict:
+        """What pictures change in the body."""
+        return picture_fields(prompt_ids, pictures)
 
     def _parse(self, body: Any, max_new_tokens: int) -> GenerationOutput:
         return parse_generation(body, max_new_tokens)

@@ -15,7 +15,7 @@ What differs from SGLang, and what is done about it:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from agentrl.types import GenerationOutput, JsonDict
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from agentrl.chat.vision import SentPictures
 
 NAMES = {
     "max_new_tokens": "max_tokens",
@@ -55,6 +57,9 @@ class VLLMClient(EngineClient):
 
     def _payload(self, prompt_ids: list[int], sampling_params: JsonDict) -> JsonDict:
         return {"token_ids": prompt_ids, "sampling_params": {**vllm_sampling(sampling_params), "logprobs": 0}}
+
+    def _picture_fields(self, prompt_ids: Sequence[int], pictures: SentPictures) -> JsonDict:
+        raise EngineRequestError("pictures are not sent to vLLM: use rollout.name=sglang or embedded")
 
     def _parse(self, body: Any, max_new_tokens: int) -> GenerationOutput:
         return parse_generation(as_generation(body), max_new_tokens)
