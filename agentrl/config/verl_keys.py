@@ -238,10 +238,12 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.free_cache_engine": Harmless("the engine keeps its cache between steps"),
     _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
     _AR + "rollout.layered_summon": Harmless("weights are gathered one by one"),
-    _AR + "rollout.cudagraph_capture_sizes": Harmless("give SGLang's flags in `server.args`"),
+    _AR + "rollout.cudagraph_capture_sizes": Harmless("give the engine's flags in `engine_kwargs`"),
     _AR + "rollout.update_weights_bucket_megabytes": Harmless("weights are gathered one by one"),
     _AR + "rollout.multi_stage_wake_up": Harmless("the engine keeps its cache between steps"),
-    _AR + "rollout.engine_kwargs*": Only((None, {}), "give the engine's flags in `server.args`"),
+    _AR + "rollout.engine_kwargs.trtllm*": Only(
+        (None, {}), "the engines here are SGLang, vLLM, hf and the embedded one"
+    ),
     _AR + "rollout.data_parallel_size": Only(_SMALL, "start more servers: `rollout.server.launch`"),
     _AR + "rollout.expert_parallel_size": Only(_SMALL, "expert parallelism is not supported"),
     _AR + "rollout.pipeline_model_parallel_size": Only(_SMALL, "pipeline parallelism is not supported"),
@@ -255,7 +257,7 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.logprobs_mode": Harmless("log-probs are those of the logits divided by the temperature"),
     _AR + "rollout.scheduling_policy": Harmless("engines serve requests in the order of their arrival"),
     _AR + "rollout.enable_sleep_mode": Harmless("the engine keeps its cache between steps"),
-    _AR + "rollout.swap_space": Harmless("give SGLang's flags in `server.args`"),
+    _AR + "rollout.swap_space": Harmless("give the engine's flags in `engine_kwargs`"),
     _AR + "rollout.use_fire_sampling": Only(_OFF, "FIRE sampling is not supported"),
     _AR + "rollout.micro_batch_size": Harmless("the engine forms its own batches"),
     _AR + "rollout.seed": Harmless("`trainer.seed` counts"),
@@ -376,10 +378,8 @@ VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
         "bypass_mode": ("vanilla", "algorithm.rollout_correction.loss_type names another one, where it is to be used"),
     },
     _AR + "rollout.name": {
-        **dict.fromkeys(
-            ("vllm", "vllm_async", "hf", "trtllm"), ("auto", "the engines here are SGLang and the embedded one")
-        ),
-        "sglang_async": ("sglang", "agent loops are always asynchronous"),
+        "trtllm": ("auto", "the engines here are SGLang, vLLM, hf and the embedded one"),
+        **{f"{name}_async": (name, "agent loops are always asynchronous") for name in ("vllm", "sglang")},
     },
 }
 """Values of verl that agentrl's own keys take for another one, with the reason."""

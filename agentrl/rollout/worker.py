@@ -26,6 +26,7 @@ from agentrl.errors import (
     UserInputError,
     text_of,
 )
+from agentrl.inference.clients import client_class
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.own_time import OwnTimeLimit
@@ -165,6 +166,7 @@ class AgentLoopWorker:
                 vocab_size=self._setup.renderer.vocab_size,
                 request_timeout_s=server.request_timeout_s,
                 retries=server.retries,
+                client=client_class(self._setup.config),
             )
         return self._router
 

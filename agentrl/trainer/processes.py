@@ -14,6 +14,7 @@ from agentrl.config.resource_pools import pool_of, roles_of, total_ranks
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.clients import client_class
 from agentrl.inference.launch import EngineServers
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
@@ -200,7 +201,7 @@ class RunProcesses:
         rollout = self._config.actor_rollout_ref.rollout
 
         def make_client(address: str) -> EngineClient:
-            return EngineClient(
+            return client_class(self._config)(
                 address,
                 vocab_size=self._vocab_size,
                 request_timeout_s=rollout.server.request_timeout_s,
