@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
+from agentrl.config.lora_checks import check_lora
 from agentrl.config.machine_checks import MACHINE_CHECKS
 from agentrl.config.reward_checks import REWARD_CHECKS
 from agentrl.config.reward_model_checks import check_reward_model
@@ -352,6 +353,7 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_tool_cache,
     check_combine,
     *REWARD_CHECKS,
+    check_lora,
     check_reward_model,
     *MACHINE_CHECKS,
 )

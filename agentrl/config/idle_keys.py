@@ -16,6 +16,7 @@ from agentrl.config.idle import Idle, value_at
 from agentrl.config.idle_correction_keys import OF_ROLLOUT_CORRECTION
 from agentrl.config.idle_engine_keys import IDLE_ENGINE_KEYS
 from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
+from agentrl.config.lora_checks import IDLE_LORA
 from agentrl.config.reward_checks import IDLE_REWARD_KEYS
 from agentrl.config.reward_model_checks import IDLE_REWARD_MODEL_KEYS
 from agentrl.config.root import RunConfig
@@ -315,6 +316,7 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
 )
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
+    *IDLE_LORA,
     *OF_MICRO_BATCHES,
     *IDLE_REWARD_MODEL_KEYS,
     *OF_THE_MACHINE,

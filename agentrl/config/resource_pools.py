@@ -53,7 +53,7 @@ def roles_of(config: RunConfig) -> list[str]:
     trains = not config.trainer.val_only
     present = {
         "actor": True,
-        "ref": trains and config.needs_reference,
+        "ref": trains and config.needs_reference and not config.has_adapters_off,
         "critic": trains and config.needs_critic,
         "reward_model": config.reward_model.enable,
     }

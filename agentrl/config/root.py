@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
-    BackboneConfig,
+    CriticModelConfig,
     FSDPConfig,
     KLKind,
     LossAggMode,
@@ -47,8 +47,8 @@ class CriticConfig(MicroBatchSection):
 
     enable: bool | None = None
     """Whether there is a critic: null, or what `algorithm.adv_estimator` says anyway."""
-    model: BackboneConfig = Field(default_factory=BackboneConfig)
-    """The value model; an empty path: the policy's."""
+    model: CriticModelConfig = Field(default_factory=CriticModelConfig)
+    """The value model; an empty path: the policy's. With LoRA its adapters learn, and its value head."""
     optim: CriticOptimConfig = Field(default_factory=CriticOptimConfig)
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
@@ -287,3 +287,8 @@ class RunConfig(Section):
     def needs_reference(self) -> bool:
         """Whether the KL to the reference policy is used."""
         return self.algorithm.use_kl_in_reward or self.actor_rollout_ref.actor.use_kl_loss
+
+    @property
+    def has_adapters_off(self) -> bool:
+        """Whether the reference policy is the actor without its LoRA adapters, and no model of its own."""
+        return self.needs_reference and self.actor_rollout_ref.model.adapts and not self.trainer.val_only

@@ -10,6 +10,7 @@ from pydantic import Field
 from agentrl.config.actor import FSDPConfig, ModelConfig, OptimConfig
 from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Section
 from agentrl.config.checks import resume_problems
+from agentrl.config.lora_checks import lora_problems
 from agentrl.config.machine_checks import cluster_problems, offload_problems
 from agentrl.config.sft_keys import SFT_KEYS
 from agentrl.config.trainer import RayInitConfig
@@ -209,4 +210,9 @@ def check_sft_machine(config: SFTConfig) -> Iterator[str]:
         yield from offload_problems("model.fsdp_config", config.model.fsdp_config)
 
 
-SFT_CHECKS = (check_sft_required, check_sft_rows, check_sft_resume, check_sft_machine)
+def check_sft_lora(config: SFTConfig) -> Iterator[str]:
+    """LoRA has a rank and no dropout."""
+    yield from lora_problems("model", config.model, "model.fsdp_config", config.model.fsdp_config)
+
+
+SFT_CHECKS = (check_sft_required, check_sft_rows, check_sft_resume, check_sft_machine, check_sft_lora)

@@ -76,10 +76,6 @@ _WHOLE_CHECKPOINT = Only(
     (None, _WHOLE, _WHOLE | {"hf_model"}),
     "a checkpoint always holds model, optimizer and extra, and the model as a Hugging Face folder",
 )
-_NO_LORA = Harmless("LoRA is not supported")
-_LORA = Only(
-    (*_OFF, {}), "LoRA is not supported: leave it out, and all weights are trained", switch=f"{_AR}actor.lora.enable"
-)
 _TURNS = _AR + "rollout.multi_turn."
 
 _TIS = (
@@ -87,6 +83,28 @@ _TIS = (
     "algorithm.rollout_correction.is_threshold to the cap"
 )
 _ONE_KIND = Harmless("every section has one kind, so it needs no class")
+
+
+def lora_answers(model: str) -> dict[str, Answer]:
+    """Other spellings of the keys of LoRA: the section `lora` of peft's names and of verl's, below `model`."""
+    names = {
+        "lora_rank": ("rank", "r", "lora_rank"),
+        "lora_alpha": ("alpha", "lora_alpha"),
+        "lora_dropout": ("dropout", "lora_dropout"),
+        "lora_adapter_path": ("adapter_path", "lora_adapter_path"),
+        "lora_enable": ("enable", "enabled"),
+        "target_modules": ("target_modules",),
+        "exclude_modules": ("exclude_modules",),
+    }
+    return {
+        f"{model}lora": Renamed(f"{model}lora_enable"),
+        **{f"{model}lora.{other}": Renamed(f"{model}{own}") for own, others in names.items() for other in others},
+        f"{model}lora.type": Only(("lora", None), "plain LoRA is the one kind of adapter here"),
+        f"{model}lora.task_type": Harmless("the model says what it is"),
+        f"{model}lora.merge": Harmless("engines get merged weights"),
+        f"{model}lora.*": Only((*_OFF, "none", "pre", {}, []), "LoRA here is plain: leave it out"),
+    }
+
 
 # The first pattern that fits a key counts.
 VERL_KEYS: dict[str, Answer] = {
@@ -127,28 +145,15 @@ VERL_KEYS: dict[str, Answer] = {
     "reward_model.model.fsdp_config.*": Renamed("reward_model.fsdp_config.*"),
     "reward_model.model.enable_gradient_checkpointing": Harmless("the reward model does not learn"),
     "reward_model.rollout.*": Harmless("the reward model scores in the ranks of the trainer, without an engine"),
-    "*.model.use_shm": Only(_OFF, "weights are read where they are"),
+    "*.model.use_shm": Harmless("weights are read where they are"),
     "*.model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
     "*.model.override_config*": Only((None, {}), "change the model folder's config.json"),
     "*.model.enable_activation_offload*": Only(_OFF, "activations are not offloaded"),
-    "*.model.lora_alpha": _NO_LORA,
-    "*.model.lora_*": _LORA,
-    "*.model.lora": _LORA,
-    _AR + "model.lora.enable": Renamed(_AR + "actor.lora.enable"),
-    "*.model.lora.rank": Renamed("*.model.lora_rank"),
-    "*.model.lora.r": Renamed("*.model.lora_rank"),
-    "*.model.lora.alpha": Renamed("*.model.lora_alpha"),
-    "*.model.lora.*": _NO_LORA,
-    "lora": _LORA,
-    "lora.*": Renamed(_AR + "actor.lora.*"),
-    _AR + "actor.lora": _LORA,
-    _AR + "actor.lora.enable": _LORA,
-    _AR + "actor.lora.r": Renamed(_AR + "model.lora_rank"),
-    _AR + "actor.lora.lora_alpha": Renamed(_AR + "model.lora_alpha"),
-    _AR + "actor.lora.target_modules": Renamed(_AR + "model.target_modules"),
-    _AR + "actor.lora.*": _NO_LORA,
-    "*.model.target_modules": _NO_LORA,
-    "*.model.exclude_modules": _NO_LORA,
+    **lora_answers("*.model."),
+    "lora": Renamed(_AR + "model.lora_enable"),
+    "lora.*": Renamed(_AR + "model.lora.*"),
+    _AR + "actor.lora": Renamed(_AR + "model.lora_enable"),
+    _AR + "actor.lora.*": Renamed(_AR + "model.lora.*"),
     "*.model.use_liger": Only(_OFF, "Liger kernels are not supported"),
     "*.use_fused_kernels": Only(_OFF, "agentrl has no fused kernels"),
     "*.model.fused_kernel_options.*": Harmless("agentrl has no fused kernels"),

@@ -36,6 +36,7 @@ class RunProcesses:
 
     actor: WorkerGroup
     reference: WorkerGroup | None
+    """Computes reference log-probs; with LoRA it is `actor`."""
     critic: WorkerGroup | None
     reward_model: WorkerGroup | None
     servers: EngineServers
@@ -106,7 +107,8 @@ class RunProcesses:
     @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
-        return [group for group in (self.actor, self.reference, self.critic, self.reward_model) if group]
+        reference = None if self.reference is self.actor else self.reference
+        return [group for group in (self.actor, reference, self.critic, self.reward_model) if group]
 
     def start_columns(self, batch: DataProto, *, old_log_probs: bool) -> Passes:
         """The passes that give a batch its log-probs and values, as far as the run has the roles."""
@@ -139,7 +141,8 @@ class RunProcesses:
     def save_workers(self, folder: Path) -> None:
         """Write the training workers' part of a checkpoint."""
         self.actor.save_checkpoint(str(folder / "actor"))
-        self.actor.export_hf(str(folder / "actor" / "huggingface"))
+        if not self._config.actor_rollout_ref.model.adapts:  # else `agentrl export` merges the adapter when asked
+            self.actor.export_hf(str(folder / "actor" / "huggingface"))
         if self.critic is not None:
             self.critic.save_checkpoint(str(folder / "critic"))
 
@@ -193,6 +196,8 @@ class RunProcesses:
 
         self.actor = start("actor", ActorRolloutRefWorker, "actor")
         self.reference = start("ref", ActorRolloutRefWorker, "ref") if "ref" in roles else None
+        if config.has_adapters_off:
+            self.reference = self.actor
         self.critic = start("critic", CriticWorker) if "critic" in roles else None
         self.reward_model = start("reward_model", RewardModelWorker) if "reward_model" in roles else None
         return self.groups

@@ -192,8 +192,8 @@ class ValueNet(TokenNet):
     def __init__(self, backbone: Any) -> None:
         super().__init__()
         self.base = backbone
-        weight = next(backbone.parameters())
-        self.score = nn.Linear(backbone.config.hidden_size, 1, dtype=weight.dtype)
+        # The head learns, so it is float32 even on a frozen backbone in bfloat16.
+        self.score = nn.Linear(backbone.config.hidden_size, 1, dtype=torch.float32)
         nn.init.zeros_(self.score.weight)
         nn.init.zeros_(self.score.bias)
 

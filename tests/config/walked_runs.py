@@ -103,6 +103,7 @@ def _of_learning(folder: Path) -> Changes:
         "ppo": _PPO,
         "ppo by rows": {**_PPO, **by_rows},
         "two steps of ppo": {**_PPO, "trainer.total_training_steps": 2},
+        "adapters": {**_PPO, f"{AR}model.lora_rank": 2, "critic.model.lora_rank": 2},
         "a falling rate": {
             "algorithm.adv_estimator": "gae",
             "trainer.total_training_steps": 2,

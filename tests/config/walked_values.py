@@ -55,6 +55,11 @@ def _of_models(folder: Path) -> Values:
         "reward_model.model.input_tokenizer": [None],
         "reward_model.model.chat_template": [TEMPLATE.replace("user", "person")],
         "reward_model.max_length": [20],
+        **{
+            f"{section}.{key}_modules": [["q_proj"]]
+            for section in (f"{AR}model", "critic.model")
+            for key in ("target", "exclude")
+        },
         f"{AR}nccl_timeout": [7],
         f"{ACTOR}policy_loss": ["gspo", "vanilla"],
         f"{ACTOR}ppo_mini_batch_size": [2],
