@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from agentrl.chat.vision import load_vision
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.kv_cache import KVCache
@@ -46,6 +47,8 @@ class Engine:
         self.options, self.listener = options, listener
         self.spec: ModelSpec = load_spec(options.model)
         self.tokenizer = Tokenizer(options.tokenizer_path or options.model)
+        self.pictures = load_vision(options.model) if self.spec.pictures is not None else None
+        """How the model sees pictures; None: it reads text only."""
         self.context = options.max_context_length or self.spec.max_positions
         self.paused = False
         self.failed: str | None = None

@@ -16,6 +16,7 @@ from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.request import Finish, GenerationRequest
 from agentrl.inference.embedded.sampler import adjust_logits, sample
 from agentrl.inference.embedded.slots import SlotTable
+from agentrl.inference.embedded.vision_step import with_pictures
 
 NOT_FINITE = "the model's log-probs are not finite"
 
@@ -76,7 +77,7 @@ class Scheduler:
         plan = batch.build(self.table, self.prefill_chunk, self.model.ops, self.model.device)
         if plan is None:
             return []
-        logits = self.model.forward(plan.step, self.table.cache)
+        logits = self.model.forward(with_pictures(plan.step, self.table, self.model), self.table.cache)
         self.counters.steps += 1
         self.counters.computed_tokens += len(plan.step.ids)
         self.table.computed[plan.slots] += plan.counts
