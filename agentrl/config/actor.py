@@ -72,6 +72,18 @@ class FSDPConfig(Section):
     learn, their gradients and the optimizer state are always float32, 16 bytes a weight: bfloat16 loses small steps."""
     compute_dtype: Annotated[Literal["auto", "float32", "bfloat16"], DtypeSpelling] = "auto"
     """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
+    fsdp_size: int = Field(default=-1, ge=-1)
+    """Ranks that each parameter is sharded over, as in verl; the others hold copies. -1 or 0: all ranks."""
+    ulysses_sequence_parallel_size: int = Field(default=1, ge=1)
+    """Ranks that share the tokens of each row (Ulysses). They get the same rows, so as many times the tokens of
+    `…max_token_len_per_gpu` fit into a micro-batch."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Ranks that share each layer's matrices, by the plan that transformers has for the model."""
+
+    @property
+    def copies(self) -> int:
+        """Neighbouring ranks that get the same rows."""
+        return self.ulysses_sequence_parallel_size * self.tensor_parallel_size
 
 
 class MicroBatchSection(RowsDecide):
@@ -186,7 +198,7 @@ class RefConfig(LogProbSection):
     """The reference policy: the initial model, frozen."""
 
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
-    """Sharding and precision."""
+    """Sharding and precision. Sizes of the mesh that are not given are those of the actor."""
 
 
 class ActorRolloutRefConfig(Section):

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.machine_checks import MACHINE_CHECKS
+from agentrl.config.reward_model_checks import check_reward_model
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
 from agentrl.files import find_file
 
 Problems = Iterator[str]
 
-TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus"})
+TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus", "remax"})
 """Advantage estimators whose result depends on the token that a reward is placed on."""
 
 
@@ -228,7 +229,7 @@ def check_group_size(config: RunConfig) -> Problems:
     name, n = config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n
     if name in GROUP_ESTIMATORS and n < 2 and not config.trainer.val_only:
         yield f"actor_rollout_ref.rollout.n: got {n}, wanted at least 2: adv_estimator {name} compares rollouts"
-    elif config.algorithm.filter_zero_variance_groups and n < 2:
+    elif config.algorithm.filter_zero_variance_groups and n < 2 and not config.needs_greedy_rollouts:
         yield (
             f"algorithm.filter_zero_variance_groups: got true, but with actor_rollout_ref.rollout.n {n} no group has "
             "any variance, so every row would be left out"
@@ -312,7 +313,7 @@ def check_tool_cache(config: RunConfig) -> Problems:
 def check_combine(config: RunConfig) -> Problems:
     """Some reward has a weight, and rewards are placed on turns only if the estimator looks at single tokens."""
     combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
-    if combine.outcome == combine.turn == combine.tool == 0:
+    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.enable:
         yield "reward_model.combine: outcome, turn and tool are all 0, wanted at least one weight that is not 0"
     if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
         yield (
@@ -341,5 +342,6 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_resume,
     check_tool_cache,
     check_combine,
+    check_reward_model,
     *MACHINE_CHECKS,
 )

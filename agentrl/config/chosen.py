@@ -1,10 +1,12 @@
-"""Values that other keys decide where the user gave none: the rollouts of a prompt, the size of a mini-batch.
+"""Values that other keys decide where the user gave none: the rollouts of a prompt, the size of a mini-batch, and how
+the reference is spread over ranks.
 
 ::
 
     {adv_estimator: grpo}                   -> rollout.n 8       {adv_estimator: grpo, n: 4} -> 4
     {adv_estimator: gae}                    -> rollout.n 1
     {train_batch_size: 16}                  -> ppo_mini_batch_size 16, not 256
+    {actor.fsdp_config.tensor_parallel_size: 2}    -> ref.fsdp_config.tensor_parallel_size 2
 
 The third of the kind, micro-batches by rows or by tokens, belongs to single sections: `base.RowsDecide`.
 """
@@ -24,7 +26,7 @@ GROUP_SIZE = 8
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One such value; `why` is empty where it is the default."""
+    """One such value; `why` is empty where there is nothing to tell: it is the default, or what the docs say."""
 
     section: Section
     name: str
@@ -36,7 +38,7 @@ def choose(policy: ActorRolloutRefConfig, estimator: str, train_batch_size: int)
     """The values of keys that were not given."""
     return [
         choice
-        for choice in (_group_size(policy, estimator), _mini_batch(policy, train_batch_size))
+        for choice in (_group_size(policy, estimator), _mini_batch(policy, train_batch_size), *_mesh(policy))
         if choice.name not in choice.section.model_fields_set
     ]
 
@@ -60,6 +62,15 @@ def _mini_batch(policy: ActorRolloutRefConfig, train_batch_size: int) -> Chosen:
     )
     smaller = train_batch_size < usual
     return Chosen(policy.actor, "ppo_mini_batch_size", train_batch_size if smaller else usual, why if smaller else "")
+
+
+def _mesh(policy: ActorRolloutRefConfig) -> list[Chosen]:
+    """The reference is the same model: it fits where the policy fits."""
+    actor, reference = policy.actor.fsdp_config, policy.ref.fsdp_config
+    return [
+        Chosen(reference, name, getattr(actor, name), "")
+        for name in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
+    ]
 
 
 def _default(section: Section, name: str) -> int:

@@ -15,6 +15,7 @@ from agentrl.config.actor import ActorRolloutRefConfig, OptimConfig
 from agentrl.config.idle import Idle, value_at
 from agentrl.config.idle_engine_keys import IDLE_ENGINE_KEYS
 from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
+from agentrl.config.reward_model_checks import IDLE_REWARD_MODEL_KEYS
 from agentrl.config.root import RunConfig
 
 USES_GAMMA = frozenset({"gae", "reinforce_plus_plus"})
@@ -320,6 +321,7 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
     *OF_MICRO_BATCHES,
+    *IDLE_REWARD_MODEL_KEYS,
     *OF_THE_MACHINE,
     *IDLE_ENGINE_KEYS,
     *_OF_ROLLOUTS,

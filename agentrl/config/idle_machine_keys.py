@@ -8,8 +8,10 @@ from agentrl.config.actor import ActorConfig, LogProbSection
 from agentrl.config.base import RowsDecide
 from agentrl.config.idle import Idle, value_at
 from agentrl.config.machine import uses_cuda
+from agentrl.config.resource_pools import declares_default, pools_in_use, roles_of
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import CriticConfig, RunConfig
+from agentrl.config.trainer import DEFAULT_POOL
 
 _AR = "actor_rollout_ref."
 _ROLLOUT = f"{_AR}rollout."
@@ -29,7 +31,15 @@ def rows_or_tokens(section: str, kind: type[RowsDecide], tokens: str) -> tuple[I
 
 
 def _one_rank(run: RunConfig) -> bool:
-    return run.trainer.nnodes * run.trainer.n_gpus_per_node == 1
+    return max(pool.world_size for pool in pools_in_use(run)) == 1
+
+
+def _no_default_pool(run: RunConfig) -> bool:
+    return declares_default(run) or all(pool.name != DEFAULT_POOL for pool in pools_in_use(run))
+
+
+def _no_other_pool(run: RunConfig) -> bool:
+    return not run.trainer.resource_pools.keys() & {pool.name for pool in pools_in_use(run)}
 
 
 def _precision(section: str) -> tuple[Idle[RunConfig], ...]:
@@ -51,7 +61,29 @@ OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
     *rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
     *rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
 )
+OF_POOLS: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        ("trainer.resource_pools", "trainer.role_pools.*"),
+        lambda run: run.trainer.backend == "local",
+        "trainer.backend is local: every role runs in this process",
+    ),
+    *(
+        Idle(
+            (f"trainer.role_pools.{role}",),
+            lambda run, role=role: role not in roles_of(run),  # type: ignore[misc]
+            f"the run has no {name}",
+        )
+        for role, name in (("ref", "reference policy"), ("critic", "critic"), ("reward_model", "reward model"))
+    ),
+    Idle(("trainer.resource_pools",), _no_other_pool, "the run has none of the roles that are in these pools"),
+    Idle(
+        ("trainer.nnodes", "trainer.n_gpus_per_node"),
+        _no_default_pool,
+        "no role is in the pool of these keys, global_pool (trainer.resource_pools, trainer.role_pools)",
+    ),
+)
 OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
+    *OF_POOLS,
     Idle(
         ("*.fsdp_config.param_offload", "*.fsdp_config.optimizer_offload", "*.model.use_remove_padding"),
         lambda run: not uses_cuda(run),

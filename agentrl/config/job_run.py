@@ -14,6 +14,7 @@ from agentrl.config.idle_keys import IDLE_KEYS
 from agentrl.config.jobs import EvalConfig, GenerationConfig
 from agentrl.config.loader import load
 from agentrl.config.machine import engine_name, uses_cuda
+from agentrl.config.reward_model_checks import OF_REWARD_MODELS
 from agentrl.config.rollout import RolloutConfig, ToolAgentLimits
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, ConfigError
@@ -135,6 +136,11 @@ def check_evaluation(job: EvalConfig) -> Iterator[str]:
         yield f"data.output_path: got '{output}', wanted a file that ends with .json"
     if job.eval.k is not None and (not job.eval.k or min(job.eval.k) < 1):
         yield f"eval.k: got {job.eval.k}, wanted whole numbers of at least 1"
+    if job.reward_model.enable:
+        yield (
+            "reward_model.enable: got true, but a job scores with score functions only: the reward model scores "
+            "validation in `agentrl train` with trainer.val_only=true"
+        )
     if job.model.path:
         yield from _check_run(job)
 
@@ -247,6 +253,12 @@ IDLE_EVAL_KEYS: tuple[Idle[EvalConfig], ...] = (
         ("reward_model.sandbox_fusion.*",),
         lambda job: job.custom_reward_function.path is not None,
         "custom_reward_function.path names your own score function, which runs no tests in this sandbox",
+    ),
+    Idle(
+        OF_REWARD_MODELS,
+        lambda job: not job.reward_model.enable,
+        "reward_model.enable is false",
+        but=("reward_model.enable", "reward_model.combine.model"),
     ),
     Idle(
         ("reward_model.combine.*",), lambda job: True, "the score function's score is evaluated, without other rewards"

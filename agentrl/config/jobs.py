@@ -10,7 +10,8 @@ from pydantic import Field
 from agentrl.config.actor import ModelConfig
 from agentrl.config.base import InputPath, ModelPath, OutputPath, Section
 from agentrl.config.rollout import RolloutConfig
-from agentrl.config.root import CustomRewardFunction, RayInitConfig, RewardModelConfig
+from agentrl.config.root import CustomRewardFunction, RewardModelConfig
+from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer, Harmless
 
 _POLICY = "actor_rollout_ref."

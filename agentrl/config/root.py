@@ -1,9 +1,8 @@
-"""`RunConfig`, the whole run YAML, and its sections besides `data` and `actor_rollout_ref`."""
+"""`RunConfig`, the whole run YAML, and its sections besides `data`, `actor_rollout_ref` and `trainer`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -17,10 +16,11 @@ from agentrl.config.actor import (
     MicroBatchSection,
     OptimConfig,
 )
-from agentrl.config.base import InputPath, Names, OutputPath, Section, UsedPath
+from agentrl.config.base import InputPath, Section, UsedPath
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
-from agentrl.config.health import HealthConfig
+from agentrl.config.reward_model import ClassifierSection, CombineConfig
+from agentrl.config.trainer import RayInitConfig, TrainerConfig
 
 SEARCH_LOOP = "search_r1_agent"
 
@@ -55,20 +55,6 @@ class CriticConfig(MicroBatchSection):
     """How token losses are combined into one number."""
 
 
-class CombineConfig(Section):
-    """A trajectory's reward: `outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)`."""
-
-    outcome: float = 1.0
-    """Weight of the score function's score; 0: no score function is called."""
-    turn: float = 0.0
-    """Weight of the scores that the interaction gives to turns."""
-    tool: float = 0.0
-    """Weight of the rewards that tools give to calls."""
-    level: Literal["trajectory", "turn"] = "trajectory"
-    """trajectory: the whole reward is on the last sampled token; turn: turn scores and tool rewards are on the last
-    sampled token of their own turn."""
-
-
 class SandboxFusionConfig(Section):
     """The sandbox service that runs the tests of coding tasks."""
 
@@ -83,7 +69,7 @@ class SandboxFusionConfig(Section):
     """Sent with every request, for example `{Authorization: "Bearer TOKEN"}`."""
 
 
-class RewardModelConfig(Section):
+class RewardModelConfig(ClassifierSection):
     """Scoring of trajectories."""
 
     reward_manager: str = "naive"
@@ -209,91 +195,6 @@ class AlgorithmConfig(Section):
     """Old log-probs and mismatch."""
 
 
-class TrainerConfig(Section):
-    """The run: its length, machines, logs and checkpoints."""
-
-    backend: Literal["ray", "local"] = "ray"
-    """Where workers run: in Ray actors, or in this process."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of training and engines; auto: cuda if available."""
-    nnodes: int = Field(default=1, ge=1)
-    """Number of machines."""
-    n_gpus_per_node: int = Field(default=1, ge=1)
-    """Training ranks per machine (processes on CPU)."""
-    total_epochs: int = Field(default=1, ge=1)
-    """Passes over the training rows."""
-    total_training_steps: int | None = Field(default=None, ge=1)
-    """Number of steps; null: as many as `total_epochs` gives."""
-    project_name: str = "agentrl"
-    """Name of the project in the trackers."""
-    experiment_name: str = "default"
-    """Name of the run in the trackers."""
-    logger: Names = Field(default_factory=lambda: ["console", "jsonl"])
-    """`console`, `jsonl`, `tensorboard`, `wandb`, `mlflow`; a single name needs no list."""
-    default_local_dir: OutputPath = "outputs/${trainer.project_name}/${trainer.experiment_name}"
-    """Run folder: resolved config, checkpoints, logs."""
-    rollout_data_dir: OutputPath | None = None
-    """Folder for rollout dumps, one jsonl per step; null: no dumps."""
-    validation_data_dir: OutputPath | None = None
-    """Folder for validation dumps; null: no dumps."""
-    log_val_generations: int = Field(default=0, ge=0)
-    """Number of validation conversations sent to the trackers."""
-    log_train_generations: int = Field(default=0, ge=0)
-    """Number of conversations of each training step sent to the trackers."""
-    health: HealthConfig = Field(default_factory=HealthConfig)
-    """Alarms for a run that goes wrong while its reward still looks fine."""
-    val_before_train: bool = True
-    """Validate before the first step."""
-    val_only: bool = False
-    """Validate, then stop."""
-    test_freq: int = -1
-    """Validate every `test_freq` steps and after the last step; -1: never."""
-    save_freq: int = -1
-    """Save a checkpoint every `save_freq` steps and after the last step; -1: never."""
-    max_ckpt_to_keep: int | None = Field(default=None, ge=1)
-    """Number of checkpoints to keep; null: all."""
-    max_skipped_steps: int | None = Field(default=20, ge=1)
-    """The run stops after this many steps in a row that changed no weight: no gradient was finite, or no trajectory was
-    left to train on; null: never."""
-    resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
-    """auto: resume from the newest checkpoint in the run folder, if it has one; disable: always start from the
-    beginning; resume_path: resume from `resume_from_path`."""
-    resume_from_path: InputPath | None = None
-    """Checkpoint folder (`…/global_step_N`) for `resume_mode: resume_path`."""
-    profile_steps: list[int] | None = None
-    """Steps that are profiled, from 1 on; null: none."""
-    profile_tool: Literal["auto", "torch", "nsys", "torch_memory"] = "auto"
-    """torch: a Chrome trace of each process; nsys: a cudaProfilerApi window in each rank, for Nsight; torch_memory: a
-    history of each rank's GPU memory; auto: nsys under `nsys profile`, else torch."""
-    profile_dir: OutputPath | None = None
-    """Folder of what a profiled step writes; null: `profile` in the run folder."""
-    critic_warmup: int = Field(default=0, ge=0)
-    """Number of first steps in which only the critic learns."""
-    balance_batch: bool = True
-    """Give every rank about the same number of tokens."""
-    deterministic: bool = False
-    """Get the same numbers in every run: a seed per request, and an engine that does not depend on batching. Slower."""
-    seed: int = 1
-    """Seed of initialisation and sampling."""
-    threads_per_rank: int | None = Field(default=None, ge=1)
-    """CPU threads of a training rank; null: cores divided by ranks (1 in deterministic mode)."""
-
-    def profile_file(self, step: int, process: str) -> Path:
-        """What a process writes about a profiled step, without its suffix."""
-        return Path(self.profile_dir or f"{self.default_local_dir}/profile") / f"step_{step}" / process
-
-
-class RayInitConfig(Section):
-    """`ray.init`."""
-
-    num_cpus: int | None = Field(default=None, ge=1)
-    """CPUs that Ray may use; null: all."""
-    address: str | None = None
-    """Address of a running cluster; null: start a private one for this run."""
-    timeline_json_file: OutputPath | None = None
-    """File for Ray's timeline, a Chrome trace of all calls of the run, written when the run ends; null: none."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Untold:
     """All are equal: what was told about a configuration makes it no other one."""
@@ -392,6 +293,11 @@ class RunConfig(Section):
     def needs_critic(self) -> bool:
         """Whether advantages are computed with a value model."""
         return self.algorithm.adv_estimator == "gae"
+
+    @property
+    def needs_greedy_rollouts(self) -> bool:
+        """Whether every prompt has a greedy rollout beside its samples, whose reward is their baseline."""
+        return self.algorithm.adv_estimator == "remax"
 
     @property
     def needs_reference(self) -> bool:

@@ -11,8 +11,8 @@ from agentrl.config.actor import FSDPConfig, ModelConfig, OptimConfig
 from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Section
 from agentrl.config.checks import resume_problems
 from agentrl.config.machine_checks import cluster_problems, offload_problems
-from agentrl.config.root import RayInitConfig
 from agentrl.config.sft_keys import SFT_KEYS
+from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer
 
 SINGLE_TURN = ("prompt_key", "response_key", "prompt_dict_keys", "response_dict_keys")

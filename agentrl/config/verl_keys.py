@@ -69,10 +69,7 @@ _SMALL = (1, None)
 _NO_COMPILE = Harmless("agentrl does not use torch.compile")
 _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
-_NO_REWARD_MODEL = Harmless("reward models are not supported")
-_ASKS_FOR_REWARD_MODEL = (
-    "reward models are not supported: score with custom_reward_function.path, and set reward_model.enable=false"
-)
+_SHARES_RANKS = "the reward model shares the ranks of the policy"
 _PROFILED = Harmless("`trainer.profile_steps` says which steps are profiled, in every process")
 _NSIGHT = Harmless("Nsight's options stand on its own command line: `nsys profile OPTIONS agentrl train …`")
 _WHOLE = frozenset({"model", "optimizer", "extra"})
@@ -131,10 +128,11 @@ VERL_KEYS: dict[str, Answer] = {
     # actor_rollout_ref
     _AR + "hybrid_engine": Only((True,), "trainer and engines share the machine's devices in one run"),
     _AR + "model.custom_chat_template": Renamed(_AR + "model.chat_template"),
-    "reward_model.model.path": Only((None, ""), _ASKS_FOR_REWARD_MODEL, switch="reward_model.enable"),
     "reward_model.model_path": Renamed("reward_model.model.path"),
-    "reward_model.batch_size": _NO_REWARD_MODEL,
-    "reward_model.model.*": _NO_REWARD_MODEL,  # before those of `*.model.*`
+    "reward_model.batch_size": Renamed("reward_model.micro_batch_size_per_gpu"),
+    "reward_model.model.fsdp_config.*": Renamed("reward_model.fsdp_config.*"),
+    "reward_model.model.enable_gradient_checkpointing": Harmless("the reward model does not learn"),
+    "reward_model.rollout.*": Harmless("the reward model scores in the ranks of the trainer, without an engine"),
     "*.model.use_shm": Only(_OFF, "weights are read where they are"),
     "*.model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
     "*.model.override_config*": Only((None, {}), "change the model folder's config.json"),
@@ -287,13 +285,9 @@ VERL_KEYS: dict[str, Answer] = {
     "critic.forward_*": Harmless("values are computed in the micro-batches of the update"),
     "critic.shuffle": Only(_OFF, "the critic sees rows in order"),
     "critic.model.tokenizer_path": Harmless("the critic reads the policy's token ids"),
-    "reward_model.enable": Only(_OFF, _ASKS_FOR_REWARD_MODEL),
-    "reward_model.enable_resource_pool": Only(_OFF, _ASKS_FOR_REWARD_MODEL),
-    "reward_model.strategy": _NO_REWARD_MODEL,
-    "reward_model.micro_batch_size*": _NO_REWARD_MODEL,
-    "reward_model.max_length": _NO_REWARD_MODEL,
-    "reward_model.use_dynamic_bsz": _NO_REWARD_MODEL,
-    "reward_model.forward_max_token_len_per_gpu": _NO_REWARD_MODEL,
+    "reward_model.enable_resource_pool": Only(_OFF, _SHARES_RANKS),
+    "reward_model.strategy": Only(("fsdp2", "fsdp", None), "models are sharded by FSDP2"),
+    "reward_model.micro_batch_size": Only((None,), _BATCH_PER_GPU.format("micro_batch_size_per_gpu")),
     "reward_model.launch_reward_fn_async": Harmless("scores are always computed while rollouts run"),
     "reward.sandbox_fusion.url": Renamed("reward_model.sandbox_fusion.url"),
     "reward.sandbox_fusion.max_concurrent": Renamed("reward_model.sandbox_fusion.max_concurrent"),
@@ -302,8 +296,8 @@ VERL_KEYS: dict[str, Answer] = {
     "reward_model.overlong_buffer.*": Harmless("`overlong_buffer.enable` is not set"),
     "reward_model.num_workers": Harmless("scores are computed by the agent-loop workers (`rollout.agent.num_workers`)"),
     "reward_model.use_reward_loop": Harmless("scores are always computed while rollouts run"),
-    "reward_model.nnodes": _NO_REWARD_MODEL,
-    "reward_model.n_gpus_per_node": _NO_REWARD_MODEL,
+    "reward_model.nnodes": Harmless(_SHARES_RANKS),
+    "reward_model.n_gpus_per_node": Harmless(_SHARES_RANKS),
     "reward.num_workers": Renamed("reward_model.num_workers"),
     "reward.reward_kwargs.*": Renamed("reward_model.reward_kwargs.*"),
     "reward.reward_model.*": Renamed("reward_model.*"),
@@ -332,6 +326,9 @@ VERL_KEYS: dict[str, Answer] = {
     "transfer_queue.enable": Only(_OFF, "rows travel through Ray itself"),
     "transfer_queue.*": Harmless("rows travel through Ray itself"),
     "trainer.log_generation_samples": Renamed("trainer.log_train_generations"),
+    "trainer.role_pools.actor_rollout": Renamed("trainer.role_pools.actor"),
+    "trainer.role_pools.ref_policy": Renamed("trainer.role_pools.ref"),
+    "trainer.role_pools.rm": Renamed("trainer.role_pools.reward_model"),
     "trainer.run_name": Renamed("trainer.experiment_name"),
     "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_ckpt_to_keep"),
     "trainer.max_critic_ckpt_to_keep": Harmless("`max_actor_ckpt_to_keep` counts: actor and critic are kept together"),

@@ -27,7 +27,7 @@ OPTIONAL_COLUMNS = (
     "style",
 )
 STYLES = ("rule", "model", "short")
-"""`short`, a short answer, is compared by the rule of its data source like any other."""
+"""`short`, a short answer, is compared by the rule of its data source like any other; so is `rule-NAME`."""
 _TOOL_CONFIG = ("available_tools", "tool_format", "max_tool_calls", "timeout")
 
 _LIKE_MESSAGES = re.compile(r"""\ufeff?\s*(\[\s*)?\{\s*["'](role|from|messages|conversations)["']\s*:""")
@@ -178,7 +178,7 @@ class _Cells:
             )
         column = "style" if style is not None else "reward_model.style"
         style = style or value.get("style", "rule")
-        if style not in STYLES:
+        if style not in STYLES and not str(style).startswith("rule-"):  # `rule-lighteval/MATH_v2` of DAPO's rows
             raise self.error(column, style, f"one of {', '.join(STYLES)}.{suggest(str(style), STYLES)}")
         return {**value, "style": style} if column == "style" else value
 

@@ -1,8 +1,8 @@
-"""A trajectory's reward from its outcome, its turns and its tool calls (`reward_model.combine`).
+"""A trajectory's reward from its outcome, its turns, its tool calls and a reward model (`reward_model.combine`).
 
 ::
 
-    reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
+    reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards) + model * score of the reward model
 
 With `level: turn` each turn score and tool reward is placed on the last sampled token of its own turn, and the outcome
 on the trajectory's last one; with `level: trajectory` the whole reward is placed there. A reward manager that places
@@ -12,12 +12,12 @@ its rewards on tokens itself has them there with either.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from agentrl.config.root import CombineConfig
+from agentrl.config.reward_model import CombineConfig
 from agentrl.errors import RewardError
 from agentrl.interfaces import RewardResult
 from agentrl.types import TrajectoryFacts
@@ -71,6 +71,24 @@ def combine(
         placed += _place(turn_scores, facts.turn_score_turns, weights.turn, ends, "turn_scores")
         placed += _place(tool_rewards, facts.tool_reward_turns, weights.tool, ends, "tool_rewards")
     return Combined(score, {**result.extra, **parts}, placed)
+
+
+def add_model_score(
+    score: float, extra: Mapping[str, Any], model_score: float, weights: CombineConfig
+) -> tuple[float, dict[str, Any]]:
+    """Add the score of the reward model, which reads finished conversations, to what `combine` gave.
+
+    Args:
+        score: the sum of the other parts.
+        extra: what is reported beside it.
+        model_score: a finite number.
+        weights: `reward_model.combine`.
+
+    Returns:
+        The whole reward and what is reported beside it, now with `outcome_score` and `model_score`.
+    """
+    parts = {"outcome_score": score, **extra}  # `combine` names the outcome only where other parts are in the sum
+    return score + weights.model * model_score, {**parts, "model_score": model_score}
 
 
 def turn_ends(response_mask: Sequence[int]) -> list[int]:

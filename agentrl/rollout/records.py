@@ -40,6 +40,8 @@ class Job:
     sample: Sample
     rollout: int
     """Its number within its group."""
+    greedy: bool = False
+    """It samples nothing: its reward is a baseline, and it is never trained on (`rollout.greedy`)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

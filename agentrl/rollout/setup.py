@@ -107,6 +107,12 @@ class RolloutSetup:
         """Whether rows are scored by the built-in function of their `data_source`."""
         return scores_by_source(self.config) and self.config.reward_model.combine.outcome != 0
 
+    def has_outcome(self, sample: Sample) -> bool:
+        """Whether the score function scores a row; one of `style: model` may be left to the reward model alone."""
+        section = self.config.reward_model
+        alone = section.enable and sample.reward_model.get("style") == "model" and self._scores_by_source
+        return section.combine.outcome != 0 and not alone
+
     @property
     def pad_id(self) -> int:
         """Id that fills padding. It is masked everywhere, so any id of the vocabulary will do."""
@@ -183,8 +189,7 @@ class RolloutSetup:
 
     def truth_problem(self, sample: Sample) -> str | None:
         """Why the score of a row cannot score it; None: it can. The user's own loop may score itself."""
-        outcome, own_loop = self.config.reward_model.combine.outcome, not is_built_in(self.loop_of(sample))
-        if outcome == 0 or own_loop:
+        if not self.has_outcome(sample) or not is_built_in(self.loop_of(sample)):
             return None
         if self._scores_by_source:
             kwargs = self.config.custom_reward_function.reward_kwargs
@@ -238,9 +243,16 @@ class RolloutSetup:
             )
 
     def _check_score(self, sample: Sample) -> None:
-        if self._scores_by_source:
+        if not self._scores_by_source or not self.has_outcome(sample):
+            return
+        try:
             score = find_score(sample.data_source, load_code_score(self.config))
-            check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
+        except PluginError as error:
+            if not self.config.reward_model.enable:
+                raise
+            alone = "For the reward model's score alone, set reward_model.combine.outcome=0"
+            raise PluginError(f"{error} {alone}, or `reward_model.style` of these rows to 'model'.") from error
+        check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:
@@ -266,6 +278,7 @@ def row_kind(sample: Sample) -> tuple[object, ...]:
     return (
         sample.agent_name,
         sample.data_source,
+        sample.reward_model.get("style") == "model",
         frozenset(sample.tools_kwargs),
         sample.tool_env_name,
         sample.tool_format,
@@ -304,16 +317,12 @@ def loop_limits(config: RunConfig) -> LoopLimits:
     )
 
 
-def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
+def sampling_params(config: RunConfig, *, validate: bool, greedy: bool = False) -> JsonDict:
     """The sampling parameters of a loop; `Session.generate` adds the turn's budget and the model's stop ids."""
     rollout = config.actor_rollout_ref.rollout
-    params = rollout.sampling_params()
+    params, val = rollout.sampling_params(), rollout.val_kwargs
+    if greedy or (validate and (not val.do_sample or val.temperature == 0)):
+        return params | {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     if validate:
-        val = rollout.val_kwargs
-        greedy = not val.do_sample or val.temperature == 0
-        params |= (
-            {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
-            if greedy
-            else {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        )
+        return params | {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return params

@@ -182,7 +182,7 @@ class AgentLoopWorker:
         if session.interaction is not None:
             kwargs = {key: value for key, value in sample.interaction_kwargs.items() if key != "name"}
             await session.interaction.start_interaction(**kwargs)
-        params = sampling_params(self._setup.config, validate=session.step.validate)
+        params = sampling_params(self._setup.config, validate=session.step.validate, greedy=session.job.greedy)
         return await guarded_call(
             f"agent loop '{self._setup.loop_of(sample).name}'",
             loop.run,
@@ -219,8 +219,8 @@ class AgentLoopWorker:
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:
-        """Narrow the loss mask to what the run trains on; False if nothing is left. Validation scores everything."""
-        if session.step.validate or session.loop is None:
+        """Narrow the loss mask to what the run trains on; False if nothing is left. What is only scored stays whole."""
+        if session.step.validate or session.job.greedy or session.loop is None:
             return True
         parser, schemas = session.loop.parser, session.tools.schemas
         parse = None if parser is None else lambda text: parser.parse(text, schemas)
@@ -232,9 +232,9 @@ class AgentLoopWorker:
     async def _score(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardResult:
         if output.reward_score is not None:
             return RewardResult(finite_score(output.reward_score))
-        if self._setup.config.reward_model.combine.outcome == 0:
-            return RewardResult(0.0)
         sample = session.job.sample
+        if not self._setup.has_outcome(sample):
+            return RewardResult(0.0)
         known = {**row.facts.as_fields(), "num_turns": row.num_turns, "num_tool_calls": row.num_tool_calls}
         service, began = score_service(sample.data_source), time.monotonic()
         try:

@@ -11,7 +11,8 @@ from agentrl.errors import DataProtoError
 from agentrl.single_controller.decorator import Dispatch
 
 PARTITIONS = "rank_partitions"
-"""`meta_info` key: one list of row numbers per rank."""
+"""`meta_info` key: one list of row numbers per part. For groups of several sizes, such lists by the number of parts:
+`{1: [[0, 1, 2]], 2: [[0, 2], [1]]}`."""
 
 RankCall = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -24,6 +25,8 @@ class DispatchPlan:
     dispatch: Dispatch
     order: list[int] | None = None
     """DP_COMPUTE_PROTO: the input's row number of each row of the concatenated results."""
+    copies: int = 1
+    """DP_COMPUTE_PROTO: how many neighbouring ranks get the same rows, and give the same results."""
 
     @property
     def shared(self) -> bool:
@@ -35,12 +38,14 @@ class DispatchPlan:
         if self.dispatch is Dispatch.RANK_ZERO:
             return results[0]
         if self.dispatch is Dispatch.DP_COMPUTE_PROTO and all(isinstance(item, DataProto) for item in results):
-            return _join(list(results), self.order)
+            return _join(list(results[:: self.copies]), self.order)
         return list(results)
 
 
-def plan_call(dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DispatchPlan:
-    """Plan the call of every rank.
+def plan_call(
+    dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any], copies: int = 1
+) -> DispatchPlan:
+    """Plan the call of every rank. `copies` neighbouring ranks get the same rows.
 
     Raises:
         DataProtoError: lists or partitions do not fit the number of ranks or rows.
@@ -52,10 +57,10 @@ def plan_call(dispatch: Dispatch, world_size: int, args: tuple[Any, ...], kwargs
     if dispatch is Dispatch.ALL_TO_ALL:
         _require_lists(world_size, [*args, *kwargs.values()])
         return DispatchPlan({rank: _take(rank, args, kwargs) for rank in range(world_size)}, dispatch)
-    return _plan_data_parallel(world_size, args, kwargs)
+    return _plan_data_parallel(world_size // copies, args, kwargs, copies)
 
 
-def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> DispatchPlan:
+def _plan_data_parallel(num_parts: int, args: tuple[Any, ...], kwargs: dict[str, Any], copies: int) -> DispatchPlan:
     protos = [value for value in (*args, *kwargs.values()) if isinstance(value, DataProto)]
     if not protos:
         raise DataProtoError("a DP_COMPUTE_PROTO method needs a DataProto argument, got none")
@@ -65,22 +70,26 @@ def _plan_data_parallel(world_size: int, args: tuple[Any, ...], kwargs: dict[str
             f"the DataProto arguments of one call must have equal rows, got {[len(proto) for proto in protos]}"
         )
     partitions = protos[0].meta_info.get(PARTITIONS)
+    if isinstance(partitions, dict):
+        partitions = partitions.get(num_parts)
     if partitions is not None:
-        partitions = _check_partitions(partitions, world_size, rows)
+        partitions = _check_partitions(partitions, num_parts, rows)
 
     def spread(value: Any) -> list[Any]:
         if not isinstance(value, DataProto):
-            return [value] * world_size
+            return [value] * num_parts
         value = DataProto(
             value.batch, value.non_tensor_batch, {k: v for k, v in value.meta_info.items() if k != PARTITIONS}
         )
-        return value.chunk(world_size) if partitions is None else [value[part] for part in partitions]
+        return value.chunk(num_parts) if partitions is None else [value[part] for part in partitions]
 
     spread_args = tuple(spread(value) for value in args)
     spread_kwargs = {key: spread(value) for key, value in kwargs.items()}
-    calls = {rank: _take(rank, spread_args, spread_kwargs) for rank in range(world_size)}
+    parts = [_take(part, spread_args, spread_kwargs) for part in range(num_parts)]
+    # Three parts for six ranks, copies 2: ranks 0 1 2 3 4 5 get parts 0 0 1 1 2 2.
+    calls = {rank: parts[rank // copies] for rank in range(num_parts * copies)}
     order = None if partitions is None else [row for part in partitions for row in part]
-    return DispatchPlan(calls, Dispatch.DP_COMPUTE_PROTO, order)
+    return DispatchPlan(calls, Dispatch.DP_COMPUTE_PROTO, order, copies)
 
 
 def _take(rank: int, args: Sequence[Any], kwargs: dict[str, Any]) -> RankCall:

@@ -66,6 +66,11 @@ class Worker:
         worker.__init__(*args, **kwargs)  # type: ignore[misc]
         return worker
 
+    @classmethod
+    def copies_of(cls, *_args: Any, **_kwargs: Any) -> int:
+        """How many neighbouring ranks of a worker with these arguments get the same rows: a divisor of all ranks."""
+        return 1
+
     @property
     def rank(self) -> int:
         """Number of this rank, 0 to `world_size` - 1."""

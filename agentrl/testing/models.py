@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedTokenizerFast,
+)
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN_TOKENS = ("<tool_call>", "</tool_call>")
@@ -48,8 +54,44 @@ def build_tiny_model(folder: Path | str, family: str = "qwen2", *, seed: int = 0
     Returns:
         The folder.
     """
+    return _write(folder, AutoModelForCausalLM, byte_tokenizer(), family, seed, overrides)
+
+
+def build_tiny_classifier(
+    folder: Path | str,
+    family: str = "qwen2",
+    *,
+    seed: int = 0,
+    per_token: bool = False,
+    chat_template: str | None = None,
+    **overrides: Any,
+) -> Path:
+    """Write a random classifier with one label, for a reward model, to `folder`.
+
+    Args:
+        folder: where to write; created if missing.
+        family: as `build_tiny_model`, or `bert`.
+        seed: seed of the weights.
+        per_token: a token classifier instead of a sequence classifier.
+        chat_template: of its tokenizer, see `byte_tokenizer`.
+        **overrides: fields of the model's configuration.
+
+    Returns:
+        The folder.
+    """
+    auto_class = AutoModelForTokenClassification if per_token else AutoModelForSequenceClassification
+    return _write(folder, auto_class, byte_tokenizer(chat_template), family, seed, {"num_labels": 1, **overrides})
+
+
+def _write(
+    folder: Path | str,
+    auto_class: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    family: str,
+    seed: int,
+    overrides: dict[str, Any],
+) -> Path:
     folder = Path(folder)
-    tokenizer = byte_tokenizer()
     fields: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,
@@ -69,7 +111,7 @@ def build_tiny_model(folder: Path | str, family: str = "qwen2", *, seed: int = 0
     config = AutoConfig.for_model(family, **{**fields, **overrides})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = auto_class.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

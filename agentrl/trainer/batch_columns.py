@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
 import torch
 
 from agentrl.algorithms import (
@@ -33,6 +34,7 @@ from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
 
@@ -55,6 +57,9 @@ def truncates_sampling(rollout: RolloutConfig) -> list[str]:
 def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None) -> tuple[DataProto, Metrics]:
     """Count groups whose scores are all equal and, if asked, leave their rows out of the update.
 
+    Groups whose greedy rollout failed leave it too: they have no baseline. Where there are baselines, a group with
+    equal scores has a gradient unless its baseline is the same.
+
     Args:
         batch: the rollouts.
         drop_flat_groups: leave them out.
@@ -63,12 +68,26 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
     outcomes_B1 = row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])[:, None]
     outcome = outcomes_B1, torch.ones_like(outcomes_B1), list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
-    kept = batch[~zero_variance_rows(*outcome)] if drop_flat_groups else batch
+    flat, chosen = zero_variance_rows(*outcome), torch.ones(len(batch), dtype=torch.bool)
+    if (baselines := greedy_baselines(batch)) is not None:
+        flat, chosen = flat & (outcomes_B1[:, 0] == baselines), baselines.isfinite()
+        lost = {uid for uid, has in zip(batch.non_tensor_batch["uid"], chosen.tolist(), strict=True) if not has}
+        metrics["rollout/greedy/groups_left_out"] = float(len(lost))
+    kept = batch[chosen & ~flat] if drop_flat_groups else batch if bool(chosen.all()) else batch[chosen]
     names = list(dict.fromkeys(kept.non_tensor_batch["uid"]))
     if most_groups is not None and len(names) > most_groups:
         first = set(names[:most_groups])
         kept = kept[torch.tensor([name in first for name in kept.non_tensor_batch["uid"]])]
     return kept, metrics
+
+
+def greedy_baselines(batch: DataProto) -> torch.Tensor | None:
+    """The reward of the greedy rollout of each row's prompt, `(B,)` float64, NaN where it failed.
+
+    None: the run has no greedy rollouts.
+    """
+    column = batch.non_tensor_batch.get(BASELINE)
+    return None if column is None else torch.from_numpy(column.astype(np.float64))
 
 
 def row_outcomes(rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
@@ -168,8 +187,17 @@ def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLControl
     return metrics
 
 
-def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig) -> None:
-    """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`."""
+def add_advantages(
+    batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig, baselines: torch.Tensor | None = None
+) -> None:
+    """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`.
+
+    Args:
+        batch: the rows' tensors.
+        group_ids: of the rows.
+        config: the estimator and its options.
+        baselines: `greedy_baselines` of the rows.
+    """
     rewards, mask = batch.batch["token_level_rewards"], batch.batch["response_mask"]
     # An algorithm of the user's own need not take `outcomes`, which say more than rewards and mask for empty rows only.
     compares = config.adv_estimator in GROUP_ESTIMATORS
@@ -178,6 +206,7 @@ def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: Algo
         mask,
         values=batch.batch.get("values"),
         group_ids=group_ids,
+        baselines=baselines,
         gamma=config.gamma,
         lam=config.lam,
         norm_adv_by_std=config.norm_adv_by_std_in_grpo,
@@ -192,21 +221,40 @@ def row_lengths(batch: DataProto) -> list[int]:
     return lengths
 
 
-def for_workers(batch: DataProto, num_ranks: int, rows_per_mini_batch: int, balance: bool) -> tuple[DataProto, Metrics]:
+def for_workers(
+    batch: DataProto, num_ranks: Sequence[int], rows_per_mini_batch: int, balance: bool
+) -> tuple[DataProto, Metrics]:
     """The tensors of a batch and the rank of each row; conversations and other objects stay here.
 
     Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
     about the same number of tokens of each mini-batch.
+
+    Args:
+        batch: the rows.
+        num_ranks: of each group that gets the batch, ranks that get rows of their own, the actor's first: metrics are
+            about its ranks.
+        rows_per_mini_batch: rows of an optimizer step.
+        balance: whether ranks get about the same number of tokens.
     """
     rows, lengths = len(batch), row_lengths(batch)
     tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})
     if not balance:
         return tensors, {}
+    members = _members_of_mini_batches(rows, rows_per_mini_batch)
+    parts = {ranks: _deal(members, lengths, ranks) for ranks in dict.fromkeys(num_ranks)}
+    tensors.meta_info["rank_partitions"] = parts
+    return tensors, balance_metrics(lengths, parts[num_ranks[0]])
+
+
+def _members_of_mini_batches(rows: int, rows_per_mini_batch: int) -> list[list[int]]:
     count = -(-rows // rows_per_mini_batch)
+    return [[row for row in range(rows) if row * count // rows == number] for number in range(count)]
+
+
+def _deal(mini_batches: list[list[int]], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """The rows of each rank: of each mini-batch, about the same number of tokens."""
     parts: list[list[int]] = [[] for _ in range(num_ranks)]
-    for number in range(count):
-        members = [row for row in range(rows) if row * count // rows == number]
+    for members in mini_batches:
         for rank, part in enumerate(partition_by_tokens([lengths[row] for row in members], num_ranks)):
             parts[rank] += [members[place] for place in part]
-    tensors.meta_info["rank_partitions"] = parts
-    return tensors, balance_metrics(lengths, parts)
+    return parts

@@ -18,6 +18,7 @@ from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.batch_columns import truncates_sampling
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.folders import check_folders, output_folders
+from agentrl.trainer.model_scores import ModelScorer
 from agentrl.trainer.row_keys import RowUse
 from agentrl.types import Sample
 
@@ -34,6 +35,8 @@ class RunInputs:
     loader: StatefulLoader
     val_samples: list[Sample]
     total_steps: int
+    model_scorer: ModelScorer | None = None
+    """Scores rollouts with the reward model; None: the run has none."""
 
 
 def prepare(config: RunConfig) -> RunInputs:
@@ -49,6 +52,7 @@ def prepare(config: RunConfig) -> RunInputs:
     CheckpointManager(Path(trainer.default_local_dir)).check(trainer.resume_mode, trainer.resume_from_path)
     setup = RolloutSetup.load(config)
     _check_models(config)
+    model_scorer = ModelScorer.load(config, setup.renderer)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])
     after = [*(["tool"] if tools else []), *(["user"] if setup.interactions else [])]
     report = probe_template(setup.renderer, [tool.schema for tool in tools] or None, after)
@@ -61,7 +65,7 @@ def prepare(config: RunConfig) -> RunInputs:
     _check_use(config, use, _unread_variables(config, setup.renderer.template))
     batch_size = min(config.data.train_batch_size, len(train)) if val_only else config.data.train_batch_size
     loader = StatefulLoader(train, batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights)
-    return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader))
+    return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader), model_scorer)
 
 
 def _check_models(config: RunConfig) -> None:
@@ -82,10 +86,6 @@ def _check_models(config: RunConfig) -> None:
 
 
 def _check_trainer(config: RunConfig) -> None:
-    if config.algorithm.adv_estimator == "remax":
-        raise ConfigError(
-            "algorithm.adv_estimator: remax needs a greedy rollout of every prompt, which the trainer does not make"
-        )
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
     if cut and not config.trainer.val_only:
         logger.info(

@@ -198,9 +198,9 @@ class SFTTrainer:
     def _on_ranks(self, method: str, examples: Sequence[Example]) -> dict[str, float]:
         """Call a method of the workers with rows; every rank gets about the same number of tokens."""
         batch = as_batch(examples)
-        if self.group.world_size > 1:
+        if self.group.data_size > 1:
             lengths = [len(example.ids) for example in examples]
-            batch.meta_info["rank_partitions"] = partition_by_tokens(lengths, self.group.world_size)
+            batch.meta_info["rank_partitions"] = partition_by_tokens(lengths, self.group.data_size)
         metrics: dict[str, float] = getattr(self.group, method)(batch).meta_info["metrics"]
         return metrics
 

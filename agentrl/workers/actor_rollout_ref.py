@@ -45,6 +45,12 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self.updates_done = self._steps_done = 0
         self.total_steps = 0
 
+    @classmethod
+    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:  # type: ignore[override]
+        """How many neighbouring ranks get the same rows."""
+        policy = config.actor_rollout_ref
+        return (policy.actor if role == "actor" else policy.ref).fsdp_config.copies
+
     @register(Dispatch.ONE_TO_ALL)
     def init_model(self, total_steps: int = 0) -> None:
         """Load, shard and, for the actor, set up the optimizer.
@@ -61,14 +67,14 @@ class ActorRolloutRefWorker(ProfiledWorker):
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config
         net, shape = self._load(fsdp)
         passes = policy.rollout if self.role == "actor" else policy.ref
-        self._infer_limits = log_prob_limits(passes, self.device, shape)
+        self._infer_limits = log_prob_limits(passes, self.device, shape, fsdp)
         if self.role == "ref":
             self.model = FSDPModel(net, self.device, fsdp)
             return
         problems = list(policy_loss_problems(actor))
         if problems:
             raise ConfigError(problems)
-        self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor")
+        self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor", fsdp)
         self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, compute_dtype(fsdp, self.device))
         self.model = FSDPModel(net, self.device, fsdp, actor.optim, actor.grad_clip)
 
@@ -103,13 +109,14 @@ class ActorRolloutRefWorker(ProfiledWorker):
         batch = batch.select([*ROW_COLUMNS, "loss_mask", *columns, *optional])
         rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         seed = [self.config.trainer.seed, self.updates_done]
-        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, seed if actor.shuffle else None)
+        order = seed if actor.shuffle else None
+        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, order, self.model.copies)
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
         began = time.perf_counter()
         scale = float(longest_response(self.config))
         metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr, seed=seed)
         used = utilization(
-            actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)),
+            actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)) / self.model.copies,
             time.perf_counter() - began,
             self._peak,
         )
@@ -166,7 +173,8 @@ class ActorRolloutRefWorker(ProfiledWorker):
         """The model on the CPU, and the shape in which it reads rows."""
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
-        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)
+        sp = fsdp.ulysses_sequence_parallel_size
+        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
         self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=self.role == "actor"), attention)
         net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
         return net, row_shape(net, attention)

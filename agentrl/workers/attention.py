@@ -11,19 +11,34 @@ from agentrl.errors import ConfigError
 
 VARLEN = "agentrl_varlen"
 """Name of the variable-length kernel in transformers' registry of attention functions."""
+ULYSSES = "agentrl_ulysses"
+"""Name of the attention over rows that several ranks share; see `ulysses_attention.py`."""
+PACKED = (VARLEN, ULYSSES)
+"""Those that read packed runs."""
 
 
-def choose_attention(device: torch.device, compute_dtype: torch.dtype, *, remove_padding: bool) -> str:
+def choose_attention(device: torch.device, compute_dtype: torch.dtype, *, remove_padding: bool, sp: int = 1) -> str:
     """The attention implementation for `from_pretrained`: packed rows only if the kernel skips masked blocks.
 
-    Otherwise rows of similar lengths go together through torch's fused attention, which then needs no mask.
+    Otherwise rows of similar lengths go together through torch's fused attention, which then needs no mask. Rows that
+    `sp` ranks share are always packed.
     """
-    if remove_padding and device.type == "cuda" and compute_dtype in (torch.bfloat16, torch.float16):
-        major, _ = torch.cuda.get_device_capability(device)
-        if major >= 8:
-            register_varlen()
-            return VARLEN
+    if sp > 1:
+        from agentrl.workers.ulysses_attention import register_ulysses
+
+        register_ulysses()
+        return ULYSSES
+    if remove_padding and has_varlen(device, compute_dtype):
+        register_varlen()
+        return VARLEN
     return "sdpa"
+
+
+def has_varlen(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch's variable-length kernel runs on this device in this data type."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return bool(torch.cuda.get_device_capability(device)[0] >= 8)
 
 
 def register_varlen() -> None:
@@ -68,11 +83,7 @@ def varlen_attention(
     """
     from torch.nn.attention.varlen import varlen_attn
 
-    if softcap is not None or s_aux is not None:
-        raise ConfigError(
-            f"{type(module).__name__} needs soft-capped scores or attention sinks, which packed rows do not support: "
-            "set actor_rollout_ref.model.use_remove_padding=false"
-        )
+    refuse_other_scores(module, softcap, s_aux)
     starts, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
     window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
     out = varlen_attn(
@@ -89,3 +100,16 @@ def varlen_attention(
     )
     assert isinstance(out, torch.Tensor)
     return out[None], None
+
+
+def refuse_other_scores(module: nn.Module, softcap: float | None, s_aux: torch.Tensor | None) -> None:
+    """Refuse scores that no attention over packed runs computes.
+
+    Raises:
+        ConfigError: there is a soft cap, or there are sinks.
+    """
+    if softcap is not None or s_aux is not None:
+        raise ConfigError(
+            f"{type(module).__name__} needs soft-capped scores or attention sinks, which packed rows do not support: "
+            "set actor_rollout_ref.model.use_remove_padding=false"
+        )

@@ -41,6 +41,11 @@ class CriticWorker(ProfiledWorker):
         """`critic.*`."""
         return self.config.critic
 
+    @classmethod
+    def copies_of(cls, config: RunConfig) -> int:  # type: ignore[override]
+        """How many neighbouring ranks get the same rows."""
+        return config.critic.fsdp_config.copies
+
     @register(Dispatch.ONE_TO_ALL)
     def init_model(self, total_steps: int = 0) -> None:
         """Load, shard and set up the optimizer.
@@ -54,11 +59,10 @@ class CriticWorker(ProfiledWorker):
         prepare_rank_of_run(self, self.config)
         self.total_steps = total_steps
         fsdp, model = self.section.fsdp_config, self._model_config()
-        attention = choose_attention(
-            self.device, compute_dtype(fsdp, self.device), remove_padding=model.use_remove_padding
-        )
+        dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
+        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
         net = ValueNet(load_backbone(model, weight_dtype(fsdp, learns=True), attention))
-        self._limits = update_limits(self.section, self.device, row_shape(net, attention), "critic")
+        self._limits = update_limits(self.section, self.device, row_shape(net, attention), "critic", fsdp)
         self.model = FSDPModel(net, self.device, fsdp, self.section.optim, self.section.grad_clip)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
@@ -87,7 +91,7 @@ class CriticWorker(ProfiledWorker):
         policy = self.config.actor_rollout_ref
         prompts = self.section.ppo_mini_batch_size or policy.actor.ppo_mini_batch_size
         epochs = self.section.ppo_epochs or policy.actor.ppo_epochs
-        plan = MiniBatchPlan(batch, prompts * policy.rollout.n, epochs, None)
+        plan = MiniBatchPlan(batch, prompts * policy.rollout.n, epochs, None, self.model.copies)
         lr = learning_rate(self.section.optim, self.updates_done, self.total_steps)
         metrics = self._update(batch, plan, lr)
         self.updates_done, self._steps_done = self.updates_done + 1, self.model.steps_begun
@@ -112,7 +116,7 @@ class CriticWorker(ProfiledWorker):
     def _update(self, batch: DataProto, plan: MiniBatchPlan, lr: float) -> dict[str, float]:
         """One optimizer step per mini-batch and epoch, as `policy_update.update_policy` takes them."""
         batch = batch.to(self.model.device)
-        scale, report = float(longest_response(self.config)), UpdateReport()
+        scale, report = float(longest_response(self.config)), UpdateReport(self.model.copies)
         for micros, share in mini_batches(RowLayout(batch, "loss_mask"), plan, self._limits, scale):
             for micro, values_K in self.model.passes(micros):
                 values, mask = micro.spread(values_K), micro.mask

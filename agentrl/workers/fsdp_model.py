@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from agentrl.config.actor import FSDPConfig, OptimConfig
 from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
+from agentrl.workers.mesh import make_mesh
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
 from agentrl.workers.muon import make_optimizer
 from agentrl.workers.token_nets import TokenNet
@@ -77,7 +78,13 @@ class FSDPModel:
         self.device = device
         net.train(optim is not None)
         net.requires_grad_(optim is not None)
-        _shard(net, device, config, weight_dtype(config, learns=optim is not None))
+        mesh = make_mesh(device, config)
+        self.copies = mesh.copies
+        """How many neighbouring ranks get the same rows."""
+        net.sequence = mesh.sequence
+        if mesh.tp is not None:
+            net.cut(mesh.tp)
+        _shard(net, device, config, weight_dtype(config, learns=optim is not None), mesh.fsdp)
         self.optimizer = make_optimizer(net, optim, grad_clip) if optim is not None else None
         self._state_on_host = config.optimizer_offload and _gpu_only("optimizer_offload", device)
 
@@ -157,13 +164,13 @@ class FSDPModel:
         return [micros.placeholder(self.device)] * (int(max_over_ranks([float(own)])[0]) - own)
 
 
-def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype) -> None:
-    """FSDP2 over all ranks: one group per decoder layer, one for the rest.
+def _shard(
+    net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype, mesh: DeviceMesh
+) -> None:
+    """FSDP2 over a mesh: one group per decoder layer, one for the rest.
 
     Gradients are summed, not averaged, and in float32. Weights are cast to the compute type when they are gathered.
     """
-    world_size = dist.get_world_size()
-    mesh = DeviceMesh(device.type, list(range(world_size)))
     dtype = compute_dtype(config, device)
     policy = MixedPrecisionPolicy()
     if dtype != stored:
@@ -179,7 +186,7 @@ def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, stored: torc
             offload_policy=offload_policy,
         )
     fully_shard(net, mesh=mesh, mp_policy=policy, offload_policy=offload_policy)
-    if world_size > 1:
+    if dist.get_world_size() > 1:
         for module in net.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)

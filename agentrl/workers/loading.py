@@ -27,16 +27,16 @@ def load_causal_lm(model: ModelConfig, dtype: torch.dtype, attention: str) -> An
     """
     from transformers import AutoModelForCausalLM
 
-    lm = _load(AutoModelForCausalLM, model, dtype)
+    lm = load_pretrained(AutoModelForCausalLM, model, dtype)
     _require_plain_head(lm, model.path)
-    return _with_attention(lm, attention)
+    return with_attention(lm, attention)
 
 
 def load_backbone(model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
     """Load the model without its language-model head on the CPU, for a value head. Errors as `load_causal_lm`."""
     from transformers import AutoModel
 
-    return _with_attention(_load(AutoModel, model, dtype), attention)
+    return with_attention(load_pretrained(AutoModel, model, dtype), attention)
 
 
 @contextmanager
@@ -53,7 +53,8 @@ def quiet_transformers() -> Iterator[None]:
             hf_logging.enable_progress_bar()
 
 
-def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
+def load_pretrained(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
+    """Load a model with one of transformers' auto classes on the CPU. Errors as `load_causal_lm`, but of logits."""
     if not model.path:
         raise ConfigError("actor_rollout_ref.model.path is empty: give the folder of a Hugging Face model")
     path = str(model_folder(model.path, weights=True))
@@ -81,7 +82,7 @@ def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
     return net
 
 
-def _with_attention(net: Any, attention: str) -> Any:
+def with_attention(net: Any, attention: str) -> Any:
     """Switch to the attention that training uses, after the checks: kernels for GPUs do not run on a CPU."""
     if attention != net.config._attn_implementation:
         net.set_attn_implementation(attention)

@@ -40,15 +40,19 @@ class MiniBatchPlan:
             is split into equal parts that are not larger.
         epochs: passes over the batch.
         shuffle_seed: None keeps the order; otherwise every epoch has a new order.
+        copies: how many neighbouring ranks get the same rows.
     """
 
-    def __init__(self, batch: DataProto, rows_per_batch: int, epochs: int, shuffle_seed: list[int] | None) -> None:
-        counts: list[int] = gather_objects(len(batch))
+    def __init__(
+        self, batch: DataProto, rows_per_batch: int, epochs: int, shuffle_seed: list[int] | None, copies: int = 1
+    ) -> None:
+        counts: list[int] = gather_objects(len(batch), copies)
         self.total_rows = sum(counts)
         self.num_batches = max(1, math.ceil(self.total_rows / rows_per_batch))
         self.epochs = epochs
+        self.copies = copies
         self._seed = shuffle_seed
-        self.row_numbers = _row_ids(batch, counts)
+        self.row_numbers = _row_ids(batch, counts, dist.get_rank() // copies)
         """(rows,) of this rank's rows in the batch of all ranks."""
 
     def epoch(self, number: int) -> list[list[int]]:
@@ -77,14 +81,15 @@ def mini_batches(
     """
     tokens, sequences = layout.mask.sum(1), layout.mask.any(1)
     for rows in (rows for epoch in range(plan.epochs) for rows in plan.epoch(epoch)):
-        num_tokens, num_sequences = sum_over_ranks([float(tokens[rows].sum()), float(sequences[rows].sum())])
+        own = [float(tokens[rows].sum()), float(sequences[rows].sum())]
+        num_tokens, num_sequences = sum_over_ranks(own, plan.copies)
         if num_tokens:
             share = LossShare(num_tokens=num_tokens, num_sequences=num_sequences, scale=scale)
             yield layout.micro_batches(rows, limits), share
 
 
-def _row_ids(batch: DataProto, counts: list[int]) -> np.ndarray:
+def _row_ids(batch: DataProto, counts: list[int], place: int) -> np.ndarray:
     if ROW_ID in batch.batch:
         return np.asarray(batch.batch[ROW_ID].cpu().numpy(), dtype=np.int64)
-    first = sum(counts[: dist.get_rank()])
+    first = sum(counts[:place])
     return np.arange(first, first + len(batch), dtype=np.int64)

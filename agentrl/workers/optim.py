@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.actor import OptimConfig
@@ -49,10 +50,15 @@ class AdamW:
         self.parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         self.grad_clip = grad_clip
         own = self._own()
-        matrices = [p for p in own if p.ndim >= 2]
-        vectors = [p for p in own if p.ndim < 2]
         self.optimizer = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            [
+                {"params": part, "weight_decay": weight_decay}
+                for parameters, weight_decay in (
+                    ([p for p in own if p.ndim >= 2], config.weight_decay),
+                    ([p for p in own if p.ndim < 2], 0.0),
+                )
+                for part in by_mesh(parameters)
+            ],
             lr=config.lr,
             betas=config.betas,
             eps=config.eps,
@@ -74,11 +80,13 @@ class AdamW:
             The norm of the gradient before clipping, over all ranks, and whether the step was taken: it is skipped if
             the norm is not finite.
         """
-        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
-        norm = _full(torch.nn.utils.get_total_norm(gradients)) if gradients else torch.zeros(())
+        parts = by_mesh([p for p in self.parameters.values() if p.grad is not None])
+        norms = [_full(torch.nn.utils.get_total_norm([p.grad for p in part])) for part in parts]
+        norm = torch.stack(norms).norm() if len(norms) > 1 else norms[0] if norms else torch.zeros(())
         finite = bool(norm.isfinite())
         if finite:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), self.grad_clip, norm)
+            for part in parts:
+                torch.nn.utils.clip_grads_with_norm_(part, self.grad_clip, norm)
             self._apply(lr)
         for parameter in self.parameters.values():
             parameter.grad = None
@@ -116,6 +124,18 @@ class AdamW:
             for key in state.keys() - {"step"}:
                 # Not `non_blocking`: a checkpoint may read on the host what is still on its way there.
                 state[key] = state[key].to(device_of(parameter))
+
+
+def by_mesh(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Parameters in lists of one mesh each: torch takes no list of tensors on several.
+
+    With tensor parallelism the matrices of layers lie on (shard, tp), norms of hidden states on (shard) alone.
+    """
+    parts: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        parts.setdefault(mesh, []).append(parameter)
+    return list(parts.values())
 
 
 def _full(tensor: torch.Tensor) -> torch.Tensor:

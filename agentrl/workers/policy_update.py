@@ -53,7 +53,7 @@ def update_policy(
     policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode
     options = _options(config)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
-    report = UpdateReport()
+    report = UpdateReport(model.copies)
     for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
         taken = taken_tokens(config.policy_loss, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):

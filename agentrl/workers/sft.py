@@ -10,7 +10,7 @@ import torch.distributed as dist
 from agentrl.config.sft import SFTConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, Worker, register
-from agentrl.workers.attention import VARLEN, choose_attention
+from agentrl.workers.attention import PACKED, choose_attention
 from agentrl.workers.collectives import sum_over_ranks
 from agentrl.workers.export import write_hf_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
@@ -38,6 +38,11 @@ class SFTWorker(Worker):
         self.config = config
         self.updates_done = 0
 
+    @classmethod
+    def copies_of(cls, config: SFTConfig) -> int:  # type: ignore[override]
+        """How many neighbouring ranks get the same rows."""
+        return config.model.fsdp_config.copies
+
     @register(Dispatch.ONE_TO_ALL)
     def init_model(self, total_steps: int) -> None:
         """Load, shard and set up the optimizer.
@@ -52,12 +57,14 @@ class SFTWorker(Worker):
         prepare_rank(self, trainer.seed, deterministic=trainer.deterministic)
         self._total_steps = total_steps
         dtype = compute_dtype(model.fsdp_config, self.device)
-        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding)
+        sp = model.fsdp_config.ulysses_sequence_parallel_size
+        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
         self._lm = load_causal_lm(model, torch.float32, attention)
         self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, dtype)
         rows = None if data.use_dynamic_bsz else data.micro_batch_size_per_gpu
         overhead = OVERHEAD_TOKENS[self.device.type]
-        self._limits = MicroLimits(data.max_token_len, rows, attention == VARLEN, overhead_tokens=overhead)
+        packed = attention in PACKED
+        self._limits = MicroLimits(data.max_token_len * sp, rows, packed, overhead_tokens=overhead)
         optim = self.config.optim
         self.model = FSDPModel(DemonstrationNet(self._lm, 1.0), self.device, model.fsdp_config, optim, optim.grad_clip)
 
@@ -73,7 +80,8 @@ class SFTWorker(Worker):
         """
         began = time.perf_counter()
         layout, micros = self._cut(batch)
-        tokens = sum_over_ranks([float(layout.mask.sum())])[0]
+        copies = self.model.copies
+        tokens = sum_over_ranks([float(layout.mask.sum())], copies)[0]
         loss, right = self._zero(), self._zero()
         for _, (log_probs_K, hits_K) in self.model.passes(micros):
             # Each rank divides by the tokens of all: the sum of their gradients is that of one rank with all rows.
@@ -84,8 +92,8 @@ class SFTWorker(Worker):
         lr = learning_rate(self.config.optim, self.updates_done, self._total_steps)
         report = self.model.step(lr)
         self.updates_done += 1
-        flops = self._flops(layout.run_lengths)
-        sums = sum_over_ranks([float(loss), float(right)])
+        flops = self._flops(layout.run_lengths) / copies
+        sums = sum_over_ranks([float(loss), float(right)], copies)
         metrics = {
             "loss": sums[0],
             "right": sums[1],
@@ -106,7 +114,7 @@ class SFTWorker(Worker):
         for _, (log_probs_K, hits_K) in self.model.infer(micros):
             loss -= log_probs_K.sum()
             right += hits_K.sum()
-        sums = sum_over_ranks([float(loss), float(right), float(layout.mask.sum())])
+        sums = sum_over_ranks([float(loss), float(right), float(layout.mask.sum())], self.model.copies)
         return DataProto(meta_info={"metrics": dict(zip(("loss", "right", "tokens"), sums, strict=True))})
 
     @register(Dispatch.ONE_TO_ALL)

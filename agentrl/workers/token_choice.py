@@ -59,23 +59,25 @@ def taken_tokens(
     numbers = row_numbers[:, None].astype(np.uint64) << np.uint64(ROW_BITS) | np.arange(mask.shape[1], dtype=np.uint64)
     draws = torch.from_numpy(_random(numbers, seed)).to(old.device)
     scores = SCORES_OF_LOSS[loss](
-        log_probs, old, advantages, mask, _means(log_probs, advantages, mask), draws, **options
+        log_probs, old, advantages, mask, _means(log_probs, advantages, mask, model.copies), draws, **options
     )
-    return _best_of_all_ranks(scores, numbers)
+    return _best_of_all_ranks(scores, numbers, model.copies)
 
 
-def _means(log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> MiniBatchMeans:
+def _means(
+    log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, copies: int
+) -> MiniBatchMeans:
     sums: Any = [values[mask].double().sum().item() for values in (advantages, log_probs)]
-    advantage, log_prob, count = sum_over_ranks([*sums, float(mask.sum())])
+    advantage, log_prob, count = sum_over_ranks([*sums, float(mask.sum())], copies)
     return MiniBatchMeans(advantage / max(count, 1.0), log_prob / max(count, 1.0), int(count))
 
 
-def _best_of_all_ranks(scores: TokenScores, numbers: np.ndarray) -> torch.Tensor:
+def _best_of_all_ranks(scores: TokenScores, numbers: np.ndarray, copies: int) -> torch.Tensor:
     """Equal scores are taken in the order of rows and places."""
     values = scores.values.double().cpu().numpy()
     eligible = np.isfinite(values)
     own = _best(values[eligible], numbers[eligible], scores.wanted)
-    ranks = gather_objects(own)
+    ranks = gather_objects(own, copies)
     _, best = _best(
         np.concatenate([rank[0] for rank in ranks]), np.concatenate([rank[1] for rank in ranks]), scores.wanted
     )

@@ -8,12 +8,15 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from agentrl.data_proto import DataProto
-from agentrl.workers.attention import VARLEN
+from agentrl.workers.attention import PACKED
 from agentrl.workers.micro_batch_plan import Piece
 from agentrl.workers.micro_batches import MicroBatch, RowLayout, SharedPrompts
-from agentrl.workers.token_stats import EntropyMode, token_hits, token_log_probs
+from agentrl.workers.sequence import SequenceRanks
+from agentrl.workers.token_stats import EntropyMode, VocabPart, token_hits, token_log_probs
+from agentrl.workers.tensor_parallel import cut_layers, cut_vocabulary
 
 
 def _cache_argument(backbone: type[nn.Module]) -> str:
@@ -31,6 +34,27 @@ class RowShape(Enum):
 
 class TokenNet(nn.Module):
     """A transformer without its head, read at the positions that predict a chosen token."""
+
+    sequence: SequenceRanks | None = None
+    """The ranks that share each row; None: this rank reads whole rows."""
+
+    def forward(self, micro: MicroBatch, *args: Any) -> Any:
+        """`values` of all chosen tokens, whichever rank of the row computes them."""
+        if self.sequence is None:
+            return self.values(micro, *args)
+        part, own = self.sequence.part_of(micro)
+        values, count = self.values(part, *args), len(micro.labels)
+        if not isinstance(values, tuple):
+            return self.sequence.join(values, own, count)
+        return tuple(None if column is None else self.sequence.join(column, own, count) for column in values)
+
+    def values(self, micro: MicroBatch, *args: Any) -> Any:
+        """One number per chosen token (K,), or a tuple of such columns."""
+        raise NotImplementedError
+
+    def cut(self, mesh: DeviceMesh) -> None:
+        """Spread the matrices of each layer over the ranks of a tensor-parallel axis. A collective call."""
+        cut_layers(self.backbone, mesh)
 
     @property
     def backbone(self) -> Any:
@@ -88,7 +112,7 @@ def row_shape(net: TokenNet, attention: str) -> RowShape:
     configuration allows it, it is tried on a few tokens: the states must equal those of plain rows.
     """
     config = net.backbone.config
-    if attention == VARLEN:
+    if attention in PACKED:
         return RowShape.PACKED
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     checkpointing = any(getattr(module, "gradient_checkpointing", False) for module in net.modules())
@@ -126,13 +150,20 @@ class PolicyNet(TokenNet):
         super().__init__()
         self.lm = lm
         self.temperature = temperature
+        self.part: VocabPart | None = None
+        """What this rank's head gives; None: all logits."""
 
     @property
     def backbone(self) -> Any:
         """The transformer."""
         return self.lm.base_model
 
-    def forward(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def cut(self, mesh: DeviceMesh) -> None:
+        """As `TokenNet.cut`, with embeddings and head."""
+        super().cut(mesh)
+        self.part = cut_vocabulary(self.lm, mesh)
+
+    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:  # type: ignore[override]
         """Log-probs (K,) and entropies (K,) or None."""
         head = self.lm.get_output_embeddings()
         return token_log_probs(
@@ -142,16 +173,17 @@ class PolicyNet(TokenNet):
             head.weight.shape[0],
             temperature=self.temperature,
             entropy=entropy,
+            part=self.part,
         )
 
 
 class DemonstrationNet(PolicyNet):
     """Log-probs of demonstrated tokens, and whether each is the model's own first choice."""
 
-    def forward(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def values(self, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """Log-probs (K,) and hits (K,) bool."""
         head = self.lm.get_output_embeddings()
-        return token_hits(head, self.states(micro), micro.labels, head.weight.shape[0])
+        return token_hits(head, self.states(micro), micro.labels, head.weight.shape[0], self.part)
 
 
 class ValueNet(TokenNet):
@@ -170,6 +202,6 @@ class ValueNet(TokenNet):
         """The transformer."""
         return self.base
 
-    def forward(self, micro: MicroBatch) -> torch.Tensor:
+    def values(self, micro: MicroBatch) -> torch.Tensor:  # type: ignore[override]
         """Values (K,) in float32."""
         return cast(torch.Tensor, self.score(self.states(micro))).float().sum(-1)

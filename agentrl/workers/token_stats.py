@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
+
+from agentrl.workers.collectives import Summed
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 """Hidden states (K, H) -> logits (K, V)."""
@@ -25,6 +29,25 @@ class EntropyMode(Enum):
     GRADIENT = "gradient"
 
 
+@dataclass(frozen=True, slots=True)
+class VocabPart:
+    """The ranks whose heads each give the logits of a part of the vocabulary, and the first id of this rank's part."""
+
+    group: Any
+    first: int
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, for ranks that all compute the same loss from it."""
+        total: torch.Tensor = Summed.apply(values, self.group)  # type: ignore[no-untyped-call]
+        return total
+
+    def extreme(self, values: torch.Tensor, op: Any) -> torch.Tensor:
+        """The maximum or minimum over ranks, without a gradient."""
+        values = values.detach().clone()
+        dist.all_reduce(values, op=op, group=self.group)
+        return values
+
+
 def token_log_probs(
     head: Head,
     hidden_KH: torch.Tensor,
@@ -33,8 +56,11 @@ def token_log_probs(
     *,
     temperature: float = 1.0,
     entropy: EntropyMode = EntropyMode.NONE,
+    part: VocabPart | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-prob of each label under `softmax(head(hidden) / temperature)`, in float32.
+
+    `part` says that `head` gives only this rank's columns of the logits; then this is a collective call.
 
     Works through the positions in chunks; with a gradient, the logits of a chunk are computed again in the backward
     pass, so at no time do more than `LOGITS_PER_CHUNK` of them exist.
@@ -42,7 +68,7 @@ def token_log_probs(
     Returns:
         log-probs (K,) and entropies (K,) or None.
     """
-    parts = _by_chunks(_chunk_stats, head, hidden_KH, labels_K, vocab_size, temperature, entropy)
+    parts = _by_chunks(_chunk_stats, head, hidden_KH, labels_K, vocab_size, temperature, entropy, part)
     log_probs = torch.cat([part[0] for part in parts])
     if entropy is EntropyMode.NONE:
         return log_probs, None
@@ -50,10 +76,10 @@ def token_log_probs(
 
 
 def token_hits(
-    head: Head, hidden_KH: torch.Tensor, labels_K: torch.Tensor, vocab_size: int
+    head: Head, hidden_KH: torch.Tensor, labels_K: torch.Tensor, vocab_size: int, part: VocabPart | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `token_log_probs`, with (K,) whether each label is the most likely token, in place of entropies."""
-    parts = _by_chunks(_chunk_hits, head, hidden_KH, labels_K, vocab_size)
+    parts = _by_chunks(_chunk_hits, head, hidden_KH, labels_K, vocab_size, part)
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
@@ -77,21 +103,63 @@ def _by_chunks(
     return parts
 
 
-def _chunk_hits(head: Head, hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _chunk_hits(
+    head: Head, hidden: torch.Tensor, labels: torch.Tensor, part: VocabPart | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     logits = head(hidden).float()
+    if part is not None:
+        picked, _ = _stats_of_part(logits, labels, EntropyMode.NONE, part)
+        return picked, _best_of_parts(logits.detach(), part) == labels
     picked = -F.cross_entropy(logits, labels, reduction="none")
     return picked, logits.detach().argmax(-1) == labels
 
 
 def _chunk_stats(
-    head: Head, hidden: torch.Tensor, labels: torch.Tensor, temperature: float, entropy: EntropyMode
+    head: Head,
+    hidden: torch.Tensor,
+    labels: torch.Tensor,
+    temperature: float,
+    entropy: EntropyMode,
+    part: VocabPart | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     logits = head(hidden).float()
     if temperature != 1.0:
         logits = logits / temperature
+    if part is not None:
+        return _stats_of_part(logits, labels, entropy, part)
     log_p = F.log_softmax(logits, dim=-1)
     picked = -F.nll_loss(log_p, labels, reduction="none")
     if entropy is EntropyMode.NONE:
         return picked, None
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy is EntropyMode.GRADIENT):
         return picked, -(log_p.exp() * log_p).sum(-1)
+
+
+def _stats_of_part(
+    logits: torch.Tensor, labels: torch.Tensor, entropy: EntropyMode, part: VocabPart
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probs and entropies from this rank's columns (k, V / ranks) of the logits.
+
+    With `s = logits - max` and `Z = sum(exp(s))` over all ranks' columns, a log-prob is `s_label - log Z` and the
+    entropy `log Z - sum(exp(s) * s) / Z`. No term inside a sum over ranks holds a result of another: each rank's
+    gradient of a summand is then the whole gradient of its own columns.
+    """
+    shifted = logits - part.extreme(logits.amax(-1), dist.ReduceOp.MAX)[:, None]
+    weights = shifted.exp()
+    total = part.sum(weights.sum(-1))
+    places = labels - part.first
+    own = (places >= 0) & (places < logits.shape[1])
+    at_label = shifted.gather(1, places.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    picked = part.sum(torch.where(own, at_label, 0.0)) - total.log()
+    if entropy is EntropyMode.NONE:
+        return picked, None
+    with torch.set_grad_enabled(torch.is_grad_enabled() and entropy is EntropyMode.GRADIENT):
+        return picked, total.log() - part.sum((weights * shifted).sum(-1)) / total
+
+
+def _best_of_parts(logits: torch.Tensor, part: VocabPart) -> torch.Tensor:
+    """(k,) the most likely id; the lowest of several that are equally likely on different ranks."""
+    value, place = logits.max(-1)
+    best = part.extreme(value, dist.ReduceOp.MAX)
+    ids = torch.where(value == best, place + part.first, torch.iinfo(torch.long).max)
+    return part.extreme(ids, dist.ReduceOp.MIN)

@@ -14,9 +14,13 @@ class UpdateReport:
     """Sums the shares of micro-batches in the mean over their mini-batch, and counts the steps taken and skipped.
 
     Shares stay on their device until `metrics`, so that adding one never waits for a GPU.
+
+    Args:
+        copies: how many neighbouring ranks have the same rows, whose shares count once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copies: int = 1) -> None:
+        self._copies = copies
         self._sums: dict[str, float | torch.Tensor] = {}
         self._steps: list[StepReport] = []
 
@@ -38,7 +42,9 @@ class UpdateReport:
             `optimizer_steps`: their number; `skipped_steps`: the number of those skipped because their gradient was not
             finite.
         """
-        ranks: list[dict[str, float]] = gather_objects({name: float(total) for name, total in self._sums.items()})
+        ranks: list[dict[str, float]] = gather_objects(
+            {name: float(total) for name, total in self._sums.items()}, self._copies
+        )
         names = dict.fromkeys(name for rank in ranks for name in rank)
         mini_batches = max(1, len(self._steps))
         norms = [step.grad_norm for step in self._steps if step.taken]

@@ -31,16 +31,19 @@ GPU = "needs a GPU: tests/workers runs it there"
 UNSEEN = {
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
+    "reward_model.model.trust_remote_code": "needs a model folder with code of its own",
     "trainer.profile_tool": GPU,
     "do_search": "acts where no default loop is named: tests/rollout/test_search_keys.py",
     "critic.enable": "asks for what `algorithm.adv_estimator` says, and is an error elsewhere",
     **{
         f"{section}.fsdp_config.{key}_offload": GPU
-        for section in (f"{AR}actor", f"{AR}ref", "critic")
+        for section in (f"{AR}actor", f"{AR}ref", "critic", "reward_model")
         for key in ("param", "optimizer")
     },
+    "trainer.role_pools.reward_model": "the run has no reward model",
     f"{AR}model.use_remove_padding": GPU,
     "critic.model.use_remove_padding": GPU,
+    "reward_model.model.use_remove_padding": GPU,
 }
 """Keys whose effect cannot be seen in a small run on the CPU, and why. They are told where they do not act."""
 ACTS_IN = {
@@ -167,6 +170,7 @@ def concrete(pattern: str) -> str:
     """A key that a pattern of verl's table means."""
     ends = {
         "critic.model.fsdp_config.*": "compute_dtype",
+        "reward_model.model.fsdp_config.*": "compute_dtype",
         f"{ACTOR}policy_loss.*": "tau_pos",
         f"{ROLLOUT}sampling_params.*": "top_k",
         "sampling_params.*": "temperature",

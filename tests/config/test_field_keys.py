@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recipes import overrides, write
+import yaml
+from recipes import MINIMAL, overrides, write
 
 from agentrl.config import load_config
 from agentrl.config.value_tree import get_value
@@ -140,12 +141,49 @@ def test_the_two_spellings_of_a_rank_are_one_key() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["model_path", "model.path"])
-def test_a_reward_model_is_refused_in_one_sentence(spelling: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config({"reward_model": {"enable": True, spelling: "Qwen/RM", "batch_size": 64}}, overrides())
-    (problem,) = caught.value.problems
-    assert f"reward_model.enable and reward_model.{spelling}: got true and 'Qwen/RM', but reward models are" in problem
-    assert "score with custom_reward_function.path" in problem
+def test_a_reward_model_under_its_names(spelling: str) -> None:
+    config = load_config({"reward_model": {"enable": True, spelling: "Qwen/RM", "batch_size": 64}}, overrides())
+    section = config.reward_model
+    assert (section.enable, section.model.path) == (True, "Qwen/RM")
+    assert (section.micro_batch_size_per_gpu, section.use_dynamic_bsz) == (64, False)
+
+
+VERL_S_REWARD_MODEL = """
+strategy: fsdp2
+model:
+  _target_: verl.workers.config.FSDPRewardModelCfg
+  input_tokenizer: ${actor_rollout_ref.model.path}
+  path: RM
+  external_lib: null
+  trust_remote_code: false
+  use_shm: false
+  use_remove_padding: false
+  use_fused_kernels: false
+  fsdp_config: {wrap_policy: {min_num_params: 0}, param_offload: false, reshard_after_forward: true, fsdp_size: -1}
+micro_batch_size: null
+micro_batch_size_per_gpu: null
+max_length: null
+use_dynamic_bsz: ${critic.use_dynamic_bsz}
+forward_max_token_len_per_gpu: ${critic.ppo_max_token_len_per_gpu}
+ulysses_sequence_parallel_size: 1
+launch_reward_fn_async: false
+profiler: {enable: false, all_ranks: false}
+"""
+
+
+@pytest.mark.parametrize("enable", [True, False])
+def test_the_whole_section_of_verl(enable: bool) -> None:
+    given = {"reward_model": {"enable": enable, **yaml.safe_load(VERL_S_REWARD_MODEL)}}
+    section = load_config(given, overrides()).reward_model
+    assert (section.enable, section.model.path, section.max_length, section.use_dynamic_bsz) == (
+        enable,
+        "RM",
+        None,
+        True,
+    )
+    assert section.model.input_tokenizer == MINIMAL["actor_rollout_ref.model.path"]
+    assert not section.model.use_remove_padding
+    assert section.forward_max_token_len_per_gpu == 16384
 
 
 def test_a_search_run(caplog: pytest.LogCaptureFixture) -> None:

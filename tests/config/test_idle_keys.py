@@ -37,6 +37,9 @@ def refusal(*more: str) -> str:
     return problem
 
 
+RM = ("reward_model.enable=true", "reward_model.model.path=/rm")
+
+
 @pytest.fixture
 def gpu_with_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "sglang_installed", lambda: True)
@@ -47,6 +50,12 @@ def gpu_with_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     ("given", "reason"),
     [
         (["critic.model.path=/no/such/folder"], "adv_estimator is grpo, which has no critic (gae has one)"),
+        (["reward_model.model.path=/rm"], "reward_model.enable is false"),
+        (["reward_model.combine.model=0.5"], "reward_model.enable is false"),
+        ([*RM, "reward_model.forward_max_token_len_per_gpu=9", "reward_model.micro_batch_size_per_gpu=4"], "counts"),
+        ([*RM, "reward_model.fsdp_config.optimizer_offload=true"], "the reward model does not learn"),
+        ([*RM, "reward_model.model.input_tokenizer=null", "reward_model.model.chat_template=x"], "as they are"),
+        ([*RM, "reward_model.enable_resource_pool=false", "reward_model.nnodes=1"], "shares the ranks of the policy"),
         (["critic.optim.lr=1e-5"], "which has no critic"),  # the default, but written
         (["algorithm.kl_ctrl.kl_coef=0.01"], "algorithm.use_kl_in_reward is false"),
         (["algorithm.kl_penalty=abs"], "algorithm.use_kl_in_reward is false"),
@@ -81,7 +90,11 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         (["global_profiler.steps=[0]"], "trainer.profile_steps: got [0], wanted numbers of steps, from 1 on"),
         (["trainer.profile_steps=[1]", "trainer.profile_tool=nsys"], "got nsys, which needs a GPU; on CPUs, torch"),
         ([f"{AR}actor.checkpoint.save_contents=[model]"], "a checkpoint always holds model, optimizer and extra"),
-        (["reward_model.model.path=/rm"], "reward models are not supported: score with custom_reward_function.path"),
+        (["reward_model.enable=true"], "reward_model.model.path: not given, wanted the folder of a classifier"),
+        ([*RM, "reward_model.combine.model=0"], "got 0, so that the reward model's score never counts"),
+        ([*RM, "reward_model.use_dynamic_bsz=false"], "reward_model.micro_batch_size_per_gpu: not given, but needed"),
+        ([*RM, "reward_model.strategy=megatron"], "reward_model.strategy: got 'megatron', but models are sharded by"),
+        ([*RM, "reward_model.micro_batch_size=8"], "give `micro_batch_size_per_gpu` instead"),
         ([f"{AR}actor.optim.optimizer_impl=bitsandbytes.optim"], "the optimizer is torch's AdamW"),
         (
             ["algorithm.rollout_correction.bypass_old_log_prob=true", "algorithm.rollout_correction.rs=[0.5,2]"],
@@ -208,7 +221,7 @@ def test_the_options_of_advantage_estimators() -> None:
             others, _ = estimate(rewards, mask, **given, **{option: False if option.startswith("norm") else 0.5})
             if not torch.equal(advantages, others):
                 acts.add(name)
-        assert acts - {"remax"} == users, option  # the trainer has no remax
+        assert acts == users, option
 
 
 def test_the_clip_ranges_of_policy_losses() -> None:

@@ -77,7 +77,7 @@ def test_a_key_that_acts_under_another_name(given: str, key: str, value: object)
         (f"{ACTOR}.tis_imp_ratio_cap=2", "set algorithm.rollout_correction.is_level=token"),
         ("algorithm.rollout_correction.rollout_rs=token_k1", "set algorithm.rollout_correction.rs=[lower,upper]"),
         ("reward_model.overlong_buffer.enable=true", "subtract it in your own score function"),
-        ("reward.reward_model.enable=true", "score with custom_reward_function.path"),
+        ("reward.reward_model.enable=true", "reward_model.model.path: not given"),
         (f"{ROLLOUT}.quantization=fp8", "give the engine's flags in `server.args`"),
         ("transfer_queue.enable=true", "rows travel through Ray itself"),
         ("model.path=x", "It is 'actor_rollout_ref.model.path' here"),

@@ -7,6 +7,8 @@ from typing import Any
 
 from watched_run import write_rows
 
+from agentrl.testing.models import build_tiny_classifier
+
 AR = "actor_rollout_ref."
 ACTOR, ROLLOUT = f"{AR}actor.", f"{AR}rollout."
 Changes = dict[str, dict[str, Any]]
@@ -123,6 +125,11 @@ def _of_learning(folder: Path) -> Changes:
 def _of_scores(folder: Path) -> Changes:
     """Score functions, sandboxes, managers."""
     score = {"custom_reward_function.path": str(folder / "plug.py")}
+    reward_model = {
+        "reward_model.enable": True,
+        "reward_model.model.path": str(build_tiny_classifier(folder / "classifier", num_hidden_layers=1)),
+        "reward_model.max_length": 30,
+    }
     coding = write_rows(folder / "coding.parquet", 4, 4, data_source="apps")  # in the file, but not in the first batch
     return {
         "own score": score,
@@ -141,6 +148,9 @@ def _of_scores(folder: Path) -> Changes:
             "data.train_files": [write_rows(folder / "some.parquet", 0, 4), coding],
             "reward_model.sandbox_fusion.url": "http://127.0.0.1:9",
         },
+        "reward model": reward_model,
+        "reward model by rows": {**reward_model, "reward_model.micro_batch_size_per_gpu": 1},
+        "reward model on ranks": {**reward_model, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2},
         "own manager": {
             "reward_manager.source": "importlib",
             "reward_manager.module.path": str(folder / "plug.py"),
@@ -154,6 +164,12 @@ def _of_machines(address: str) -> Changes:
     return {
         "ray": {"trainer.backend": "ray"},
         "ranks": {**_PPO, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2, "ray_init.address": "auto"},
+        "pools": {
+            **_PPO,
+            "trainer.backend": "ray",
+            "trainer.resource_pools": {"small": {"n_gpus": 3}, "large": [4]},
+            "trainer.role_pools": {"actor": "large", "ref": "large", "critic": "small", "reward_model": "small"},
+        },
         "addresses": {f"{ROLLOUT}server.addresses": [address]},
         "sglang": {"trainer.device": "cuda", f"{ROLLOUT}name": "sglang"},
         "small prefill": {f"{ROLLOUT}max_num_batched_tokens": 64},

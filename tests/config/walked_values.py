@@ -9,7 +9,7 @@ from typing import Any
 
 from watched_run import TEMPLATE
 
-from agentrl.testing.models import build_tiny_model
+from agentrl.testing.models import build_tiny_classifier, build_tiny_model
 
 AR = "actor_rollout_ref."
 ACTOR, ROLLOUT = f"{AR}actor.", f"{AR}rollout."
@@ -25,13 +25,13 @@ def special_values(folder: Path, keys: Iterable[str]) -> Values:
 @cache
 def _by_ending(keys: tuple[str, ...]) -> Values:
     """Keys that stand in several sections."""
-    few = ("ppo_max_token_len_per_gpu", "log_prob_max_token_len_per_gpu")
+    few = tuple(f"{name}_max_token_len_per_gpu" for name in ("ppo", "log_prob", "forward"))
     once = ("max_assistant_turns", "max_parallel_calls", "max_tool_calls", "max_tool_response_length")
     sections = (f"{AR}actor", "critic")
     return {
         **{f"{section}.optim.betas": [[0.5, 0.6]] for section in sections},
         **{f"{section}.optim.lr_warmup_steps": [4] for section in sections},
-        **{f"{section}.fsdp_config.compute_dtype": ["bfloat16"] for section in (*sections, f"{AR}ref")},
+        **{f"{section}.fsdp_config.compute_dtype": ["bfloat16"] for section in (*sections, f"{AR}ref", "reward_model")},
         **{key: [1, 2] for key in keys if key.endswith("micro_batch_size_per_gpu")},
         **{key: [40] for key in keys if key.endswith(few)},
         **{f"{ROLLOUT}multi_turn.{key}": [1] for key in once},
@@ -50,6 +50,11 @@ def _of_models(folder: Path) -> Values:
         f"{AR}model.tokenizer_path": [other_model],
         f"{AR}model.chat_template": [TEMPLATE.replace("user", "person").replace(":", "=")],
         "critic.model.path": [other_model],
+        "reward_model.enable": [True, False],
+        "reward_model.model.path": [str(build_tiny_classifier(folder / "other_classifier", seed=5))],
+        "reward_model.model.input_tokenizer": [None],
+        "reward_model.model.chat_template": [TEMPLATE.replace("user", "person")],
+        "reward_model.max_length": [20],
         f"{AR}nccl_timeout": [7],
         f"{ACTOR}policy_loss": ["gspo", "vanilla"],
         f"{ACTOR}ppo_mini_batch_size": [2],
@@ -119,6 +124,8 @@ def _of_rollouts(folder: Path) -> Values:
 def _of_the_run(folder: Path) -> Values:
     """The run: its length, logs and folders."""
     return {
+        "trainer.resource_pools": [{"small": [5], "large": [4]}],
+        **{f"trainer.role_pools.{role}": ["small", "large"] for role in ("actor", "ref", "critic", "reward_model")},
         "trainer.profile_steps": [[1]],
         "trainer.profile_tool": ["torch_memory"],
         "trainer.profile_dir": [str(folder / "profiles")],

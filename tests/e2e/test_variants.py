@@ -156,6 +156,18 @@ def test_groups_without_variance_are_replaced_by_others(make, workspace: Workspa
     assert once.rows == {1: 4, 2: 4}
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_remax_learns_from_what_its_greedy_rollouts_do_not_get(make, n: int) -> None:
+    run = make(algorithm__adv_estimator="remax", actor_rollout_ref__rollout__n=n, trainer__total_training_steps=1)
+    recorder = train(run.config)
+    assert recorder.rows == {1: 4 * n}  # no greedy row among them
+    one = recorder.metrics[1]
+    assert one["rollout/greedy/failed"] == one["rollout/greedy/groups_left_out"] == 0
+    assert one["actor/grad_norm"] > 0
+    mean = one["critic/score/mean"] - one["rollout/greedy/score/mean"]
+    assert one["critic/advantages/min"] <= mean <= one["critic/advantages/max"]
+
+
 def test_validation_only_samples_and_shows_conversations(make, workspace: Workspace) -> None:
     run = make(
         data__val_files=str(workspace.val),

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from agentrl.chat.renderer import ChatRenderer
-from agentrl.config.root import CombineConfig, RunConfig
+from agentrl.config.reward_model import CombineConfig
+from agentrl.config.root import RunConfig
 from agentrl.errors import PluginError, RewardError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.plugins import registry

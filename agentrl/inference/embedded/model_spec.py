@@ -123,7 +123,7 @@ def _spec(folder: Path, family: str, config: dict[str, Any]) -> ModelSpec:
         o_bias=family != "qwen2" and attention_bias,
         mlp_bias=bool(config.get("mlp_bias", False)),
         qk_norm=family == "qwen3",
-        eos_token_ids=_eos_ids(folder, config),
+        eos_token_ids=stop_ids(folder, config),
         raw=config,
     )
 
@@ -146,7 +146,7 @@ def _rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
     return rope
 
 
-def _eos_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+def stop_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Stop ids of the model: those of generation_config.json and of config.json."""
     ids: list[int] = []
     for source in (read_json_object(folder / "generation_config.json"), config):
