@@ -56,7 +56,10 @@ def _training(config: RunConfig) -> list[PlanLine]:
         roles = ", ".join(_ROLES[role] for role in roles_of(config))
         return [model, ("training", f"1 rank in this process, {device}, FSDP2, {dtype}; {roles}")]
     if len(pools) == 1:
-        return [model, ("training", f"{_where(pools[0], ' in Ray actors')}, {device}, FSDP2, {dtype}; {_who(pools[0])}")]
+        return [
+            model,
+            ("training", f"{_where(pools[0], ' in Ray actors')}, {device}, FSDP2, {dtype}; {_who(pools[0])}"),
+        ]
     ranks = f"{' + '.join(str(pool.world_size) for pool in pools)} = {_count(total_ranks(config), 'rank')}"
     return [
         model,

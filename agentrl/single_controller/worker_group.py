@@ -76,9 +76,7 @@ class WorkerGroup:
         pool: where the ranks are. Groups on one pool share its GPUs.
     """
 
-    def __init__(
-        self, backend: RankBackend, pool: ResourcePool, worker_cls: type[Worker], copies: int = 1
-    ) -> None:
+    def __init__(self, backend: RankBackend, pool: ResourcePool, worker_cls: type[Worker], copies: int = 1) -> None:
         self.pool = pool
         self._backend = backend
         self._copies = copies

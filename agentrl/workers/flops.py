@@ -45,7 +45,8 @@ class FlopCounter:
 
     def __init__(self, lm: Any) -> None:
         config = lm.config.get_text_config()
-        weights = sum(parameter.numel() for parameter in lm.parameters() if parameter.ndim > 1)
+        matrices = (part for name, part in lm.named_parameters() if part.ndim > 1 and ".visual." not in name)
+        weights = sum(matrix.numel() for matrix in matrices)
         tied = lm.get_input_embeddings().weight is lm.get_output_embeddings().weight
         self._weights = weights - (0 if tied else lm.get_input_embeddings().weight.numel())
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

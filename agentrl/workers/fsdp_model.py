@@ -164,9 +164,7 @@ class FSDPModel:
         return [micros.placeholder(self.device)] * (int(max_over_ranks([float(own)])[0]) - own)
 
 
-def _shard(
-    net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype, mesh: DeviceMesh
-) -> None:
+def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype, mesh: DeviceMesh) -> None:
     """FSDP2 over a mesh: one group per decoder layer, one for the rest.
 
     Gradients are summed, not averaged, and in float32. Weights are cast to the compute type when they are gathered.
