@@ -39,6 +39,8 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
             f"trajectories, then {_count(updates, 'optimizer step')} of {actor.ppo_mini_batch_size} prompts",
         ),
     ]
+    if (shown := inputs.pictures.sentence) is not None:
+        lines.append(("pictures", shown))
     if inputs.val_samples:
         lines.append(("val rows", f"{len(inputs.val_samples)}, {_count(rollout.val_kwargs.n, 'rollout')} each"))
     return lines
