@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.machine_checks import MACHINE_CHECKS
+from agentrl.config.parallel_checks import check_parallel
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
 from agentrl.files import find_file
@@ -341,5 +342,6 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_resume,
     check_tool_cache,
     check_combine,
+    check_parallel,
     *MACHINE_CHECKS,
 )

@@ -152,6 +152,11 @@ def is_known(key: str, model: type[Section]) -> bool:
     return answer is not None or find_field(model, new) is not None or is_free(model, new) or _is_section(key)
 
 
+def known_name(key: str, model: type[Section]) -> str:
+    """A key under agentrl's name: `actor.ulysses_sequence_parallel_size` is `actor.fsdp_config.…`; else as it is."""
+    return _answer(model, key)[0]
+
+
 def _is_section(key: str) -> bool:
     """Whether verl has a section of this name that agentrl lacks."""
     return any(fnmatchcase(key, section) for section in _SECTIONS)

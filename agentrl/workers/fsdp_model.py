@@ -18,6 +18,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.actor import FSDPConfig, OptimConfig
+from agentrl.config.parallel_checks import model_problems
+from agentrl.errors import ConfigError
 from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
 from agentrl.workers.mesh import make_mesh
@@ -78,6 +80,8 @@ class FSDPModel:
         self.device = device
         net.train(optim is not None)
         net.requires_grad_(optim is not None)
+        if config.copies > 1 and (problems := list(model_problems("fsdp_config", config, net.backbone.config))):
+            raise ConfigError(problems)
         mesh = make_mesh(device, config)
         self.copies = mesh.copies
         """How many neighbouring ranks get the same rows."""
@@ -164,9 +168,7 @@ class FSDPModel:
         return [micros.placeholder(self.device)] * (int(max_over_ranks([float(own)])[0]) - own)
 
 
-def _shard(
-    net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype, mesh: DeviceMesh
-) -> None:
+def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype, mesh: DeviceMesh) -> None:
     """FSDP2 over a mesh: one group per decoder layer, one for the rest.
 
     Gradients are summed, not averaged, and in float32. Weights are cast to the compute type when they are gathered.

@@ -64,9 +64,7 @@ def taken_tokens(
     return _best_of_all_ranks(scores, numbers, model.copies)
 
 
-def _means(
-    log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, copies: int
-) -> MiniBatchMeans:
+def _means(log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, copies: int) -> MiniBatchMeans:
     sums: Any = [values[mask].double().sum().item() for values in (advantages, log_probs)]
     advantage, log_prob, count = sum_over_ranks([*sums, float(mask.sum())], copies)
     return MiniBatchMeans(advantage / max(count, 1.0), log_prob / max(count, 1.0), int(count))

@@ -15,8 +15,8 @@ from agentrl.workers.attention import PACKED
 from agentrl.workers.micro_batch_plan import Piece
 from agentrl.workers.micro_batches import MicroBatch, RowLayout, SharedPrompts
 from agentrl.workers.sequence import SequenceRanks
-from agentrl.workers.token_stats import EntropyMode, VocabPart, token_hits, token_log_probs
 from agentrl.workers.tensor_parallel import cut_layers, cut_vocabulary
+from agentrl.workers.token_stats import EntropyMode, VocabPart, token_hits, token_log_probs
 
 
 def _cache_argument(backbone: type[nn.Module]) -> str:
@@ -163,7 +163,7 @@ class PolicyNet(TokenNet):
         super().cut(mesh)
         self.part = cut_vocabulary(self.lm, mesh)
 
-    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:  # type: ignore[override]
+    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs (K,) and entropies (K,) or None."""
         head = self.lm.get_output_embeddings()
         return token_log_probs(
@@ -202,6 +202,6 @@ class ValueNet(TokenNet):
         """The transformer."""
         return self.base
 
-    def values(self, micro: MicroBatch) -> torch.Tensor:  # type: ignore[override]
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Values (K,) in float32."""
         return cast(torch.Tensor, self.score(self.states(micro))).float().sum(-1)
