@@ -1,8 +1,13 @@
-"""One of several gloo ranks on which models are spread over a mesh; run by `test_mesh.py`."""
+"""Gloo ranks on which models are spread over a mesh; started by `test_mesh.py`.
+
+The ranks are forks of one process that has imported everything: a rank of its own takes seconds to start.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -112,15 +117,11 @@ def state_of(model: FSDPModel) -> dict[str, dict[str, torch.Tensor]]:
     return {"gradients": gradients, "weights": {k: v.clone() for k, v in model.full_weights().items()}}
 
 
-def main() -> None:
-    """Join the other ranks, compute and write: FOLDER_OF_MODELS RENDEZVOUS_FILE RANK WORLD OUTPUT JOB [JOB …].
-
-    A job is `ROLE/FAMILY/MESH`, or `save/FAMILY/MESH` and `load/FAMILY/MESH` for checkpoints in the folder.
-    """
-    models, meeting, rank, world, output, *jobs = sys.argv[1:]
+def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -> None:
+    """Join the other ranks, do the jobs, and write what was found."""
     torch.set_num_threads(1)
-    store = dist.FileStore(meeting, int(world))
-    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(world), timeout=timedelta(seconds=120))
+    store = dist.FileStore(f"{output}.meeting", world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
     found: dict[str, Any] = {}
     for job in jobs:
         role, family, mesh = job.split("/")
@@ -129,7 +130,7 @@ def main() -> None:
             continue
         worker, _ = make_worker("actor", Path(models, family), MESHES[mesh][1])
         if role == "save":
-            (rows,), _ = plan_for(worker.model.copies).calls[int(rank)]
+            (rows,), _ = plan_for(worker.model.copies).calls[rank]
             worker.update_actor(rows)
             worker.save_checkpoint(f"{models}/{mesh}")
         else:
@@ -137,6 +138,25 @@ def main() -> None:
         found[job] = state_of(worker.model)
     torch.save(found, f"{output}.{rank}")
     dist.destroy_process_group()
+
+
+def main() -> None:
+    """Start ranks and wait for them: FOLDER_OF_MODELS WORLD OUTPUT JOB [JOB …].
+
+    A job is `ROLE/FAMILY/MESH`, or `save/FAMILY/MESH` and `load/FAMILY/MESH` for checkpoints in the folder.
+    """
+    models, world, output, *jobs = sys.argv[1:]
+    ranks = []
+    for rank in range(int(world)):
+        if (pid := os.fork()) == 0:
+            try:
+                run_rank(rank, int(world), models, output, jobs)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        ranks.append(pid)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,18 +20,17 @@ from agentrl.data_proto import DataProto
 from agentrl.testing.models import build_tiny_model
 
 QUICK = [
-    *(f"actor/qwen2/{mesh}" for mesh in MESHES),
-    *(f"actor/{family}/sp 2 x tp 2" for family in ("qwen3", "llama", "qwen3_moe")),
-    *(f"actor/{family}/{mesh}" for family in ("qwen3", "llama", "qwen3_moe") for mesh in ("sp 2", "tp 2")),
-    "actor/mistral/sp 2",
-    *(f"{role}/llama/{mesh}" for role in ("critic", "sft") for mesh in ("sp 2", "tp 2", "sp 2 x tp 2")),
+    *("actor/llama/sp 2", "actor/qwen3/tp 2"),
+    *(f"actor/qwen2/{mesh}" for mesh in ("replicate 2 x shard 2", "shard 2 x sp 2", "sp 4", "shard 2 x tp 2")),
+    *(f"actor/{family}/sp 2 x tp 2" for family in ("qwen2", "qwen3", "llama", "qwen3_moe")),
+    *("critic/qwen3/sp 2 x tp 2", "sft/llama/sp 2 x tp 2"),
 ]
 SLOW = [
     job
     for job in (f"{role}/{family}/{mesh}" for role in ROLES for family in FAMILIES for mesh in MESHES)
     if job not in QUICK
 ]
-CHECKPOINTS = ("sp 2 x tp 2", "shard 2 x tp 2", "replicate 2 x shard 2")
+CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2")
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +51,14 @@ def alone() -> Iterator[None]:
 def spread(models: Path, folder: Path, world: int, jobs: Sequence[str]) -> dict[str, list[Any]]:
     """Run jobs on ranks of their own; what each rank found, by job."""
     script, output = Path(__file__).with_name("mesh_ranks.py"), folder / "found"
-    common = [sys.executable, str(script), str(models), str(folder / "meeting")]
-    ranks = [
-        subprocess.Popen([*common, str(rank), str(world), str(output), *jobs], stderr=subprocess.PIPE, text=True)
-        for rank in range(world)
-    ]
-    try:
-        errors = [rank.communicate(timeout=300)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(error[-3000:] for error in errors)
+    command = [sys.executable, str(script), str(models), str(world), str(output), *jobs]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as ranks:
+        try:
+            errors = ranks.communicate(timeout=600)[1]
+        except BaseException:
+            os.killpg(ranks.pid, signal.SIGKILL)
+            raise
+    assert ranks.returncode == 0, errors[-5000:]
     found = [torch.load(f"{output}.{rank}", weights_only=True) for rank in range(world)]
     return {job: [rank[job] for rank in found] for job in jobs}
 
@@ -84,8 +82,9 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def quick(models: Path, alone: None, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(models, tmp_path_factory.mktemp("quick"), QUICK)
+def quick(models: Path, first_update: object, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    checkpoints = [f"{what}/llama/{mesh}" for mesh in CHECKPOINTS for what in ("save", "load")]
+    return Runs(models, tmp_path_factory.mktemp("quick"), [*QUICK, *checkpoints])
 
 
 @pytest.fixture(scope="module")
@@ -128,19 +127,25 @@ def close(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> No
         torch.testing.assert_close(got[name], value, atol=1e-5, rtol=0, msg=name)
 
 
-def test_checkpoints_are_read_by_other_meshes(models: Path, alone: None, tmp_path: Path) -> None:
-    """What a mesh writes one rank reads, and the other way round: weights and moments."""
-    one, copies = make_worker("actor", models / "llama", {})
+@pytest.fixture(scope="module")
+def first_update(models: Path, alone: None) -> tuple[Any, dict[str, Any]]:
+    """One rank after an update, saved where `load` jobs find it; and its state."""
+    worker, copies = make_worker("actor", models / "llama", {})
     (rows,), _ = plan_for(copies).calls[0]
-    one.update_actor(rows)
-    one.save_checkpoint(str(models / "by one"))
-    expected = state_of(one.model)
-    jobs = [f"{what}/llama/{mesh}" for mesh in CHECKPOINTS for what in ("save", "load")]
-    found = spread(models, tmp_path, 4, jobs)
-    for mesh in CHECKPOINTS:
-        assert_state(found[f"load/llama/{mesh}"][0], expected)
-        one.load_checkpoint(str(models / mesh))
-        assert_state(state_of(one.model), found[f"save/llama/{mesh}"][0])
+    worker.update_actor(rows)
+    worker.save_checkpoint(str(models / "by one"))
+    return worker, state_of(worker.model)
+
+
+@pytest.mark.parametrize("mesh", CHECKPOINTS)
+def test_checkpoints_are_read_by_other_meshes(
+    mesh: str, models: Path, quick: Runs, first_update: tuple[Any, dict[str, Any]]
+) -> None:
+    """What a mesh writes one rank reads, and the other way round: weights and moments."""
+    one, expected = first_update
+    assert_state(quick.found[f"load/llama/{mesh}"][0], expected)
+    one.load_checkpoint(str(models / mesh))
+    assert_state(state_of(one.model), quick.found[f"save/llama/{mesh}"][0])
 
 
 def assert_state(got: dict[str, Any], expected: dict[str, Any]) -> None:
