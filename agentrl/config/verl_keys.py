@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.config import megatron
+
 _AR = "actor_rollout_ref."
 
 
@@ -167,9 +169,7 @@ VERL_KEYS: dict[str, Answer] = {
     "*.model.tiled_mlp.*": Harmless("tiled MLPs are not supported"),
     _AR + "ref.model*": Only((None, {}), "the reference policy is the model at the start of the run"),
     "*.ulysses_sequence_parallel_size": Renamed("*.fsdp_config.ulysses_sequence_parallel_size"),
-    "*.megatron.*": Only(
-        (*_OFF, *_SMALL), "Megatron is not supported: models are sharded by FSDP2, so leave its section out"
-    ),
+    "*.megatron.*": Only((*_OFF, *_SMALL, {}), megatron.REASON),
     "*.use_torch_compile": _NO_COMPILE,
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
