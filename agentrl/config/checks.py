@@ -9,6 +9,7 @@ from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.lora_checks import check_lora
 from agentrl.config.machine_checks import MACHINE_CHECKS
+from agentrl.config.parallel_checks import check_parallel
 from agentrl.config.reward_checks import REWARD_CHECKS
 from agentrl.config.reward_model_checks import check_reward_model
 from agentrl.config.root import RunConfig
@@ -354,6 +355,7 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_combine,
     *REWARD_CHECKS,
     check_lora,
+    check_parallel,
     check_reward_model,
     *MACHINE_CHECKS,
 )

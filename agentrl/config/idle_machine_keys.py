@@ -98,7 +98,12 @@ OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
         "training runs on the CPU",
     ),
     Idle(
-        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout", "trainer.balance_batch"),
+        (
+            "*.fsdp_config.reshard_after_forward",
+            "*.fsdp_config.fsdp_size",
+            f"{_AR}nccl_timeout",
+            "trainer.balance_batch",
+        ),
         _one_rank,
         "one rank holds the whole model and all rows, and waits for no other",
     ),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.config import megatron
+
 _AR = "actor_rollout_ref."
 
 
@@ -161,10 +163,8 @@ VERL_KEYS: dict[str, Answer] = {
     "*.model.tiled_mlp.enabled": Only(_OFF, "tiled MLPs are not supported"),
     "*.model.tiled_mlp.*": Harmless("tiled MLPs are not supported"),
     _AR + "ref.model*": Only((None, {}), "the reference policy is the model at the start of the run"),
-    "*.ulysses_sequence_parallel_size": Only(_SMALL, "sequence parallelism is not supported"),
-    "*.megatron.*": Only(
-        (*_OFF, *_SMALL), "Megatron is not supported: models are sharded by FSDP2, so leave its section out"
-    ),
+    "*.ulysses_sequence_parallel_size": Renamed("*.fsdp_config.ulysses_sequence_parallel_size"),
+    "*.megatron.*": Only((*_OFF, *_SMALL, {}), megatron.REASON),
     "*.use_torch_compile": _NO_COMPILE,
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
@@ -178,7 +178,6 @@ VERL_KEYS: dict[str, Answer] = {
     "*.checkpoint.*": Harmless("a checkpoint holds model, optimizer and the rest of the state"),
     "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
     "*.fsdp_config.offload_policy": Only(_OFF, "use `param_offload` and `optimizer_offload`"),
-    "*.fsdp_config.fsdp_size": Only((-1, None), "parameters are sharded over all ranks"),
     "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),
     "*.fsdp_config.use_orig_params": Harmless("FSDP2 keeps the original parameters"),
     "*.fsdp_config.grad_offload": Only(_OFF, "gradients are not offloaded"),
@@ -353,6 +352,8 @@ VERL_KEYS: dict[str, Answer] = {
 }
 
 SPELLINGS: dict[str, tuple[tuple[Any, Any], ...]] = {
+    "*.fsdp_config.fsdp_size": ((None, -1),),
+    "*.fsdp_config.ulysses_sequence_parallel_size": ((None, 1),),
     "*.fsdp_config.*_dtype": (("fp32", "float32"), ("bf16", "bfloat16")),
     _AR + "rollout.dtype": (
         *(("half", "float16"), ("fp16", "float16"), ("bf16", "bfloat16")),

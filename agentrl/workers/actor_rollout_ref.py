@@ -50,7 +50,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self.total_steps = 0
 
     @classmethod
-    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:  # type: ignore[override]
+    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:
         """How many neighbouring ranks get the same rows."""
         policy = config.actor_rollout_ref
         return (policy.actor if role == "actor" else policy.ref).fsdp_config.copies

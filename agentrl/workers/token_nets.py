@@ -180,7 +180,7 @@ class PolicyNet(TokenNet):
         super().cut(mesh)
         self.part = cut_vocabulary(self.lm, mesh)
 
-    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:  # type: ignore[override]
+    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs (K,) and entropies (K,) or None."""
         head = self.lm.get_output_embeddings()
         return token_log_probs(
@@ -219,6 +219,6 @@ class ValueNet(TokenNet):
         """The transformer."""
         return self.base
 
-    def values(self, micro: MicroBatch) -> torch.Tensor:  # type: ignore[override]
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Values (K,) in float32."""
         return cast(torch.Tensor, self.score(self.states(micro))).float().sum(-1)

@@ -31,6 +31,7 @@ ACTOR, ROLLOUT = f"{AR}actor.", f"{AR}rollout."
 KEYS = [key for key, field in walk(RunConfig) if section_of(field) is None]
 
 GPU = "needs a GPU: tests/workers runs it there"
+RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
 UNSEEN = {
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
@@ -43,6 +44,11 @@ UNSEEN = {
         f"{section}.fsdp_config.{key}_offload": GPU
         for section in (f"{AR}actor", f"{AR}ref", "critic", "reward_model")
         for key in ("param", "optimizer")
+    },
+    **{
+        f"{section}.fsdp_config.{key}": RANKS
+        for section in (f"{AR}actor", f"{AR}ref", "critic")
+        for key in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
     },
     f"{AR}model.use_remove_padding": GPU,
     "critic.model.use_remove_padding": GPU,

@@ -34,6 +34,8 @@ def _by_ending(keys: tuple[str, ...]) -> Values:
         **{f"{section}.fsdp_config.compute_dtype": ["bfloat16"] for section in (*sections, f"{AR}ref", "reward_model")},
         **{key: [1, 2] for key in keys if key.endswith("micro_batch_size_per_gpu")},
         **{key: [40] for key in keys if key.endswith(few)},
+        **{key: [2] for key in keys if key.endswith(("ulysses_sequence_parallel_size", "fsdp_config.fsdp_size"))},
+        **{key: [2] for key in keys if key.endswith("fsdp_config.tensor_parallel_size")},
         **{f"{ROLLOUT}multi_turn.{key}": [1] for key in once},
     }
 
