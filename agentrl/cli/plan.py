@@ -39,6 +39,8 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
             f"trajectories, then {_count(updates, 'optimizer step')} of {actor.ppo_mini_batch_size} prompts",
         ),
     ]
+    if (shown := inputs.pictures.sentence) is not None:
+        lines.append(("pictures", shown))
     if inputs.val_samples:
         lines.append(("val rows", f"{len(inputs.val_samples)}, {_count(rollout.val_kwargs.n, 'rollout')} each"))
     return lines
@@ -116,6 +118,10 @@ def _conversations(config: RunConfig) -> list[PlanLine]:
     parts = [f"{config.reward_manager_name} manager, score function {score}"] if weights.outcome else []
     if config.reward_model.enable:
         parts.append(f"{weights.model:g} x the score of the reward model {config.reward_model.model.path}")
+    judge = config.reward_model.judge
+    if config.reward_model.has_judge:
+        low, high = judge.score_range
+        parts.append(f"{weights.judge:g} x {low:g} to {high:g} of the judge {judge.model} at {judge.base_url}")
     return [*lines, ("reward", " + ".join(parts) or "turns and tool calls alone")]
 
 

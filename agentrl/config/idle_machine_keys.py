@@ -68,9 +68,10 @@ OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
     *rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
     *rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
 )
+_OF_REWARD_POOL = tuple(f"reward_model.{name}" for name in ("enable_resource_pool", "nnodes", "n_gpus_per_node"))
 OF_POOLS: tuple[Idle[RunConfig], ...] = (
     Idle(
-        ("trainer.resource_pools", "trainer.role_pools.*"),
+        ("trainer.resource_pools", "trainer.role_pools.*", *_OF_REWARD_POOL),
         lambda run: run.trainer.backend == "local",
         "trainer.backend is local: every role runs in this process",
     ),
@@ -97,7 +98,12 @@ OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
         "training runs on the CPU",
     ),
     Idle(
-        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout", "trainer.balance_batch"),
+        (
+            "*.fsdp_config.reshard_after_forward",
+            "*.fsdp_config.fsdp_size",
+            f"{_AR}nccl_timeout",
+            "trainer.balance_batch",
+        ),
         _one_rank,
         "one rank holds the whole model and all rows, and waits for no other",
     ),

@@ -41,7 +41,7 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
         "training runs on the CPU",
     ),
     Idle(
-        ("model.fsdp_config.reshard_after_forward", "ray_init.*"),
+        ("model.fsdp_config.reshard_after_forward", "model.fsdp_config.fsdp_size", "ray_init.*"),
         lambda run: run.trainer.ranks == 1,
         "one rank holds the whole model and runs in this process",
     ),

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from agentrl.config.actor import ModelConfig
 from agentrl.config.base import InputPath, ModelPath, OutputPath, Section, TokenizerPath
+from agentrl.config.rewards import CustomRewardFunction
 from agentrl.config.rollout import RolloutConfig
-from agentrl.config.root import CustomRewardFunction, RewardModelConfig
+from agentrl.config.root import RewardModelConfig
 from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer, Harmless
 
@@ -62,8 +63,6 @@ class GenerationModelConfig(Section):
 class GenerationRolloutConfig(RolloutConfig):
     """Sampling, engines and agent loops: the keys of `actor_rollout_ref.rollout`, and these with their own defaults."""
 
-    name: Literal["auto", "sglang", "embedded", "vllm", "hf"] = "auto"  # type: ignore[assignment]
-    """The engine; auto: sglang if CUDA and sglang are present, else embedded. vllm and hf: the same as auto."""
     do_sample: bool = True
     """False: greedy, whatever `temperature` says."""
     temperature: float = Field(default=1.0, ge=0)

@@ -40,7 +40,7 @@ SFT_KEYS: dict[str, Answer] = {
     "model.fsdp_config.cpu_offload": Renamed("model.fsdp_config.param_offload"),
     "model.fsdp_config.offload_params": Harmless("`param_offload` (in verl `cpu_offload`) counts"),
     "use_remove_padding": Renamed("model.use_remove_padding"),
-    "ulysses_sequence_parallel_size": Only((1, None), "sequence parallelism is not supported"),
+    "ulysses_sequence_parallel_size": Renamed("model.fsdp_config.ulysses_sequence_parallel_size"),
     # optim
     "optim.warmup_steps_ratio": Renamed("optim.lr_warmup_steps_ratio"),
     "optim.warmup_steps": Renamed("optim.lr_warmup_steps"),

@@ -1,5 +1,7 @@
 """The async client of one engine: token ids in, token ids and log-probs out, over SGLang's native HTTP API.
 
+vLLM's API differs in paths and shapes only: see `vllm_client`.
+
 What is retried, and why that is safe:
 
 * Control calls (health, model info, weights, pause, resume, abort, flush) are idempotent: connection failures, 429 and
@@ -17,7 +19,6 @@ import base64
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 30.0
-ADAPTER_NAME = "agentrl-policy"
-"""Under which engines know the policy's LoRA adapter (`rollout.weight_sync: adapter`)."""
 HEALTH_TIMEOUT_S = 25.0
 """SGLang generates a token for its health check, and allows itself 20 s for that."""
 KEEPALIVE_S = 3.0
@@ -47,7 +46,7 @@ MAX_BACKOFF_S = 2.0
 
 
 class EngineClient:
-    """Talks to one engine. Create, use and close it in one event loop.
+    """Talks to one engine that speaks SGLang's API. Create, use and close it in one event loop.
 
     Args:
         address: `http://host:port`.
@@ -55,19 +54,13 @@ class EngineClient:
         request_timeout_s: deadline of one weight update, retries included; shorter than the usual deadlines of health
             checks (25 s) and control calls (30 s), it bounds those too.
         retries: how often a failed call is retried.
-        adapter: the LoRA adapter that generations ask for; None: the engine's own weights.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        vocab_size: int,
-        request_timeout_s: float = 600.0,
-        retries: int = 3,
-        adapter: str | None = None,
-    ) -> None:
-        self.adapter = adapter
+    generate_path, rid_field, health_path = "/generate", "rid", "/health"
+    alive_path = "/health_generate"
+    """What a server answers only while it also generates; `/health` may answer although it does not."""
+
+    def __init__(self, address: str, *, vocab_size: int, request_timeout_s: float = 600.0, retries: int = 3) -> None:
         self.address = address.rstrip("/")
         self.vocab_size = vocab_size
         self.request_timeout_s = request_timeout_s
@@ -97,30 +90,37 @@ class EngineClient:
         """
         check_request(prompt_ids, sampling_params, self.vocab_size)
         base = rid or uuid.uuid4().hex
-        payload: JsonDict = {
-            "rid": base,
-            "input_ids": prompt_ids if isinstance(prompt_ids, list) else list(prompt_ids),
-            "sampling_params": sampling_params,
-            "return_logprob": True,
-        }
-        if self.adapter is not None:
-            payload["lora_path"] = self.adapter
+        payload = self._payload(prompt_ids if isinstance(prompt_ids, list) else list(prompt_ids), sampling_params)
+        payload[self.rid_field] = base
         if pictures is not None:
-            payload |= picture_fields(prompt_ids, pictures)
+            payload |= self._picture_fields(prompt_ids, pictures)
         try:
             body = await self._generate_with_retries(payload, base)
         except asyncio.CancelledError:
-            self._abort_later(payload["rid"])
+            self._abort_later(payload[self.rid_field])
             raise
-        output = parse_generation(body, int(sampling_params.get("max_new_tokens", 0)))
+        output = self._parse(body, int(sampling_params.get("max_new_tokens", 0)))
         if pictures is not None:
             check_prompt_tokens(self.address, output.prompt_tokens, len(prompt_ids))
         return output
 
+    def _payload(self, prompt_ids: list[int], sampling_params: JsonDict) -> JsonDict:
+        """The body of a generation without its request id."""
+        return {"input_ids": prompt_ids, "sampling_params": sampling_params, "return_logprob": True}
+
+    def _picture_fields(self, prompt_ids: Sequence[int], pictures: SentPictures) -> JsonDict:
+        """What pictures change in the body."""
+        return picture_fields(prompt_ids, pictures)
+
+    def _parse(self, body: Any, max_new_tokens: int) -> GenerationOutput:
+        return parse_generation(body, max_new_tokens)
+
     async def health(self) -> bool:
         """Whether the engine answers. Never raises for an engine that does not."""
         try:
-            await self._call("GET", "/health", timeout_s=min(HEALTH_TIMEOUT_S, self.request_timeout_s), retries=0)
+            await self._call(
+                "GET", self.health_path, timeout_s=min(HEALTH_TIMEOUT_S, self.request_timeout_s), retries=0
+            )
         except EngineError:
             return False
         return True
@@ -149,7 +149,11 @@ class EngineClient:
 
     async def abort(self, rid: str | None = None) -> None:
         """Abort one request, or all of them."""
-        await self._call("POST", "/abort_request", {"rid": rid or "", "abort_all": rid is None})
+        await self._call("POST", *self._abort_call(rid))
+
+    def _abort_call(self, rid: str | None) -> tuple[str, JsonDict]:
+        """Path and body of an abort."""
+        return "/abort_request", {"rid": rid or "", "abort_all": rid is None}
 
     async def flush_cache(self) -> None:
         """Forget cached prefixes."""
@@ -178,21 +182,6 @@ class EngineClient:
         }
         self._check_success(await self._call("POST", "/update_weights_from_tensor", payload, self.request_timeout_s))
 
-    async def load_adapter(self, name: str, path: str, weight_version: int) -> None:
-        """Load the LoRA adapter in folder `path` under a name, in place of the one of that name.
-
-        SGLang waits with an unload until no request uses the adapter, and knows no versions of adapters: the server's
-        own version is set. Errors as `update_weights_from_disk`.
-        """
-        limit = self.request_timeout_s
-        with suppress(EngineRequestError):  # a fresh server has none
-            await self._call("POST", "/unload_lora_adapter", {"lora_name": name}, limit)
-        payload = {"lora_name": name, "lora_path": path}
-        self._check_success(await self._call("POST", "/load_lora_adapter", payload, limit))
-        version = {"new_version": str(weight_version), "abort_all_requests": False}
-        self._check_success(await self._call("POST", "/update_weight_version", version, limit))
-        await self.flush_cache()
-
     async def close(self) -> None:
         """Close all connections, after giving aborts in progress up to 1 s."""
         if self._background:
@@ -205,15 +194,15 @@ class EngineClient:
 
     async def _generate_with_retries(self, payload: JsonDict, base: str) -> Any:
         for attempt in range(self.retries + 1):
-            payload["rid"] = base if attempt == 0 else f"{base}.{attempt}"
+            payload[self.rid_field] = base if attempt == 0 else f"{base}.{attempt}"
             try:
-                return await self._send("POST", "/generate", payload)
+                return await self._send("POST", self.generate_path, payload)
             except EngineUnavailable as error:
                 if attempt == self.retries:
                     raise
                 # The connection broke after the request was sent: the server may still be decoding it.
                 if isinstance(error.__cause__, aiohttp.ClientError) and not _never_connected(error.__cause__):
-                    self._abort_later(payload["rid"])
+                    self._abort_later(payload[self.rid_field])
                 await self._back_off(attempt, error)
         raise AssertionError("unreachable")
 
@@ -292,7 +281,7 @@ class EngineClient:
 
         async def abort() -> None:
             try:
-                await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, 5.0, retries=0)
+                await self._call("POST", *self._abort_call(rid), 5.0, retries=0)
             except EngineError as error:
                 logger.debug("cannot abort %s: %s", rid, error)
 

@@ -52,11 +52,12 @@ class Router:
 
     Args:
         addresses: `http://host:port` of each engine.
-        vocab_size: ids of this value or more are never sent. `adapter`: see `EngineClient`.
+        vocab_size: ids of this value or more are never sent.
         request_timeout_s: deadline of one weight update, and of a generation that brings none of its own.
         retries: how often a call to one engine is retried before the engine is taken out.
         weight_version: the version that engines must serve; None: any, until `expect_version` or `update_weights`.
         recovery_wait_s: how long a generation waits for an engine to come back when all are out.
+        client: what talks to the engines; see `clients.client_class`.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class Router:
         request_timeout_s: float = 600.0,
         retries: int = 3,
         weight_version: int | None = None,
-        adapter: str | None = None,
         recovery_wait_s: float = 0.0,
+        client: type[EngineClient] = EngineClient,
     ) -> None:
-        self._options: JsonDict = {"vocab_size": vocab_size, "retries": retries, "adapter": adapter}
-        self._options["request_timeout_s"] = request_timeout_s
+        self._client = client
+        self._options = {"vocab_size": vocab_size, "request_timeout_s": request_timeout_s, "retries": retries}
         self._request_timeout_s = request_timeout_s
         self._expected = weight_version
         self._recovery_wait_s = recovery_wait_s
@@ -299,7 +300,7 @@ class Router:
         await asyncio.gather(*(server.client.close() for server in self._servers))
 
     def _make_server(self, address: str) -> _Server:
-        return _Server(EngineClient(address, **self._options))
+        return _Server(self._client(address, **self._options))  # type: ignore[arg-type]
 
     @staticmethod
     def _checked(addresses: Sequence[str]) -> list[str]:

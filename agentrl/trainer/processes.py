@@ -10,10 +10,11 @@ from typing import Self
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
-from agentrl.config.resource_pools import roles_of
+from agentrl.config.resource_pools import pool_of, roles_of, total_ranks
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.clients import client_class
 from agentrl.inference.launch import EngineServers
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
@@ -101,7 +102,7 @@ class RunProcesses:
     @property
     def num_ranks(self) -> int:
         """Training ranks of all pools."""
-        return sum(pool.world_size for pool in self._pools.values())
+        return total_ranks(self._config)
 
     @property
     def groups(self) -> list[WorkerGroup]:
@@ -178,8 +179,9 @@ class RunProcesses:
 
         ray = self._config.ray_init
         self._stack.enter_context(ray_runtime.init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
-        ray_placement.reserve(self._pools)
-        self._stack.callback(ray_placement.free, list(self._pools.values()))
+        pools = {pool_of(self._config, role).name: pool for role, pool in self._pools.items()}
+        ray_placement.reserve(pools)
+        self._stack.callback(ray_placement.free, list(pools.values()))
 
     def _make_groups(self) -> list[WorkerGroup]:
         from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
@@ -189,9 +191,7 @@ class RunProcesses:
         config, roles = self._config, roles_of(self._config)
 
         def start(role: str, worker: type[Worker], *args: object) -> WorkerGroup:
-            name = getattr(config.trainer.role_pools, role)
-            pool = self._pools.get(name) or next(iter(self._pools.values()))
-            group = create_worker_group(config.trainer.backend, pool, worker, config, *args)
+            group = create_worker_group(config.trainer.backend, self._pools[role], worker, config, *args)
             return self._stack.enter_context(group)
 
         self.actor = start("actor", ActorRolloutRefWorker, "actor")
@@ -206,7 +206,7 @@ class RunProcesses:
         rollout = self._config.actor_rollout_ref.rollout
 
         def make_client(address: str) -> EngineClient:
-            return EngineClient(
+            return client_class(self._config)(
                 address,
                 vocab_size=self._vocab_size,
                 request_timeout_s=rollout.server.request_timeout_s,

@@ -15,7 +15,7 @@ import psutil
 from safetensors.torch import load_file
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, WeightVersionError
-from agentrl.inference.client import ADAPTER_NAME, EngineClient
+from agentrl.inference.client import EngineClient
 from agentrl.single_controller import WorkerGroup
 
 logger = logging.getLogger(__name__)
@@ -97,9 +97,7 @@ class WeightSync:
         return [address for address in addresses if address not in failed]
 
     async def _push(self, client: EngineClient, export: Path, version: int) -> None:
-        if self._mode == "adapter":
-            await client.load_adapter(ADAPTER_NAME, str(export), version)
-        elif self._mode == "tensor":
+        if self._mode == "tensor":
             for file in sorted(export.glob("*.safetensors")):
                 await client.update_weights_from_tensor(load_file(file), version)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +27,7 @@ from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
+from agentrl.workers.on_policy import ON_POLICY, update_on_policy
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_update import update_policy
 from agentrl.workers.profiled import ProfiledWorker
@@ -49,7 +51,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self.total_steps = 0
 
     @classmethod
-    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:  # type: ignore[override]
+    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:
         """How many neighbouring ranks get the same rows."""
         policy = config.actor_rollout_ref
         return (policy.actor if role == "actor" else policy.ref).fsdp_config.copies
@@ -103,23 +105,24 @@ class ActorRolloutRefWorker(ProfiledWorker):
 
         Args:
             batch: `input_ids, attention_mask, responses, loss_mask, old_log_probs, advantages`, and
-                `ref_log_prob` with `use_kl_loss`, `rollout_is_weights` and `row_id` where there are any.
+                `ref_log_prob` with `use_kl_loss`, `rollout_is_weights` and `row_id` where there are any. With
+                `on_policy.ON_POLICY` in its `meta_info`, `old_log_probs` are those of this step.
 
         Returns:
-            No rows; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on every rank.
+            No rows or, on-policy, `old_log_probs`; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on
+            every rank.
         """
-        actor = self.config.actor_rollout_ref.actor
-        columns = ["old_log_probs", "advantages", *(["ref_log_prob"] if actor.use_kl_loss else [])]
+        actor, on_policy = self.config.actor_rollout_ref.actor, bool(batch.meta_info.get(ON_POLICY))
+        columns = [*([] if on_policy else ["old_log_probs"]), *(["ref_log_prob"] if actor.use_kl_loss else [])]
+        columns.append("advantages")
         optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
         batch = batch.select([*ROW_COLUMNS, "loss_mask", *columns, *optional])
-        rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        seed = [self.config.trainer.seed, self.updates_done]
-        order = seed if actor.shuffle else None
-        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, order, self.model.copies)
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
-        began = time.perf_counter()
-        scale = float(longest_response(self.config))
-        metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr, seed=seed)
+        began, tensors = time.perf_counter(), {}
+        if on_policy:
+            metrics, tensors["old_log_probs"] = update_on_policy(batch, partial(self._update, lr))
+        else:
+            metrics = self._update(lr, batch)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)) / self.model.copies,
             time.perf_counter() - began,
@@ -131,7 +134,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
             named["actor/kl_coef"] = actor.kl_loss_coef
         if self._counts is not None:
             used["perf/trainable_parameters"] = float(self._counts.trainable)
-        return DataProto(meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
+        return DataProto(tensors, meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
 
     @register(Dispatch.ONE_TO_ALL)
     def count_updates(self) -> int | None:
@@ -168,6 +171,25 @@ class ActorRolloutRefWorker(ProfiledWorker):
     def load_checkpoint(self, folder: str) -> None:
         """Resume from what `save_checkpoint` wrote, with any number of ranks."""
         self.updates_done = load_worker(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
+
+    def _update(self, lr: float, batch: DataProto, own_log_probs: torch.Tensor | None = None) -> dict[str, float]:
+        """All steps of one update; see `update_policy`."""
+        actor, seed = self.config.actor_rollout_ref.actor, [self.config.trainer.seed, self.updates_done]
+        rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        order = seed if actor.shuffle else None
+        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, order, self.model.copies)
+        return update_policy(
+            self.model,
+            batch,
+            plan,
+            self._limits,
+            actor,
+            scale=float(longest_response(self.config)),
+            lr=lr,
+            seed=seed,
+            correction=self.config.algorithm.rollout_correction if own_log_probs is None else None,
+            own_log_probs=own_log_probs,
+        )
 
     def _log_probs(
         self, batch: DataProto, name: str, entropy: EntropyMode, limits: MicroLimits | None = None

@@ -43,7 +43,7 @@ class CriticWorker(ProfiledWorker):
         return self.config.critic
 
     @classmethod
-    def copies_of(cls, config: RunConfig) -> int:  # type: ignore[override]
+    def copies_of(cls, config: RunConfig) -> int:
         """How many neighbouring ranks get the same rows."""
         return config.critic.fsdp_config.copies
 

@@ -47,7 +47,7 @@ class FlopCounter:
 
     def __init__(self, lm: Any) -> None:
         config = lm.config.get_text_config()
-        matrices = [parameter for parameter in lm.parameters() if parameter.ndim > 1]
+        matrices = [part for name, part in lm.named_parameters() if part.ndim > 1 and ".visual." not in name]
         embedding = lm.get_input_embeddings().weight
         if embedding is not lm.get_output_embeddings().weight:  # looked up, not multiplied
             matrices = [parameter for parameter in matrices if parameter is not embedding]

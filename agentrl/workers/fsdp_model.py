@@ -18,6 +18,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.actor import FSDPConfig, OptimConfig
+from agentrl.config.parallel_checks import model_problems
+from agentrl.errors import ConfigError
 from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
 from agentrl.workers.lora import Added, adapted_layers, layer_names, own_state, plain_state
@@ -83,6 +85,8 @@ class FSDPModel:
         net.train(optim is not None)
         if optim is None:
             net.requires_grad_(False)
+        if config.copies > 1 and (problems := list(model_problems("fsdp_config", config, net.backbone.config))):
+            raise ConfigError(problems)
         mesh = make_mesh(device, config)
         self.copies = mesh.copies
         """How many neighbouring ranks get the same rows."""

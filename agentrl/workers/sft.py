@@ -41,7 +41,7 @@ class SFTWorker(Worker):
         self.updates_done = 0
 
     @classmethod
-    def copies_of(cls, config: SFTConfig) -> int:  # type: ignore[override]
+    def copies_of(cls, config: SFTConfig) -> int:
         """How many neighbouring ranks get the same rows."""
         return config.model.fsdp_config.copies
 

@@ -7,11 +7,14 @@ be seen (`watched_run`), or a note or an error names it. A key that is told in t
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_endpoint import JudgeEndpoint, judging
 from walked_runs import BASES, scenarios
 from walked_values import special_values
 from watched_run import Seen, Stage, changed_value, differences, heard, note_about
@@ -28,6 +31,7 @@ ACTOR, ROLLOUT = f"{AR}actor.", f"{AR}rollout."
 KEYS = [key for key, field in walk(RunConfig) if section_of(field) is None]
 
 GPU = "needs a GPU: tests/workers runs it there"
+RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
 UNSEEN = {
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
@@ -41,7 +45,11 @@ UNSEEN = {
         for section in (f"{AR}actor", f"{AR}ref", "critic", "reward_model")
         for key in ("param", "optimizer")
     },
-    "trainer.role_pools.reward_model": "the run has no reward model",
+    **{
+        f"{section}.fsdp_config.{key}": RANKS
+        for section in (f"{AR}actor", f"{AR}ref", "critic")
+        for key in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
+    },
     f"{AR}model.use_remove_padding": GPU,
     "critic.model.use_remove_padding": GPU,
     "reward_model.model.use_remove_padding": GPU,
@@ -86,10 +94,11 @@ OF_CONVERSATIONS = ("data.", ROLLOUT, "reward_model.", "custom_reward_function."
 class Walk:
     """Verdicts on keys, with the runs that they need."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, judge: str) -> None:
         self.folder = folder
         self.stage = Stage(folder, build_tiny_model(folder / "model", num_hidden_layers=1), patch)
-        self.scenarios = scenarios(folder, self.stage.address)
+        self.scenarios = scenarios(folder, self.stage.address, judge)
+        patch.setenv("WALK_KEY", "secret")
         self._baselines: dict[str, Seen] = {}
         self._values: dict[str, dict[str, Any]] = {}
 
@@ -140,10 +149,16 @@ class Walk:
         return bool(effect), f"acts in {name}: {effect}"
 
 
+def any_score(endpoint: JudgeEndpoint, text: str) -> str:
+    """A score that depends on everything in the request."""
+    asked = json.dumps([endpoint.asked.body, endpoint.asked.key], sort_keys=True)
+    return f"score: 0.{int(hashlib.sha1(asked.encode()).hexdigest(), 16) % 900 + 100}"
+
+
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    with pytest.MonkeyPatch.context() as patch:
-        walk = Walk(tmp_path_factory.mktemp("walk"), patch)
+    with pytest.MonkeyPatch.context() as patch, judging(any_score) as judge:
+        walk = Walk(tmp_path_factory.mktemp("walk"), patch, judge.url)
         yield walk
         walk.stage.close()
 

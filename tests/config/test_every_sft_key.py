@@ -29,6 +29,7 @@ from agentrl.workers import sft as workers_sft
 
 KEYS = [key for key, field in walk(SFTConfig) if section_of(field) is None]
 GPU = "needs a GPU: tests/workers runs it there"
+RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
 UNSEEN = {
     "model.trust_remote_code": "needs a model folder with code of its own",
     "model.enable_gradient_checkpointing": "changes the memory, never the result",
@@ -36,6 +37,10 @@ UNSEEN = {
     "model.fsdp_config.param_offload": GPU,
     "model.fsdp_config.optimizer_offload": GPU,
     "model.use_remove_padding": GPU,
+    **{
+        f"model.fsdp_config.{key}": RANKS
+        for key in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
+    },
     "trainer.device": GPU,
     "trainer.logger": "the trackers are stand-ins here",
     "trainer.max_skipped_steps": "no configuration makes gradients that are not finite: tests/trainer breaks them",
@@ -85,6 +90,9 @@ OWN: dict[str, list[Any]] = {
     "model.chat_template": [TEMPLATE.replace("assistant", "robot")],
     "model.fsdp_config.model_dtype": ["bfloat16"],
     "model.fsdp_config.compute_dtype": ["bfloat16"],
+    "model.fsdp_config.fsdp_size": [2],
+    "model.fsdp_config.ulysses_sequence_parallel_size": [2],
+    "model.fsdp_config.tensor_parallel_size": [2],
     "optim.betas": [[0.5, 0.6]],
     "optim.lr_warmup_steps": [4],
     "optim.lr_warmup_steps_ratio": [1.0],

@@ -43,6 +43,9 @@ ROLLOUT, TURNS = f"{AR}rollout.", f"{AR}rollout.multi_turn."
         ("algorithm.kl_penalty=0.01", "algorithm.kl_ctrl.kl_coef", 0.01),
         ("algorithm.kl_penalty=k2", "algorithm.kl_penalty", "k2"),
         ("reward.reward_manager.name=prime", "reward_manager.name", "prime"),
+        ("reward_model.reward_loop_source=register", "reward_manager.source", "register"),
+        ("reward_model.reward_loop_class_name=Mine", "reward_manager.module.name", "Mine"),
+        ("+reward.custom_reward_function.reward_kwargs.a=1", "custom_reward_function.reward_kwargs", {"a": 1}),
     ],
 )
 def test_a_key_in_another_spelling_is_the_key(override: str, key: str, expected: object) -> None:
@@ -259,6 +262,8 @@ def test_the_reward_manager(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert config.reward_manager_name == f"{file}:Mine"
     module = {"source": "importlib", "module": {"path": "own.managers", "name": "Mine"}}
     assert load_config({"reward.reward_manager": module}, overrides()).reward_manager_name == "own.managers.Mine"
+    module = {"source": "importlib", "name": "Mine", "module": {"path": str(file)}}
+    assert load_config({"reward.reward_manager": module}, overrides()).reward_manager_name == f"{file}:Mine"
 
 
 def test_a_file_that_is_not_used_need_not_exist() -> None:

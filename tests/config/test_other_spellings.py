@@ -78,8 +78,8 @@ def test_a_key_that_acts_under_another_name(given: str, key: str, value: object)
     [
         ("algorithm.rollout_is=true", "set algorithm.rollout_correction.is_level=token"),
         (f"{ACTOR}.tis_imp_ratio_cap=2", "set algorithm.rollout_correction.is_level=token"),
-        ("algorithm.rollout_correction.rollout_rs=token_k1", "set algorithm.rollout_correction.rs=[lower,upper]"),
-        ("reward_model.overlong_buffer.enable=true", "subtract it in your own score function"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "wanted a threshold for rollout_rs (token_k1)"),
+        ("reward_model.overlong_buffer.enable=true", "set reward_model.reward_manager=dapo"),
         ("reward.reward_model.enable=true", "reward_model.model.path: not given"),
         (f"{ROLLOUT}.quantization=fp8", "give the engine's flags in `server.args`"),
         ("transfer_queue.enable=true", "rows travel through Ray itself"),

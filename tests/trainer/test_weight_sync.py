@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from agentrl.errors import EngineRequestError, EngineTimeout, EngineUnavailable, WeightVersionError
-from agentrl.inference.client import ADAPTER_NAME, EngineClient
+from agentrl.inference.adapter_client import ADAPTER_NAME, AdapterClient
+from agentrl.inference.client import EngineClient
 from agentrl.testing.scripted_engine import ScriptedEngine
 from agentrl.trainer.weight_sync import WeightSync
 
@@ -37,7 +38,8 @@ class Exporter:
 
 def make(parent: Path, actor: Any, mode: str = "disk") -> WeightSync:
     def client(address: str) -> EngineClient:
-        return EngineClient(address, vocab_size=10, request_timeout_s=5, retries=0)
+        kind = AdapterClient if mode == "adapter" else EngineClient
+        return kind(address, vocab_size=10, request_timeout_s=5, retries=0)
 
     return WeightSync(actor, client, mode=mode, folder=parent, model_bytes=8)
 
@@ -149,7 +151,7 @@ async def test_engines_load_the_adapter_in_place_of_the_last_one(tmp_path: Path)
     calls = [{"path": "/unload_lora_adapter", "lora_name": name}, {"path": "/load_lora_adapter", "lora_name": name}]
     assert [{k: v for k, v in call.items() if k != "lora_path"} for call in engine.adapter_calls] == calls * 2
     assert engine.adapters[name].endswith("version_4")
-    client = EngineClient(address, vocab_size=10, adapter=name)
+    client = AdapterClient(address, vocab_size=10)
     assert (await client.generate([1], {"max_new_tokens": 2})).token_ids == [1, 2]
     assert engine.requests[-1]["lora_path"] == name
     engine.adapters.clear()
