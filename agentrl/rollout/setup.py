@@ -25,7 +25,7 @@ from agentrl.plugins import (
 )
 from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
-from agentrl.rewards.judge import Judge, load_judge
+from agentrl.rewards.judge import RubricJudge, load_judge
 from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
 from agentrl.rollout.search_keys import search_loops, search_tools
 from agentrl.rollout.service_gate import ENGINE, JUDGE, interaction_service, score_service, tool_service
@@ -50,7 +50,7 @@ class RolloutSetup:
     loops: dict[str, LoopSpec]
     parser: ToolParser
     rewards: RewardManager
-    judge: Judge | None
+    judge: RubricJudge | None
     limits: LoopLimits
     training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
