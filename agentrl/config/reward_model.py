@@ -65,6 +65,13 @@ class ClassifierSection(RowsDecide):
     """Most tokens of a micro-batch, padding included."""
     micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
     """Conversations of a micro-batch. Where it is given, `use_dynamic_bsz` is false unless it is given too."""
+    enable_resource_pool: bool = False
+    """Give the reward model a pool of its own, `reward_pool`; `trainer.resource_pools` and `role_pools` do the same for
+    every role."""
+    nnodes: int = Field(default=0, ge=0)
+    """Machines of `reward_pool`."""
+    n_gpus_per_node: int = Field(default=0, ge=0)
+    """Ranks of `reward_pool` on each machine."""
     max_length: int | None = Field(default=None, ge=1)
     """Most tokens of a conversation that the reward model reads; null: as many as it has positions."""
     truncation: Literal["left", "right"] = "left"

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
-    BackboneConfig,
+    CriticModelConfig,
     FSDPConfig,
     KLKind,
     LossAggMode,
@@ -27,9 +27,12 @@ from agentrl.config.rewards import (
     RewardManagerConfig,
     SandboxFusionConfig,
 )
+from agentrl.config.rollout_correction import RolloutCorrectionConfig
 from agentrl.config.trainer import RayInitConfig, TrainerConfig
 
 SEARCH_LOOP = "search_r1_agent"
+CHOOSES_TOKENS = ("clip_cov", "kl_cov")
+"""Policy losses that compare a mini-batch's log-probs with the old ones before its update."""
 
 
 class CriticOptimConfig(OptimConfig):
@@ -44,8 +47,8 @@ class CriticConfig(MicroBatchSection):
 
     enable: bool | None = None
     """Whether there is a critic: null, or what `algorithm.adv_estimator` says anyway."""
-    model: BackboneConfig = Field(default_factory=BackboneConfig)
-    """The value model; an empty path: the policy's."""
+    model: CriticModelConfig = Field(default_factory=CriticModelConfig)
+    """The value model; an empty path: the policy's. With LoRA its adapters learn, and its value head."""
     optim: CriticOptimConfig = Field(default_factory=CriticOptimConfig)
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
@@ -117,19 +120,6 @@ class KLControlConfig(Section):
     """Target of the adaptive controller."""
     horizon: int = Field(default=10000, ge=1)
     """Time constant of the adaptive controller, in trajectories."""
-
-
-class RolloutCorrectionConfig(Section):
-    """The source of old log-probs, and corrections for the mismatch between rollout and trainer."""
-
-    bypass_old_log_prob: bool = False
-    """Use the rollout's log-probs as old log-probs instead of recomputing them."""
-    is_level: Literal["token", "sequence"] | None = None
-    """Level of truncated importance sampling; null: off."""
-    is_threshold: float = Field(default=2.0, gt=0)
-    """Largest importance weight."""
-    rs: tuple[float, float] | None = None
-    """Lower and upper bound of a row's mean ratio for rejection; null: off."""
 
 
 class StateMaskingConfig(Section):
@@ -276,6 +266,19 @@ class RunConfig(Section):
         return self.algorithm.adv_estimator == "gae"
 
     @property
+    def needs_old_log_probs(self) -> bool:
+        """Whether old log-probs are computed in a pass of their own.
+
+        Not where the rollout's stand in for them; nor where a batch is one optimizer step, whose own log-probs they
+        are, and nothing needs them before it: no correction, no KL in the reward, no choice of tokens by the loss.
+        """
+        algorithm, actor = self.algorithm, self.actor_rollout_ref.actor
+        steps = actor.ppo_epochs * -(-self.data.train_batch_size // actor.ppo_mini_batch_size)
+        needed = algorithm.rollout_correction.corrects or algorithm.use_kl_in_reward or self.trainer.critic_warmup > 0
+        chooses = actor.policy_loss in CHOOSES_TOKENS
+        return not algorithm.rollout_correction.bypass_old_log_prob and (steps > 1 or needed or chooses)
+
+    @property
     def needs_greedy_rollouts(self) -> bool:
         """Whether every prompt has a greedy rollout beside its samples, whose reward is their baseline."""
         return self.algorithm.adv_estimator == "remax"
@@ -284,3 +287,8 @@ class RunConfig(Section):
     def needs_reference(self) -> bool:
         """Whether the KL to the reference policy is used."""
         return self.algorithm.use_kl_in_reward or self.actor_rollout_ref.actor.use_kl_loss
+
+    @property
+    def has_adapters_off(self) -> bool:
+        """Whether the reference policy is the actor without its LoRA adapters, and no model of its own."""
+        return self.needs_reference and self.actor_rollout_ref.model.adapts and not self.trainer.val_only

@@ -13,6 +13,7 @@ from agentrl.chat.tool_parsers.auto import load_tool_parser
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, UserInputError, suggest
 from agentrl.interfaces import RewardManager, ToolParser
+from agentrl.pictures import pictures_in
 from agentrl.plugins import (
     InteractionSpec,
     LoopSpec,
@@ -236,6 +237,11 @@ class RolloutSetup:
         self.parser_of(sample)
         loop = self.loop_of(sample)
         loop.check_options(f"agent loop '{loop.name}'")
+        if pictures_in(sample.prompt) and not loop.cls.sees_pictures:
+            raise PluginError(
+                f"agent loop '{loop.name}' shows no pictures, but the prompt has some: use tool_agent or "
+                "single_turn_agent (a loop of your own says `sees_pictures = True`)"
+            )
         text = self.renderer.encoder.decode(self.prompt_ids(sample))
         hidden = [spec.name for spec in self.offered_tools(sample) if spec.name not in text]
         if hidden and loop.cls.shows_tools:
@@ -291,6 +297,7 @@ def row_kind(sample: Sample) -> tuple[object, ...]:
         "max_tool_calls" in sample.tool_config or "timeout" in sample.tool_config,
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
+        bool(pictures_in(sample.prompt)),
     )
 
 
@@ -313,6 +320,7 @@ def loop_limits(config: RunConfig) -> LoopLimits:
         max_tool_calls=turns.max_tool_calls,
         max_tool_response_length=turns.max_tool_response_length,
         tool_response_truncate_side=turns.tool_response_truncate_side,
+        max_images=rollout.limit_images,
         max_tokens_per_turn=turns.max_tokens_per_turn,
         stop_tools=tuple(turns.stop_tools),
         turn_timeout_s=turns.turn_timeout_s or rollout.server.request_timeout_s,

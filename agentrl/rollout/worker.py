@@ -26,6 +26,7 @@ from agentrl.errors import (
     UserInputError,
     text_of,
 )
+from agentrl.inference.clients import client_class
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.own_time import OwnTimeLimit
@@ -40,6 +41,7 @@ from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepI
 from agentrl.rollout.service_gate import JUDGE, ServiceGate, score_service
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
+from agentrl.rollout.shown_pictures import shown_pictures
 from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.trained_tokens import sampled_turns
 from agentrl.types import AgentLoopOutput, StopReason
@@ -165,6 +167,7 @@ class AgentLoopWorker:
                 vocab_size=self._setup.renderer.vocab_size,
                 request_timeout_s=server.request_timeout_s,
                 retries=server.retries,
+                client=client_class(self._setup.config),
             )
         return self._router
 
@@ -207,6 +210,7 @@ class AgentLoopWorker:
             metrics={"generate_sequences": session.generate_s, "tool_calls": 0.0, **output.metrics},
             facts=read_facts(output, loop),
         )
+        row.pictures = await shown_pictures(session, row.tokens)
         if row.stop_reason.is_failure:
             row.error = row.facts.error or output.stop_reason.value
         elif not row.tokens.mask.any() and not _is_empty(session):

@@ -34,6 +34,8 @@ def _by_ending(keys: tuple[str, ...]) -> Values:
         **{f"{section}.fsdp_config.compute_dtype": ["bfloat16"] for section in (*sections, f"{AR}ref", "reward_model")},
         **{key: [1, 2] for key in keys if key.endswith("micro_batch_size_per_gpu")},
         **{key: [40] for key in keys if key.endswith(few)},
+        **{key: [2] for key in keys if key.endswith(("ulysses_sequence_parallel_size", "fsdp_config.fsdp_size"))},
+        **{key: [2] for key in keys if key.endswith("fsdp_config.tensor_parallel_size")},
         **{f"{ROLLOUT}multi_turn.{key}": [1] for key in once},
     }
 
@@ -55,6 +57,11 @@ def _of_models(folder: Path) -> Values:
         "reward_model.model.input_tokenizer": [None],
         "reward_model.model.chat_template": [TEMPLATE.replace("user", "person")],
         "reward_model.max_length": [20],
+        **{
+            f"{section}.{key}_modules": [["q_proj"]]
+            for section in (f"{AR}model", "critic.model")
+            for key in ("target", "exclude")
+        },
         f"{AR}nccl_timeout": [7],
         f"{ACTOR}policy_loss": ["gspo", "vanilla"],
         f"{ACTOR}ppo_mini_batch_size": [2],
@@ -68,6 +75,8 @@ def _of_models(folder: Path) -> Values:
         f"{ACTOR}policy_loss_options.clip_cov_ub": [0.0],
         "algorithm.adv_estimator": ["rloo", "grpo"],
         "algorithm.rollout_correction.rs": [[0.5, 0.9]],
+        "algorithm.rollout_correction.rollout_rs": ["token_k2", "seq_mean_k2"],
+        "algorithm.rollout_correction.rollout_rs_threshold": ["0.5_2"],
     }
 
 
