@@ -194,6 +194,9 @@ class RolloutSetup:
 
     def truth_problem(self, sample: Sample) -> str | None:
         """Why the score of a row cannot score it; None: it can. The user's own loop may score itself."""
+        section, has_truth = self.config.reward_model, sample.ground_truth not in (None, "", [], {})
+        if section.has_judge and not has_truth and "{ground_truth}" in (section.judge.template or ""):
+            return "no `reward_model.ground_truth`, which reward_model.judge.template names"
         if not self.has_outcome(sample) or not is_built_in(self.loop_of(sample)):
             return None
         if self._scores_by_source:
