@@ -40,7 +40,7 @@ class Verdict:
         return {"judge_score": self.score, "judge_cached": float(self.cached)}
 
 
-class ModelJudge:
+class RubricJudge:
     """Asks for a score of each trajectory: a few requests at a time, equal ones once. Use it in one event loop.
 
     Args:
@@ -122,20 +122,20 @@ class ModelJudge:
             raise ToolServiceError(f"the judge: {text}") from None
 
 
-def load_judge(config: RunConfig, workers: int = 1) -> ModelJudge | None:
+def load_judge(config: RunConfig, workers: int = 1) -> RubricJudge | None:
     """The run's judge; None: it has none, or its score has no weight.
 
     Args:
         config: the run.
-        workers: see `ModelJudge`.
+        workers: see `RubricJudge`.
 
     Raises:
-        ConfigError: see `ModelJudge`.
+        ConfigError: see `RubricJudge`.
     """
     section = config.reward_model
     if section.judge.base_url is None or section.combine.judge == 0:
         return None
-    return ModelJudge(section.judge, workers)
+    return RubricJudge(section.judge, workers)
 
 
 def _headers(config: JudgeConfig) -> dict[str, str]:

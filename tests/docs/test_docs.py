@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_endpoint import judging
 from needs import needs
 from pages import blocks, run_page
 from service_process import serve
@@ -164,7 +165,11 @@ def environment(commands: Path) -> dict[str, str]:
 
 @pytest.fixture
 def addresses(page: str) -> Iterator[dict[str, str]]:
-    """The two services of the page that is about them, started as it says."""
+    """The services of the pages that are about them, started as they say."""
+    if page == "docs/rewards.md":
+        with judging(lambda _, text: f"score: {int('42' in text.rpartition('Answer:')[2])}") as judge:
+            yield {"http://127.0.0.1:8001/v1": judge.url}
+        return
     if page != "docs/services.md":
         yield {}
         return
