@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from agentrl.errors import DataError
 from agentrl.interfaces import LoopContext
+from agentrl.pictures import content_of, pictures_in
 from agentrl.types import (
     AgentLoopOutput,
     InteractionResponse,
@@ -94,6 +95,8 @@ class Conversation:
             self.stop_reason = StopReason.EMPTY
         elif output.finish_reason == "length":
             self.stop_reason = StopReason.LENGTH
+        elif self._trajectory.is_ended:
+            self.stop_reason = StopReason.COMPLETED
         self._sampled_ids = output.token_ids
         if not output.token_ids:
             return ""
@@ -201,7 +204,7 @@ class Conversation:
         )
 
     def _append(self, ids: list[int], messages: Sequence[Message]) -> None:
-        if not self._trajectory.append_observation(ids):
+        if not self._trajectory.append_observation(ids, pictures_in(messages)):
             self.stop_reason = StopReason.LENGTH
             return
         self._user_turns += 1
@@ -228,7 +231,12 @@ class Conversation:
 
 
 def _tool_message(call: ToolCall, response: ToolResponse) -> Message:
-    return {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": response.text}
+    return {
+        "role": "tool",
+        "name": call.name,
+        "tool_call_id": call.id,
+        "content": content_of(response.text, response.image),
+    }
 
 
 def _count_turns(messages: Sequence[Message]) -> int:

@@ -15,6 +15,7 @@ class SingleTurnAgent(AgentLoopBase):
     uses_tools: ClassVar[bool] = False
     uses_interaction: ClassVar[bool] = False
     ends_alone: ClassVar[bool] = True
+    sees_pictures: ClassVar[bool] = True
 
     async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Render the prompt, sample, stop."""

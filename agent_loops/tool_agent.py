@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from agentrl.agent_loops.conversation import Conversation
 from agentrl.interfaces import AgentLoopBase
+from agentrl.pictures import content_of
 from agentrl.types import AgentLoopOutput, JsonDict, Sample, StopReason
 
 
@@ -24,6 +25,7 @@ class ToolAgent(AgentLoopBase):
     """
 
     ends_alone: ClassVar[bool] = True
+    sees_pictures: ClassVar[bool] = True
 
     async def run(self, sampling_params: JsonDict, sample: Sample) -> AgentLoopOutput:
         """Play the conversation to its end."""
@@ -47,5 +49,5 @@ class ToolAgent(AgentLoopBase):
             elif talk.out_of_turns:
                 talk.stop_reason = StopReason.MAX_TURNS
             else:
-                talk.observe([{"role": "user", "content": reply.content}])
+                talk.observe([{"role": "user", "content": content_of(reply.content, reply.image)}])
         return await talk.finish()

@@ -7,6 +7,7 @@
     │   ├── ConfigError               run YAML or an override
     │   ├── DataError                 a dataset file or row
     │   ├── PluginError               a tool, interaction, agent loop or score function cannot be found or built
+    │   ├── PictureError              a picture cannot be read, or the model sees none
     │   └── TemplateError             a model folder's tokenizer or chat template
     ├── TokenStreamError              a token rule would break: a bug, never the model's fault
     ├── DataProtoError                rows or columns that do not belong together: a bug in the calling code
@@ -84,6 +85,10 @@ class PluginError(UserInputError):
 
 class TemplateError(UserInputError):
     """A tokenizer or chat template that cannot give exact tokens."""
+
+
+class PictureError(UserInputError):
+    """A picture that cannot be read, or one that is shown to a model that reads text only."""
 
 
 class TokenStreamError(AgentRLError):

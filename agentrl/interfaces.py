@@ -252,7 +252,7 @@ class LoopContext:
     """Started; the worker finalizes it. Each of its calls has a deadline (`tool_timeout_s`)."""
     limits: LoopLimits
     new_trajectory: Callable[[list[int]], Trajectory]
-    """`new_trajectory(prompt_ids)` with the response budget of the run; the worker keeps it to report a failure."""
+    """`new_trajectory(prompt_ids)` with the run's response budget and the row's pictures; kept to report a failure."""
     run_config: Any = None
     """The run's configuration, for loops written for verl; None outside a run."""
 
@@ -271,6 +271,8 @@ class AgentLoopBase(ABC):
     """False: rows that give this loop an interaction are refused at the start."""
     shows_tools: ClassVar[bool] = True
     """True: a chat template that omits the tools is refused at the start. False: prompts need not name the tools."""
+    sees_pictures: ClassVar[bool] = False
+    """True: the loop shows pictures to the model; False: rows with pictures are refused at the start."""
     uses_format: ClassVar[bool] = True
     """False: the loop reads its calls itself, and `multi_turn.format` does not act on it."""
     ends_alone: ClassVar[bool] = False
@@ -384,6 +386,8 @@ class RewardResult:
     """False: no service was called for this score, so it does not show that the service is up."""
     placed: tuple[tuple[int, float], ...] = ()
     """The part of the score that is on response tokens other than the last sampled one: `((place, reward), ...)`."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers of which each step reports `reward/NAME/{mean,max,min}`."""
 
 
 class RewardManager(ABC):

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from agentrl.errors import EngineError, TokenStreamError
+from agentrl.pictures import Picture
 from agentrl.types import GenerationOutput
 
 NO_VERSION = -1
@@ -74,9 +75,21 @@ class Trajectory:
     Args:
         prompt_ids: ids of the rendered prompt, at least one.
         response_length: most tokens that may follow the prompt, observations included.
+        pictures: those of the prompt, in the order of their placeholders.
+        max_pictures: most pictures, observations included; None: no limit.
+        placeholders: ids that stand for a picture or a video. Where the model itself samples one there is nothing to
+            see, so it ends the trajectory.
     """
 
-    def __init__(self, prompt_ids: Sequence[int], response_length: int) -> None:
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        response_length: int,
+        pictures: Sequence[Picture] = (),
+        *,
+        max_pictures: int | None = None,
+        placeholders: Collection[int] = (),
+    ) -> None:
         if not prompt_ids:
             raise TokenStreamError("the prompt is empty; a trajectory needs at least one prompt token")
         if response_length < 1:
@@ -88,7 +101,10 @@ class Trajectory:
         self._log_probs: list[float] = []
         self._versions: list[int] = []
         self._pending: list[int] = []
-        self._cut = False
+        self._pictures, self._pending_pictures = list(pictures), list[Picture]()
+        self._max_pictures = math.inf if max_pictures is None else max_pictures
+        self._placeholders = frozenset(placeholders)
+        self._cut = self._ended = False
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -121,6 +137,21 @@ class Trajectory:
         return ContextIds(self._prompt_ids + self._ids + self._pending, self)
 
     @property
+    def pictures(self) -> list[Picture]:
+        """The pictures of prompt and response, in the order of their placeholders."""
+        return list(self._pictures)
+
+    @property
+    def context_pictures(self) -> list[Picture]:
+        """The pictures of `context_ids`."""
+        return self._pictures + self._pending_pictures
+
+    @property
+    def is_ended(self) -> bool:
+        """True if the model sampled a placeholder: nothing may follow, because nobody could say what it shows."""
+        return self._ended
+
+    @property
     def remaining(self) -> int:
         """The number of tokens that still fit into the response."""
         return self._response_length - len(self._ids) - len(self._pending)
@@ -140,6 +171,8 @@ class Trajectory:
             )
         if self._cut:
             raise TokenStreamError("a length limit cut the last turn, so no further turn may follow it")
+        if self._ended:
+            raise TokenStreamError("the last turn ends in a placeholder of a picture, so no further turn may follow it")
         if count > self.remaining:
             raise EngineError(f"the engine sampled {count} tokens, but only {self.remaining} were left in the response")
         if not all(map(math.isfinite, output.log_probs)):
@@ -151,13 +184,20 @@ class Trajectory:
         gap = len(self._pending)
         self._write(self._pending, [0] * gap, [0.0] * gap, [NO_VERSION] * gap)
         self._pending = []
+        self._pictures, self._pending_pictures = self.context_pictures, []
+        self._ended = bool(self._placeholders) and not self._placeholders.isdisjoint(output.token_ids)
         self._write(output.token_ids, [1] * count, output.log_probs, output.weight_versions)
 
-    def append_observation(self, ids: Sequence[int]) -> bool:
+    def append_observation(self, ids: Sequence[int], pictures: Sequence[Picture] = ()) -> bool:
         """Queue tokens that the policy did not sample; they count once a sampled token follows.
 
+        Args:
+            ids: the observation.
+            pictures: those that it shows, in the order of their placeholders.
+
         Returns:
-            False, and nothing changes, if the observation leaves no room for another sampled token.
+            False, and nothing changes, if the observation leaves no room for another sampled token, or shows more
+            pictures than may still follow.
 
         Raises:
             TokenStreamError: before the first turn, or after a turn that a length limit cut.
@@ -166,9 +206,14 @@ class Trajectory:
             raise TokenStreamError("an observation needs a sampled turn before it")
         if self._cut:
             raise TokenStreamError("a length limit cut the last turn, so no observation may follow it")
+        if self._ended:
+            raise TokenStreamError("the last turn ends in a placeholder of a picture, so no observation may follow it")
+        if pictures and len(self.context_pictures) + len(pictures) > self._max_pictures:
+            return False
         if len(ids) >= self.remaining:  # 10 tokens left: an observation of 9 leaves room for one sampled token
             return False
         self._pending.extend(ids)
+        self._pending_pictures.extend(pictures)
         return True
 
     def _write(

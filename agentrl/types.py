@@ -75,7 +75,8 @@ class ParsedTurn:
 class ToolResponse:
     """A tool's result. `text` goes to the model; `reward` and `metrics` go to the reward function and the log.
 
-    Models see text only: a response with `image` or `video` fails its trajectory instead of silently losing them.
+    `image` holds pictures, which the model sees before the text: bytes, data URIs, arrays or PIL images. A model
+    that sees none fails the trajectory instead of silently losing them, and so does `video`.
     `is_error` marks a mistake of the model: bad arguments, unknown tool, division by zero.
     """
 
@@ -113,6 +114,8 @@ class InteractionResponse:
     content: str
     score: float | None = None
     metadata: JsonDict = field(default_factory=dict)
+    image: list[Any] = field(default_factory=list)
+    """Pictures that the model sees before the text, as in `ToolResponse`."""
 
 
 FUNCTION_CALLING = "function_calling"
@@ -273,6 +276,8 @@ class LoopLimits:
     """Most tokens of a tool's answer that the model reads."""
     tool_response_truncate_side: str = "middle"
     """What is kept of a longer one: `left` its head, `right` its tail, `middle` both."""
+    max_images: int | None = None
+    """Most pictures of one trajectory, those of its prompt included."""
     max_tokens_per_turn: int | None = None
     """Most tokens of one generation; None: what is left of the response."""
     stop_tools: tuple[str, ...] = ()

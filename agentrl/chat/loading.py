@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.chat.renderer import ChatRenderer
+from agentrl.chat.vision import load_vision
 from agentrl.errors import ConfigError, TemplateError
 from agentrl.files import find_file
 from agentrl.hub import model_folder
@@ -42,6 +43,7 @@ def load_renderer(
     *,
     stop_token_ids: Iterable[int] = (),
     trust_remote_code: bool = False,
+    max_pixels: int | None = None,
 ) -> ChatRenderer:
     """Load the tokenizer and template of a model and check them against its configuration.
 
@@ -52,6 +54,8 @@ def load_renderer(
         chat_template_kwargs: variables for the template.
         stop_token_ids: ids that end a turn besides those of the model's configuration.
         trust_remote_code: run tokenizer code that comes with the folder.
+        max_pixels: pictures with more pixels are made smaller before the model sees them; None: as the model's own
+            image processor does.
 
     Raises:
         TemplateError: no tokenizer, no chat template, or ids that the model does not know.
@@ -76,6 +80,7 @@ def load_renderer(
         chat_template_kwargs=chat_template_kwargs,
         stop_token_ids=[*stop_token_ids, *_stop_ids(model)],
         vocab_size=vocab_size,
+        vision=load_vision(model, max_pixels),
     )
 
 

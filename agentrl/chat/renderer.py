@@ -12,7 +12,9 @@ from jinja2 import TemplateError as JinjaError
 
 from agentrl.chat.encoding import TextEncoder
 from agentrl.chat.turns import TurnTails
-from agentrl.errors import TemplateError
+from agentrl.chat.vision import Vision
+from agentrl.errors import PictureError, TemplateError
+from agentrl.pictures import Picture, pictures_in
 from agentrl.types import JsonDict, Message
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class ChatRenderer:
         chat_template_kwargs: variables for the template, for example `enable_thinking`.
         stop_token_ids: ids that end a turn, besides the tokenizer's end-of-sequence id.
         vocab_size: number of ids that the model knows; None: those of the tokenizer.
+        vision: how the model sees pictures; None: it reads text only.
 
     Raises:
         TemplateError: no template, or one that cannot render a question, an answer and a question.
@@ -49,8 +52,10 @@ class ChatRenderer:
         chat_template_kwargs: JsonDict | None = None,
         stop_token_ids: Iterable[int] = (),
         vocab_size: int | None = None,
+        vision: Vision | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.vision = vision
         self.name = str(tokenizer.name_or_path or "this tokenizer")
         self.vocab_size = vocab_size or len(tokenizer)
         self.encoder = TextEncoder(tokenizer)
@@ -75,6 +80,7 @@ class ChatRenderer:
             chat_template_kwargs={**self._kwargs, **variables},
             stop_token_ids=self._stop_ids,
             vocab_size=self.vocab_size,
+            vision=self.vision,
         )
 
     @property
@@ -111,14 +117,15 @@ class ChatRenderer:
         *,
         add_generation_prompt: bool = False,
     ) -> list[int]:
-        """Canonical ids of a whole conversation.
+        """Canonical ids of a whole conversation; each picture has as many placeholders as the model reads of it.
 
         Raises:
-            TemplateError: the template refuses the conversation.
+            TemplateError: the template refuses the conversation, or shows other pictures than it has.
+            PictureError: a picture cannot be read, or the model reads text only.
         """
         hidden_tools, vault = self._protect_tools(tools)
         text = self._apply(self._protect(messages, vault), hidden_tools, add_generation_prompt)
-        return self.encoder.encode(text, vault)
+        return self._expand(self.encoder.encode(text, vault), pictures_in(messages))
 
     def delta(
         self, messages: Sequence[Message], *, sampled_ids: Sequence[int], tools: Sequence[JsonDict] | None = None
@@ -150,7 +157,7 @@ class ChatRenderer:
         kept = list(ids)
         if kept and kept[-1] in self._stop_ids:
             kept.pop()
-        return self.encoder.decode(kept)
+        return self.encoder.decode(kept if self.vision is None else self.vision.tokens.collapse(kept))
 
     def _tail(
         self, messages: Sequence[Message], tools: Sequence[JsonDict] | None
@@ -158,7 +165,22 @@ class ChatRenderer:
         """Ids after the content of a turn that `messages` answer, and those among them that end the turn."""
         hidden_tools, vault = self._protect_tools(tools)
         text, follows = self.tails.render(self._protect(messages, vault), hidden_tools)
-        return array("I", self.encoder.encode(text, vault)), follows.end_ids
+        ids = self._expand(self.encoder.encode(text, vault), pictures_in(messages))
+        return array("I", ids), follows.end_ids
+
+    def _expand(self, ids: list[int], pictures: Sequence[Picture]) -> list[int]:
+        """Replace the one placeholder that the template writes for each picture by those that the model reads."""
+        if self.vision is None:
+            if pictures:
+                raise PictureError(f"{self.name} reads text only, but the messages show {len(pictures)} pictures")
+            return ids
+        if pictures and len(self.vision.tokens.runs(ids)) != len(pictures):
+            shown = len(self.vision.tokens.runs(ids))
+            raise TemplateError(
+                f"the chat template of {self.name} shows {shown} of {len(pictures)} pictures: set "
+                "actor_rollout_ref.model.chat_template to one that shows them (templates/chatml_tools.jinja does)"
+            )
+        return self.vision.tokens.expand(ids, [self.vision.count(picture) for picture in pictures]) if pictures else ids
 
     def _protect_tools(self, tools: Sequence[JsonDict] | None) -> tuple[list[JsonDict] | None, list[str]]:
         """Schemas without look-alikes, and a vault that begins with those look-alikes; the same in every turn."""
@@ -180,9 +202,15 @@ class ChatRenderer:
     def _protect_field(self, message: Message, key: str, value: Any, vault: list[str]) -> Any:
         if key == "role":
             return value
+        if key == "content" and isinstance(value, list):
+            return [self._protect_part(part, vault) for part in value]
         if key == "content" and message["role"] == "assistant" and isinstance(value, str):
             return self.encoder.protect_turn(value, vault)
         return self.encoder.protect(value, vault)
+
+    def _protect_part(self, part: JsonDict, vault: list[str]) -> JsonDict:
+        """A part of a content list as templates read it: a picture without its bytes, and text."""
+        return {"type": "image"} if part.get("type") == "image" else self.encoder.protect(part, vault)
 
     def _apply(self, messages: Sequence[Message], tools: Sequence[JsonDict] | None, generation_prompt: bool) -> str:
         try:
@@ -221,11 +249,17 @@ class ChatRenderer:
 
 
 def _key(messages: Sequence[Message], tools: Sequence[JsonDict] | None) -> bytes | None:
-    """The cache key of messages and tools; None when they hold values that JSON cannot, such as images."""
+    """The cache key of messages and tools; None when they hold values that neither JSON nor a digest stands for."""
     try:
-        return blake2b(orjson.dumps([messages, tools]), digest_size=16).digest()
+        return blake2b(orjson.dumps([messages, tools], default=_digest), digest_size=16).digest()
     except TypeError:
         return None
+
+
+def _digest(value: Any) -> str:
+    if isinstance(value, Picture):
+        return value.digest
+    raise TypeError
 
 
 def _keep(kept: dict[bytes, T], key: bytes, value: T, most: int) -> None:

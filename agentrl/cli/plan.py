@@ -7,8 +7,9 @@ import os
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
+from agentrl.config.resource_pools import Pool, pools_in_use, roles_of, total_ranks
 from agentrl.inference.sglang import resolve_engine
-from agentrl.trainer.inputs import RunInputs
+from agentrl.trainer.inputs import RunInputs, lora_counts
 
 PlanLine = tuple[str, str]
 
@@ -38,6 +39,8 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
             f"trajectories, then {_count(updates, 'optimizer step')} of {actor.ppo_mini_batch_size} prompts",
         ),
     ]
+    if (shown := inputs.pictures.sentence) is not None:
+        lines.append(("pictures", shown))
     if inputs.val_samples:
         lines.append(("val rows", f"{len(inputs.val_samples)}, {_count(rollout.val_kwargs.n, 'rollout')} each"))
     return lines
@@ -46,21 +49,45 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
 def _training(config: RunConfig) -> list[PlanLine]:
     trainer = config.trainer
     device = "cuda" if uses_cuda(config) else "cpu"
-    ranks = trainer.nnodes * trainer.n_gpus_per_node
-    where = "this process" if trainer.backend == "local" else f"Ray actors on {_count(trainer.nnodes, 'machine')}"
-    actor = config.actor_rollout_ref.actor
-    roles = [
-        "actor",
-        *(["reference"] if config.needs_reference else []),
-        *(["critic"] if config.needs_critic else []),
-    ]
+    actor, lora = config.actor_rollout_ref.actor, _lora(config)
     dtype = actor.fsdp_config.compute_dtype
     dtype = ("bfloat16" if device == "cuda" else actor.fsdp_config.model_dtype) if dtype == "auto" else dtype
-    model = config.actor_rollout_ref.model.path
+    pools = pools_in_use(config)
+    model = ("model", config.actor_rollout_ref.model.path)
+    if trainer.backend == "local":
+        roles = ", ".join(_ROLES[role] for role in roles_of(config))
+        return [model, *lora, ("training", f"1 rank in this process, {device}, FSDP2, {dtype}; {roles}")]
+    if len(pools) == 1:
+        return [
+            model,
+            *lora,
+            ("training", f"{_where(pools[0], ' in Ray actors')}, {device}, FSDP2, {dtype}; {_who(pools[0])}"),
+        ]
+    ranks = f"{' + '.join(str(pool.world_size) for pool in pools)} = {_count(total_ranks(config), 'rank')}"
     return [
-        ("model", model),
-        ("training", f"{_count(ranks, 'rank')} in {where}, {device}, FSDP2, {dtype}; {', '.join(roles)}"),
+        model,
+        *lora,
+        ("training", f"{len(pools)} pools, {ranks} in Ray actors, {device}, FSDP2, {dtype}"),
+        *((f"pool {pool.name}", f"{_where(pool)}; {_who(pool)}") for pool in pools),
     ]
+
+
+def _lora(config: RunConfig) -> list[PlanLine]:
+    """What learns in each model with adapters."""
+    lines = [("LoRA", f"{section.removesuffix('.model')}: {counts}") for section, counts in lora_counts(config).items()]
+    return [*lines, *([("reference", "the actor without its adapters")] if config.has_adapters_off else [])]
+
+
+_ROLES = {"actor": "actor", "ref": "reference", "critic": "critic", "reward_model": "reward model"}
+
+
+def _where(pool: Pool, how: str = "") -> str:
+    """`3 ranks on 2 machines`."""
+    return f"{_count(pool.world_size, 'rank')}{how} on {_count(len(pool.process_on_nodes), 'machine')}"
+
+
+def _who(pool: Pool) -> str:
+    return ", ".join(_ROLES[role] for role in pool.roles)
 
 
 def _engines(config: RunConfig) -> list[PlanLine]:
@@ -87,7 +114,15 @@ def _conversations(config: RunConfig) -> list[PlanLine]:
     lines += [("interactions", limits.interaction_config_path)] if limits.interaction_config_path else []
     custom = config.custom_reward_function
     score = f"{custom.name} in {custom.path}" if custom.path else "by data_source"
-    return [*lines, ("reward", f"{config.reward_manager_name} manager, score function {score}")]
+    weights = config.reward_model.combine
+    parts = [f"{config.reward_manager_name} manager, score function {score}"] if weights.outcome else []
+    if config.reward_model.enable:
+        parts.append(f"{weights.model:g} x the score of the reward model {config.reward_model.model.path}")
+    judge = config.reward_model.judge
+    if config.reward_model.has_judge:
+        low, high = judge.score_range
+        parts.append(f"{weights.judge:g} x {low:g} to {high:g} of the judge {judge.model} at {judge.base_url}")
+    return [*lines, ("reward", " + ".join(parts) or "turns and tool calls alone")]
 
 
 def _run(config: RunConfig) -> list[PlanLine]:

@@ -20,6 +20,13 @@ class DataConfig(Section):
     """One sampling weight per training file; null: every row once per epoch."""
     prompt_key: str = "prompt"
     """Column that holds the messages."""
+    image_key: str = "images"
+    """Column that holds a row's pictures, for a model that sees them."""
+    video_key: str = "videos"
+    """Column that holds a row's videos, which must be empty: videos are not supported."""
+    max_image_pixels: int | None = Field(default=None, ge=1)
+    """Pictures with more pixels are made smaller, with the same aspect, before the model sees them; null: as the
+    model's own image processor does."""
     max_prompt_length: int = Field(default=512, ge=1)
     """Most tokens of a rendered prompt, tool schemas included."""
     max_response_length: int = Field(default=512, ge=1)

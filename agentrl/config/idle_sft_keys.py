@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentrl.config.idle import Idle
 from agentrl.config.idle_keys import schedule
 from agentrl.config.idle_machine_keys import rows_or_tokens
+from agentrl.config.lora_checks import idle_lora
 from agentrl.config.machine import is_cuda
 from agentrl.config.sft import SINGLE_TURN, SFTConfig, SFTDataConfig
 
@@ -44,5 +45,6 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
         lambda run: run.trainer.ranks == 1,
         "one rank holds the whole model and runs in this process",
     ),
+    *idle_lora("model"),
     *schedule("optim"),
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.config.data import DataConfig
 from agentrl.data.row import OPTIONAL_COLUMNS, RowReader
+from agentrl.data.row_pictures import PictureColumns
 from agentrl.errors import DataError
 from agentrl.types import Sample
 
@@ -39,15 +40,24 @@ class RLHFDataset:
         files: a path, a glob, or a list of them.
         config: `data.*`: `prompt_key` is read here.
         max_samples: use at most the first `max_samples` rows; -1: all.
+        sees_pictures: whether the model sees the pictures of rows; else rows that have some are refused.
 
     Raises:
         DataError: a file is missing, is not parquet, has no rows or lacks a column.
     """
 
-    def __init__(self, files: str | Sequence[str], config: DataConfig, max_samples: int = -1) -> None:
+    def __init__(
+        self,
+        files: str | Sequence[str],
+        config: DataConfig,
+        max_samples: int = -1,
+        *,
+        sees_pictures: bool = False,
+    ) -> None:
         self.files = expand_files(files)
         self._prompt_key = config.prompt_key
-        self._tables = [_read_table(file, config.prompt_key) for file in self.files]
+        self._pictures = PictureColumns(config.image_key, config.video_key) if sees_pictures else None
+        self._tables = [_read_table(file, config.prompt_key, self._pictures) for file in self.files]
         self._starts = [0, *accumulate(table.num_rows for table in self._tables)]
         total = self._starts[-1]
         self._rows = list(range(total if max_samples < 0 else min(max_samples, total)))
@@ -60,7 +70,7 @@ class RLHFDataset:
     def __getitem__(self, position: int) -> Sample:
         file, number = self._locate(self._rows[position])
         row = self._tables[file].slice(number, 1).to_pylist()[0]
-        return RowReader(self.files[file], self._prompt_key).sample(row, number, self._rows[position])
+        return RowReader(self.files[file], self._prompt_key, self._pictures).sample(row, number, self._rows[position])
 
     def place(self, sample: Sample) -> str:
         """Where a sample comes from: `FILE, row N`."""
@@ -133,7 +143,7 @@ def expand_files(files: str | Sequence[str]) -> list[str]:
     return paths
 
 
-def _read_table(file: str, prompt_key: str) -> pa.Table:
+def _read_table(file: str, prompt_key: str, pictures: PictureColumns | None) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -144,11 +154,12 @@ def _read_table(file: str, prompt_key: str) -> pa.Table:
             if column not in names:
                 sft = "; conversations (`messages`) are demonstrations for `agentrl sft`" if "messages" in names else ""
                 raise DataError(file, None, column, f"only the columns {', '.join(names)}", f"this column{sft}")
-        used = [prompt_key, "data_source", *(name for name in OPTIONAL_COLUMNS if name in names)]
+        optional = [*OPTIONAL_COLUMNS, *([] if pictures is None else [pictures.images, pictures.videos])]
+        used = [prompt_key, "data_source", *(name for name in optional if name in names)]
         unused = [name for name in names if name not in used]
         for name in unused:
             if name.lower() in MEDIA_COLUMNS:
-                _refuse_media(source, file, name)
+                _refuse_media(source, file, name, pictures)
         if unused:
             logger.warning("%s: agentrl does not read the columns %s", file, ", ".join(unused))
         return source.read(columns=used)
@@ -158,7 +169,7 @@ def _read_table(file: str, prompt_key: str) -> pa.Table:
         raise DataError(file, None, None, f"a file that is not readable as parquet ({error})", "parquet") from error
 
 
-def _refuse_media(source: pq.ParquetFile, file: str, column: str) -> None:
+def _refuse_media(source: pq.ParquetFile, file: str, column: str, pictures: PictureColumns | None) -> None:
     """Refuse a column with something in it that the model would have to see; an empty one says nothing.
 
     Raises:
@@ -168,7 +179,10 @@ def _refuse_media(source: pq.ParquetFile, file: str, column: str) -> None:
     for batch in source.iter_batches(batch_size=64, columns=[column]):
         for cell in batch.column(0):
             if _holds_something(cell.as_py()):
-                raise DataError(file, number, column, "content", "nothing: the model reads text only")
+                wanted = "nothing: the model reads text only"
+                if pictures is not None:
+                    wanted = f"nothing: pictures are read from the column '{pictures.images}' (data.image_key)"
+                raise DataError(file, number, column, "content", wanted)
             number += 1
 
 

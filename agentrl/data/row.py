@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.data.row_pictures import PictureColumns, RowPictures
 from agentrl.errors import DataError, suggest
 from agentrl.reported import finite_number_of, whole_number_of
 from agentrl.types import JsonDict, Message, Sample
@@ -26,7 +27,7 @@ OPTIONAL_COLUMNS = (
     "style",
 )
 STYLES = ("rule", "model", "short")
-"""`short`, a short answer, is compared by the rule of its data source like any other."""
+"""`short`, a short answer, is compared by the rule of its data source like any other; so is `rule-NAME`."""
 _TOOL_CONFIG = ("available_tools", "tool_format", "max_tool_calls", "timeout")
 
 _LIKE_MESSAGES = re.compile(r"""\ufeff?\s*(\[\s*)?\{\s*["'](role|from|messages|conversations)["']\s*:""")
@@ -40,10 +41,12 @@ class RowReader:
     Args:
         file: named in errors.
         prompt_key: column of the prompt.
+        pictures: columns of pictures; None: the model reads text only.
     """
 
     file: str
     prompt_key: str
+    pictures: PictureColumns | None = None
 
     def sample(self, row: JsonDict, number: int, index: int) -> Sample:
         """Check a row.
@@ -56,7 +59,7 @@ class RowReader:
         Raises:
             DataError: a cell cannot be used.
         """
-        cells = _Cells(self.file, number, {key: without_nones(value) for key, value in row.items()})
+        cells = _Cells(self.file, number, {key: without_nones(value) for key, value in row.items()}, self.pictures)
         extra_info = cells.mapping("extra_info")
         sample = Sample(
             index=index,
@@ -108,6 +111,7 @@ class _Cells:
     file: str
     number: int
     row: JsonDict
+    pictures: PictureColumns | None = None
 
     def error(self, column: str, got: Any, wanted: str) -> DataError:
         shown = "nothing" if got is None else repr(got)
@@ -141,7 +145,10 @@ class _Cells:
             value = messages or [{"role": "user", "content": value}]
         if not isinstance(value, list) or not value:
             raise self.error(column, value, "a list of {role, content}, or text")
-        return [self._message(f"{column}[{position}]", message) for position, message in enumerate(value)]
+        messages = [self._message(f"{column}[{position}]", message) for position, message in enumerate(value)]
+        if self.pictures is None:
+            return messages
+        return RowPictures(self.pictures, self.row, self.file, self.number).shown(column, messages)
 
     def _message(self, column: str, message: Any) -> Message:
         if not isinstance(message, dict):
@@ -153,11 +160,13 @@ class _Cells:
             content = "".join(part.get("text", "") for part in content)
         if content is None and message.get("tool_calls"):
             content = ""
-        if not isinstance(content, str):
-            raise self.error(f"{column}.content", content, "text (images and videos are not supported)")
+        if not isinstance(content, str) and not (self.pictures is not None and _are_parts(content)):
+            wanted = "text (the model sees no pictures and videos)" if self.pictures is None else "text, or parts"
+            raise self.error(f"{column}.content", content, wanted)
+        elsewhere = "the model reads text only" if self.pictures is None else "pictures are parts, or in their column"
         for media in ("images", "videos", "audios"):
             if message.get(media):
-                raise self.error(f"{column}.{media}", message[media], "nothing: the model reads text only")
+                raise self.error(f"{column}.{media}", message[media], f"nothing: {elsewhere}")
         return {**message, "content": content}
 
     def reward_model(self) -> JsonDict:
@@ -169,7 +178,7 @@ class _Cells:
             )
         column = "style" if style is not None else "reward_model.style"
         style = style or value.get("style", "rule")
-        if style not in STYLES:
+        if style not in STYLES and not str(style).startswith("rule-"):  # `rule-lighteval/MATH_v2` of DAPO's rows
             raise self.error(column, style, f"one of {', '.join(STYLES)}.{suggest(str(style), STYLES)}")
         return {**value, "style": style} if column == "style" else value
 
@@ -246,6 +255,13 @@ class _Cells:
         if here and inside and here != inside:
             raise self.error(column, here, f"the same as extra_info.{column}, or only one of them")
         return here or inside
+
+
+def _are_parts(content: Any) -> bool:
+    return isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("type"), str) and isinstance(part.get("text", ""), str)
+        for part in content
+    )
 
 
 def _from_json(value: Any) -> Any:

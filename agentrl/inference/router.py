@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
+from agentrl.chat.vision import SentPictures
 from agentrl.errors import EngineError, EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
 from agentrl.types import GenerationOutput, JsonDict
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 PROBE_INTERVAL_S = 1.0
 WATCH_INTERVAL_S = 10.0
 """An engine with waiting requests that answers none for so long is asked whether it is well."""
+
+Request = tuple[Sequence[int], JsonDict, str | None, SentPictures | None]
+"""What `EngineClient.generate` takes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +57,7 @@ class Router:
         retries: how often a call to one engine is retried before the engine is taken out.
         weight_version: the version that engines must serve; None: any, until `expect_version` or `update_weights`.
         recovery_wait_s: how long a generation waits for an engine to come back when all are out.
+        client: what talks to the engines; see `clients.client_class`.
     """
 
     def __init__(
@@ -64,7 +69,9 @@ class Router:
         retries: int = 3,
         weight_version: int | None = None,
         recovery_wait_s: float = 0.0,
+        client: type[EngineClient] = EngineClient,
     ) -> None:
+        self._client = client
         self._options = {"vocab_size": vocab_size, "request_timeout_s": request_timeout_s, "retries": retries}
         self._request_timeout_s = request_timeout_s
         self._expected = weight_version
@@ -97,6 +104,7 @@ class Router:
         sampling_params: JsonDict,
         *,
         rid: str | None = None,
+        pictures: SentPictures | None = None,
         timeout_s: float | None = None,
     ) -> GenerationOutput:
         """Sample one turn on the trajectory's engine, or on another one if that engine fails.
@@ -106,6 +114,7 @@ class Router:
             prompt_ids: ids of the whole context.
             sampling_params: as in `/generate`, `max_new_tokens` included.
             rid: request id; None: a random one.
+            pictures: those that the ids show.
             timeout_s: the turn's only deadline. Retries, health checks and moves to other engines all happen within
                 it: with 60 s, an engine that answers 503 for 50 s leaves 10 s to the next one.
 
@@ -118,13 +127,11 @@ class Router:
         deadline_s = self._request_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._generate(trajectory_id, prompt_ids, sampling_params, rid)
+                return await self._generate(trajectory_id, (prompt_ids, sampling_params, rid, pictures))
         except TimeoutError:
             raise EngineTimeout(f"{self.engine_of(trajectory_id)} gave no answer within {deadline_s:g} s") from None
 
-    async def _generate(
-        self, trajectory_id: str, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None
-    ) -> GenerationOutput:
+    async def _generate(self, trajectory_id: str, request: Request) -> GenerationOutput:
         # With 3 engines at most 4 tries: each engine once, and one more for an engine that came back meanwhile. An
         # engine that passes its health check but keeps serving other weights would otherwise be tried without end.
         for _ in range(len(self._servers) + 1):
@@ -132,7 +139,7 @@ class Router:
             if server is None or server.reason_out is not None:
                 server = await self._assign(trajectory_id)
             try:
-                output = await self._ask(server, prompt_ids, sampling_params, rid)
+                output = await self._ask(server, request)
                 self._check_versions(output)
             except WeightVersionError as error:
                 self._take_out(server, str(error))
@@ -150,9 +157,7 @@ class Router:
                 return output
         raise EngineUnavailable("no engine could serve this turn: " + self._reasons())
 
-    async def _ask(
-        self, server: _Server, prompt_ids: Sequence[int], sampling_params: JsonDict, rid: str | None
-    ) -> GenerationOutput:
+    async def _ask(self, server: _Server, request: Request) -> GenerationOutput:
         """One generation on an engine, which is watched meanwhile.
 
         Raises:
@@ -164,7 +169,7 @@ class Router:
             self._look_later(server)
         try:
             async with patience:
-                output = await server.client.generate(prompt_ids, sampling_params, rid)
+                output = await server.client.generate(*request)
                 server.answers += 1
                 return output
         except TimeoutError:
@@ -295,7 +300,7 @@ class Router:
         await asyncio.gather(*(server.client.close() for server in self._servers))
 
     def _make_server(self, address: str) -> _Server:
-        return _Server(EngineClient(address, **self._options))  # type: ignore[arg-type]
+        return _Server(self._client(address, **self._options))  # type: ignore[arg-type]
 
     @staticmethod
     def _checked(addresses: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.boxed import last_boxed
 from agentrl.errors import PluginError
 from agentrl.rewards.dispatcher import ScoreFunction, find_score
-from agentrl.rewards.scores import arithmetic, gsm8k, math, search_em
+from agentrl.rewards.scores import arithmetic, gsm8k, math, math_dapo, search_em
 from agentrl.rewards.scores.numbers import last_number
 
 
@@ -23,7 +23,14 @@ def _last_number(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    answer = last_boxed(text)
+    return _squeezed(last_boxed(text))
+
+
+def _answer_line(text: str) -> str | None:
+    return _squeezed(math_dapo.answer_of(text))
+
+
+def _squeezed(answer: str | None) -> str | None:
     return None if answer is None else "".join(answer.split())
 
 
@@ -36,6 +43,7 @@ _ANSWERS: dict[ScoreFunction, Callable[[str], str | None]] = {
     gsm8k.compute_score: _number,
     arithmetic.compute_score: _last_number,
     math.compute_score: _boxed,
+    math_dapo.compute_score: _answer_line,
     search_em.compute_score: _tagged,
 }
 

@@ -1,8 +1,9 @@
-"""A trajectory's reward from its outcome, its turns and its tool calls (`reward_model.combine`).
+"""A trajectory's reward from its outcome, turns, tool calls, judge and reward model (`reward_model.combine`).
 
 ::
 
-    reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
+    reward = (outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
+              + judge * judge_score + model * model_score)
 
 With `level: turn` each turn score and tool reward is placed on the last sampled token of its own turn, and the outcome
 on the trajectory's last one; with `level: trajectory` the whole reward is placed there. A reward manager that places
@@ -12,12 +13,12 @@ its rewards on tokens itself has them there with either.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from agentrl.config.root import CombineConfig
+from agentrl.config.reward_model import CombineConfig
 from agentrl.errors import RewardError
 from agentrl.interfaces import RewardResult
 from agentrl.types import TrajectoryFacts
@@ -43,6 +44,7 @@ def combine(
     facts: TrajectoryFacts,
     response_mask: Sequence[int],
     weights: CombineConfig,
+    judge_score: float | None = None,
 ) -> Combined:
     """Weight and place the rewards of one trajectory.
 
@@ -51,15 +53,19 @@ def combine(
         facts: its turn scores and tool rewards, and the turn of each.
         response_mask: 1 for each response token that the policy sampled, else 0.
         weights: `reward_model.combine`.
+        judge_score: what the judge said; None: there is none.
 
     Raises:
         RewardError: the sum is not finite, or the loop does not say to which turns its rewards belong.
     """
-    if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
+    if judge_score is None and (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
         return Combined(result.score, result.extra, list(result.placed))
     turn_scores, tool_rewards = facts.turn_scores, facts.tool_rewards
     parts = {"outcome_score": result.score, "turn_score": sum(turn_scores), "tool_reward": sum(tool_rewards)}
-    weighed = zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True)
+    weighed = list(zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True))
+    if judge_score is not None:
+        parts["judge_score"] = judge_score
+        weighed.append((weights.judge, judge_score))
     score = sum(weight * part for weight, part in weighed if weight)
     if not math.isfinite(score):
         raise RewardError(
@@ -71,6 +77,24 @@ def combine(
         placed += _place(turn_scores, facts.turn_score_turns, weights.turn, ends, "turn_scores")
         placed += _place(tool_rewards, facts.tool_reward_turns, weights.tool, ends, "tool_rewards")
     return Combined(score, {**result.extra, **parts}, placed)
+
+
+def add_model_score(
+    score: float, extra: Mapping[str, Any], model_score: float, weights: CombineConfig
+) -> tuple[float, dict[str, Any]]:
+    """Add the score of the reward model, which reads finished conversations, to what `combine` gave.
+
+    Args:
+        score: the sum of the other parts.
+        extra: what is reported beside it.
+        model_score: a finite number.
+        weights: `reward_model.combine`.
+
+    Returns:
+        The whole reward and what is reported beside it, now with `outcome_score` and `model_score`.
+    """
+    parts = {"outcome_score": score, **extra}  # `combine` names the outcome only where other parts are in the sum
+    return score + weights.model * model_score, {**parts, "model_score": model_score}
 
 
 def turn_ends(response_mask: Sequence[int]) -> list[int]:

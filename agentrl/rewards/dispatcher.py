@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from agentrl.errors import PluginError, RewardError, suggest
-from agentrl.rewards.scores import arithmetic, code, gsm8k, math, search_em
+from agentrl.rewards.scores import arithmetic, code, gsm8k, math, math_dapo, search_em
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.types import Sample
 
@@ -26,6 +26,9 @@ SCORES: dict[str, ScoreFunction] = {
     "Maxwell-Jia/AIME_2024": math.compute_score,
     "HuggingFaceH4/MATH-500": math.compute_score,
     "hiyouga/geometry3k": math.compute_score,
+    "numina_*": math.compute_score,
+    "math_dapo": math_dapo.compute_score,
+    "aime*": math_dapo.compute_score,
     "searchR1_*": search_em.compute_score,
     **dict.fromkeys(QUESTIONS, search_em.compute_score),
 }
@@ -34,6 +37,7 @@ GOLD_PROBLEMS: dict[ScoreFunction, Callable[[Any], str | None]] = {
     gsm8k.compute_score: gsm8k.gsm8k_gold_problem,
     arithmetic.compute_score: arithmetic.arithmetic_gold_problem,
     math.compute_score: math.math_gold_problem,
+    math_dapo.compute_score: math.math_gold_problem,
     search_em.compute_score: search_em.search_gold_problem,
 }
 """Why a score cannot read a ground truth, by score function."""

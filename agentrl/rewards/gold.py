@@ -13,8 +13,8 @@ from agentrl.interfaces import RewardInput, RewardManager
 from agentrl.rewards.dispatcher import CODE_SOURCES, first_gold, truth_problem
 from agentrl.types import Sample
 
-FORMS = ("#### {}", "\\boxed{{{}}}", "<answer>{}</answer>", "{}")
-"""How answers are written for GSM8K, for MATH, for question answering with search, and plainly."""
+FORMS = ("#### {}", "\\boxed{{{}}}", "<answer>{}</answer>", "{}", "Answer: {}")
+"""How answers are written for GSM8K, for MATH, for question answering with search, plainly, and for DAPO."""
 _AT_ONCE = 64
 _LOOKED_AT = 100
 """At most this many rows are searched for one with another answer."""

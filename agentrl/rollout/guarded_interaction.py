@@ -10,6 +10,7 @@ from agentrl.interfaces import BaseInteraction
 from agentrl.reported import valid_text
 from agentrl.rollout.guarded_call import anything, guarded_call, guarded_release, number
 from agentrl.rollout.service_gate import ServiceGate, interaction_service
+from agentrl.rollout.tools.responses import pictures_of
 from agentrl.types import InteractionResponse, Message
 
 
@@ -82,4 +83,6 @@ def interaction_response(what: str, result: Any) -> InteractionResponse:
     if not isinstance(result.content, str):
         raise ToolServiceError(f"{what} content {repr_of(result.content)}, wanted text")
     score = None if result.score is None else number(f"{what} score", result.score)
-    return replace(result, content=valid_text(result.content), score=score)
+    return replace(
+        result, content=valid_text(result.content), score=score, image=pictures_of(what, getattr(result, "image", None))
+    )

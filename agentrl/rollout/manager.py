@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentrl.chat.vision import MULTI_MODAL
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.rollout.batching import collate, join
+from agentrl.rollout.greedy import BASELINE, baselines_of, first_of_groups, greedy_metrics
 from agentrl.rollout.pools.local import LocalPool
 from agentrl.rollout.pools.scheduling import WorkerPool, run_jobs, share_slots
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
@@ -77,7 +80,8 @@ class AgentLoopManager:
             The trajectories that did not fail and have something to train on (there may be none), in the order of the
             input, as `batching.collate` describes, with the
             columns of `COLUMNS` and `SAMPLE_COLUMNS` and `uid`; `row` is the row of the input. With `rollout.refill`
-            failed ones are repeated first. `meta_info` gains `metrics` and `failures`.
+            failed ones are repeated first. `meta_info` gains `metrics` and `failures`. Where the run needs greedy
+            rollouts, each prompt of a training batch has one more, which is no row but gives `greedy.BASELINE`.
 
         Raises:
             PluginError: a row cannot be routed.
@@ -86,13 +90,20 @@ class AgentLoopManager:
         samples: list[Sample] = list(batch.non_tensor_batch["sample"])
         uids = list(batch.non_tensor_batch["uid"])
         self.check_rows(samples)
-        chunks = run_jobs(self._pool, _jobs(samples, uids), _step_info(batch, next(self._batches)))
-        rows, lag = _merge(chunks)
-        tell_refills(rows)
-        failures = failures_of(rows, uids)
-        check_failure_budget(failures, len(rows), self._config.actor_rollout_ref.rollout.max_failure_rate)
-        meta = {**batch.meta_info, "metrics": rollout_metrics(rows, lag), "failures": failures}
-        return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta)
+        step = _step_info(batch, next(self._batches))
+        with_greedy = self._config.needs_greedy_rollouts and not step.validate
+        firsts = first_of_groups(uids) if with_greedy else []
+        played = [*range(len(samples)), *firsts]  # samples 0 0 1 1 -> rows 0 1 2 3, and greedy ones 4 and 5 of 0 and 1
+        jobs = _jobs([samples[row] for row in played], [uids[row] for row in played], len(samples))
+        done, lag = _merge(run_jobs(self._pool, jobs, step))
+        tell_refills(done)
+        failures = failures_of(done, [uids[row] for row in played])
+        check_failure_budget(failures, len(done), self._config.actor_rollout_ref.rollout.max_failure_rate)
+        rows, greedy = done[: len(samples)], done[len(samples) :]
+        metrics = rollout_metrics(rows, lag) | (greedy_metrics(greedy) if with_greedy else {})
+        meta = {**batch.meta_info, "metrics": metrics, "failures": failures}
+        baselines = baselines_of(greedy, [uids[row] for row in firsts]) if with_greedy else None
+        return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta, baselines)
 
     def join(self, parts: Sequence[DataProto]) -> DataProto:
         """Join the results of several `generate_sequences` of one step."""
@@ -115,20 +126,29 @@ class AgentLoopManager:
         return RayPool(self._config, addresses, share_slots(agent.max_in_flight, agent.num_workers))
 
     def _pack(
-        self, rows: Sequence[RolloutRow], samples: Sequence[Sample], uids: Sequence[Any], meta: dict[str, Any]
+        self,
+        rows: Sequence[RolloutRow],
+        samples: Sequence[Sample],
+        uids: Sequence[Any],
+        meta: dict[str, Any],
+        baselines: Mapping[Any, float] | None,
     ) -> DataProto:
         columns: dict[str, list[Any]] = {name: [get(row) for row in rows] for name, get in COLUMNS.items()}
         columns |= {name: [get(samples[row.row]) for row in rows] for name, get in SAMPLE_COLUMNS.items()}
         columns["uid"] = [uids[row.row] for row in rows]
+        if self._setup.renderer.vision is not None:
+            columns[MULTI_MODAL] = [row.pictures for row in rows]
+        if baselines is not None:
+            columns[BASELINE] = [baselines.get(uid, math.nan) for uid in columns["uid"]]
         return DataProto(collate(rows, self._setup.pad_id), columns, meta)
 
 
-def _jobs(samples: Sequence[Sample], uids: Sequence[Any]) -> list[Job]:
-    """One job per row, numbered within its group."""
+def _jobs(samples: Sequence[Sample], uids: Sequence[Any], first_greedy: int) -> list[Job]:
+    """One job per row, numbered within its group; from `first_greedy` on, rows are greedy."""
     seen: Counter[Any] = Counter()
     jobs = []
     for row, (sample, uid) in enumerate(zip(samples, uids, strict=True)):
-        jobs.append(Job(row, sample, seen[uid]))
+        jobs.append(Job(row, sample, seen[uid], greedy=row >= first_greedy))
         seen[uid] += 1
     return jobs
 

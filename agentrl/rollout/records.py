@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.chat.vision import PictureInputs
 from agentrl.errors import TokenStreamError
 from agentrl.trajectory import NO_VERSION
 from agentrl.types import AgentLoopOutput, Sample, StopReason, TrajectoryFacts
@@ -40,6 +41,8 @@ class Job:
     sample: Sample
     rollout: int
     """Its number within its group."""
+    greedy: bool = False
+    """It samples nothing: its reward is a baseline, and it is never trained on (`rollout.greedy`)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,7 +131,10 @@ class RolloutRow:
     earlier_errors: list[str] = field(default_factory=list)
     """Why it was repeated (`rollout.refill`), one entry per earlier try."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
+    reward_metrics: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    pictures: PictureInputs | None = None
+    """What the vision tower reads of the trajectory; None: it shows no picture."""
     facts: TrajectoryFacts = field(default_factory=TrajectoryFacts)
     """What the loop reported."""
 

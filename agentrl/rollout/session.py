@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import EngineTimeout, EngineUnavailable, TokenStreamError
+from agentrl.chat.vision import SentPictures
+from agentrl.errors import EngineTimeout, EngineUnavailable, PictureError, TokenStreamError
 from agentrl.interfaces import AgentLoopBase, BaseInteraction, LoopContext
+from agentrl.pictures import Picture, pictures_in
 from agentrl.rollout.guarded_interaction import GuardedInteraction
 from agentrl.rollout.records import Job, StepInfo
 from agentrl.rollout.seeds import sampling_seed
@@ -73,6 +76,7 @@ class Session:
                 records=worker.records_of(job, step),
             ),
             worker=worker,
+            sees_pictures=setup.renderer.vision is not None and setup.loop_of(sample).cls.sees_pictures,
         )
         mode = "val" if step.validate else "train"
         trajectory_id = f"{mode}-{step.global_step}-{job.row}-{time.monotonic_ns():x}"
@@ -81,7 +85,9 @@ class Session:
             own = spec.build()
             own.scope = worker.scope
             interaction = GuardedInteraction(own, spec.name, setup.limits.tool_timeout_s, gate)
-        params = TurnParams(limits, setup.renderer.stop_token_ids)
+        vision = setup.renderer.vision
+        ends = setup.renderer.stop_token_ids | (frozenset() if vision is None else vision.tokens.placeholders)
+        params = TurnParams(limits, ends)
         return cls(job, step, setup, router, trajectory_id, gate, tools, interaction, params, limits)
 
     def context(self) -> LoopContext:
@@ -97,9 +103,21 @@ class Session:
             run_config=self.setup.config,
         )
 
-    def new_trajectory(self, prompt_ids: list[int]) -> Trajectory:
-        """Start the token stream; kept here so that a failure can report the tokens so far."""
-        self.trajectory = Trajectory(prompt_ids, self.setup.limits.response_length)
+    def new_trajectory(self, prompt_ids: list[int], pictures: Sequence[Picture] | None = None) -> Trajectory:
+        """Start the token stream; kept here so that a failure can report the tokens so far.
+
+        Args:
+            prompt_ids: ids of the rendered prompt.
+            pictures: those that it shows; None: the row's.
+        """
+        vision = self.setup.renderer.vision
+        self.trajectory = Trajectory(
+            prompt_ids,
+            self.setup.limits.response_length,
+            pictures_in(self.job.sample.prompt) if pictures is None else pictures,
+            max_pictures=self.limits.max_images,
+            placeholders=() if vision is None else vision.tokens.placeholders,
+        )
         self._last = None
         self.params.start(len(prompt_ids))
         return self.trajectory
@@ -115,6 +133,7 @@ class Session:
             EngineError: as `Router.generate`. Engines that fail or hang are reported to the gate.
         """
         self._check_continues(prompt_ids)
+        pictures = self._pictures(prompt_ids)
         request = Request.of(prompt_ids)
         sampling_params = self.params.complete(prompt_ids, sampling_params)
         config = self.setup.config
@@ -131,6 +150,7 @@ class Session:
                 prompt_ids,
                 sampling_params,
                 rid=rid,
+                pictures=pictures,
                 timeout_s=self.setup.limits.turn_timeout_s,
             )
         except (EngineUnavailable, EngineTimeout) as error:
@@ -160,6 +180,23 @@ class Session:
             text += f" while turn {self.turn} waited for {engine} ({waited_s:.1f} s)"
             self.gate.failed(ENGINE, self._unanswered_since, text)
         return TimeoutError(text)
+
+    def _pictures(self, prompt_ids: list[int]) -> SentPictures | None:
+        """The pictures of a request, with the tokens that stand for them; None: it has none.
+
+        Raises:
+            TokenStreamError: ids and pictures do not belong together.
+        """
+        vision = self.setup.renderer.vision
+        if vision is None:
+            return None
+        trajectory = self.trajectory
+        shown = pictures_in(self.job.sample.prompt) if trajectory is None else trajectory.context_pictures
+        try:
+            vision.check(prompt_ids, shown)
+        except PictureError as error:
+            raise TokenStreamError(f"the request of turn {self.turn + 1}: {error}") from error
+        return SentPictures(vision.tokens, [vision.shown(picture) for picture in shown]) if shown else None
 
     def _check_continues(self, prompt_ids: list[int]) -> None:
         """A request must begin with the last request's ids and the ids sampled for it, unchanged."""

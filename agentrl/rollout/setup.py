@@ -13,6 +13,7 @@ from agentrl.chat.tool_parsers.auto import load_tool_parser
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, UserInputError, suggest
 from agentrl.interfaces import RewardManager, ToolParser
+from agentrl.pictures import pictures_in
 from agentrl.plugins import (
     InteractionSpec,
     LoopSpec,
@@ -25,9 +26,10 @@ from agentrl.plugins import (
 )
 from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
+from agentrl.rewards.judge import Judge, load_judge
 from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
 from agentrl.rollout.search_keys import search_loops, search_tools
-from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
+from agentrl.rollout.service_gate import ENGINE, JUDGE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
 from agentrl.rollout.trained_tokens import Training
@@ -49,6 +51,7 @@ class RolloutSetup:
     loops: dict[str, LoopSpec]
     parser: ToolParser
     rewards: RewardManager
+    judge: Judge | None
     limits: LoopLimits
     training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
@@ -76,6 +79,7 @@ class RolloutSetup:
                 config.data.apply_chat_template_kwargs,
                 stop_token_ids=rollout.stop_token_ids,
                 trust_remote_code=model.trust_remote_code,
+                max_pixels=config.data.max_image_pixels,
             )
         discover = recorded_discovery(turns.tool_cache.mode, turns.tool_cache.path)
         tools = load_tools(turns.tool_config_path, discover=discover) if turns.tool_config_path else []
@@ -95,6 +99,7 @@ class RolloutSetup:
             loops=search_loops(config, load_agent_loops(rollout.agent.agent_loop_config_path)),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
             rewards=load_reward_manager(config, num_workers(config), renderer),
+            judge=load_judge(config, num_workers(config)),
             limits=loop_limits(config),
             training=Training(
                 turns.trainable_turns, turns.mask_tool_call_args, config.algorithm.state_masking.markers()
@@ -105,6 +110,12 @@ class RolloutSetup:
     def _scores_by_source(self) -> bool:
         """Whether rows are scored by the built-in function of their `data_source`."""
         return scores_by_source(self.config) and self.config.reward_model.combine.outcome != 0
+
+    def has_outcome(self, sample: Sample) -> bool:
+        """Whether the score function scores a row; one of `style: model` may be left to a reward model or judge."""
+        section = self.config.reward_model
+        alone = section.scores_by_model and sample.reward_model.get("style") == "model" and self._scores_by_source
+        return section.combine.outcome != 0 and not alone
 
     @property
     def pad_id(self) -> int:
@@ -125,6 +136,7 @@ class RolloutSetup:
         offered = self.offered_tools(sample)
         interaction = self.interaction_of(sample)
         others = [interaction_service(interaction.name)] if interaction is not None else []
+        others += [JUDGE] if self.judge is not None else []
         return [ENGINE, *(tool_service(spec.name) for spec in offered), *others, score_service(sample.data_source)]
 
     def offered_tools(self, sample: Sample) -> list[ToolSpec]:
@@ -182,8 +194,7 @@ class RolloutSetup:
 
     def truth_problem(self, sample: Sample) -> str | None:
         """Why the score of a row cannot score it; None: it can. The user's own loop may score itself."""
-        outcome, own_loop = self.config.reward_model.combine.outcome, not is_built_in(self.loop_of(sample))
-        if outcome == 0 or own_loop:
+        if not self.has_outcome(sample) or not is_built_in(self.loop_of(sample)):
             return None
         if self._scores_by_source:
             kwargs = self.config.custom_reward_function.reward_kwargs
@@ -226,6 +237,11 @@ class RolloutSetup:
         self.parser_of(sample)
         loop = self.loop_of(sample)
         loop.check_options(f"agent loop '{loop.name}'")
+        if pictures_in(sample.prompt) and not loop.cls.sees_pictures:
+            raise PluginError(
+                f"agent loop '{loop.name}' shows no pictures, but the prompt has some: use tool_agent or "
+                "single_turn_agent (a loop of your own says `sees_pictures = True`)"
+            )
         text = self.renderer.encoder.decode(self.prompt_ids(sample))
         hidden = [spec.name for spec in self.offered_tools(sample) if spec.name not in text]
         if hidden and loop.cls.shows_tools:
@@ -237,9 +253,16 @@ class RolloutSetup:
             )
 
     def _check_score(self, sample: Sample) -> None:
-        if self._scores_by_source:
+        if not self._scores_by_source or not self.has_outcome(sample):
+            return
+        try:
             score = find_score(sample.data_source, load_code_score(self.config))
-            check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
+        except PluginError as error:
+            if not self.config.reward_model.scores_by_model:
+                raise
+            alone = "For the score of the reward model or the judge alone, set reward_model.combine.outcome=0"
+            raise PluginError(f"{error} {alone}, or `reward_model.style` of these rows to 'model'.") from error
+        check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
 
 
 def _check_stop_tools(names: Sequence[str], tool_sets: Iterable[Sequence[ToolSpec]]) -> None:
@@ -265,6 +288,7 @@ def row_kind(sample: Sample) -> tuple[object, ...]:
     return (
         sample.agent_name,
         sample.data_source,
+        sample.reward_model.get("style") == "model",
         frozenset(sample.tools_kwargs),
         sample.tool_env_name,
         sample.tool_format,
@@ -273,6 +297,7 @@ def row_kind(sample: Sample) -> tuple[object, ...]:
         "max_tool_calls" in sample.tool_config or "timeout" in sample.tool_config,
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
+        bool(pictures_in(sample.prompt)),
     )
 
 
@@ -295,6 +320,7 @@ def loop_limits(config: RunConfig) -> LoopLimits:
         max_tool_calls=turns.max_tool_calls,
         max_tool_response_length=turns.max_tool_response_length,
         tool_response_truncate_side=turns.tool_response_truncate_side,
+        max_images=rollout.limit_images,
         max_tokens_per_turn=turns.max_tokens_per_turn,
         stop_tools=tuple(turns.stop_tools),
         turn_timeout_s=turns.turn_timeout_s or rollout.server.request_timeout_s,
@@ -303,16 +329,12 @@ def loop_limits(config: RunConfig) -> LoopLimits:
     )
 
 
-def sampling_params(config: RunConfig, *, validate: bool) -> JsonDict:
+def sampling_params(config: RunConfig, *, validate: bool, greedy: bool = False) -> JsonDict:
     """The sampling parameters of a loop; `Session.generate` adds the turn's budget and the model's stop ids."""
     rollout = config.actor_rollout_ref.rollout
-    params = rollout.sampling_params()
+    params, val = rollout.sampling_params(), rollout.val_kwargs
+    if greedy or (validate and (not val.do_sample or val.temperature == 0)):
+        return params | {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     if validate:
-        val = rollout.val_kwargs
-        greedy = not val.do_sample or val.temperature == 0
-        params |= (
-            {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
-            if greedy
-            else {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        )
+        return params | {name: getattr(val, name) for name in ("temperature", "top_p", "top_k", "min_p")}
     return params

@@ -1,7 +1,7 @@
 """One controller, many workers: the trainer calls a method of a `WorkerGroup` and every rank runs it.
 
 * `worker.py`: `Worker`, the base class of a rank.
-* `decorator.py`: `@register(dispatch_mode)` says how a method's arguments are distributed and its results collected.
+* `decorator.py`: `@register(dispatch_mode, execute_mode)` says which ranks run a method, and on what.
 * `worker_group.py`: `create_worker_group`, the facade with one bound method per registered method.
 * `ray_backend.py`, `local_backend.py`: where ranks live: Ray actors, or this process.
 * `ray_runtime.py`: `init_ray`, a private or an existing Ray cluster.
@@ -9,13 +9,14 @@
 Importing this package does not import Ray.
 """
 
-from agentrl.single_controller.decorator import Dispatch, register
+from agentrl.single_controller.decorator import Dispatch, Execute, register
 from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Placement, Worker
 from agentrl.single_controller.worker_group import WorkerFuture, WorkerGroup, create_worker_group
 
 __all__ = [
     "Dispatch",
+    "Execute",
     "Placement",
     "ResourcePool",
     "Worker",

@@ -20,7 +20,7 @@ class Dispatch(Enum):
     ALL_TO_ALL = "all_to_all"
     """Every argument is a list with one entry per rank; the caller gets the list of results by rank."""
     RANK_ZERO = "rank_zero"
-    """Only rank 0 runs it, so it must not communicate with other ranks; the caller gets its result."""
+    """The same as `Execute.RANK_ZERO`."""
     DP_COMPUTE_PROTO = "dp_compute_proto"
     """Every `DataProto` argument is split over the ranks; the returned `DataProto`s are joined in the input's order.
 
@@ -28,6 +28,16 @@ class Dispatch(Enum):
     `DataProto` (one list of rows per part) says otherwise. Other arguments go to every rank. Where several ranks hold
     the parts of one model or of one row (`Worker.copies_of`), they get the same part, and the first one answers.
     """
+
+
+class Execute(Enum):
+    """Which ranks run a method."""
+
+    ALL = "all"
+    """Every rank, with what the dispatch mode gives it."""
+    RANK_ZERO = "rank_zero"
+    """Only rank 0, with the arguments as they were passed, whatever the dispatch mode; the caller gets its result. The
+    method must not communicate with other ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +49,23 @@ class MethodSpec:
     blocking: bool
 
 
-def register(dispatch_mode: Dispatch = Dispatch.ONE_TO_ALL, blocking: bool = True) -> Callable[[Method], Method]:
+def register(
+    dispatch_mode: Dispatch = Dispatch.ONE_TO_ALL, execute_mode: Execute = Execute.ALL, blocking: bool = True
+) -> Callable[[Method], Method]:
     """Make a `Worker` method callable on a `WorkerGroup`.
 
     Args:
         dispatch_mode: how arguments are distributed and results collected.
+        execute_mode: which ranks run it.
         blocking: False makes the bound method return a `WorkerFuture` immediately.
     """
-    if not isinstance(dispatch_mode, Dispatch):
-        raise TypeError(f"@register: got {dispatch_mode!r}, wanted a Dispatch")
+    for value, kind in ((dispatch_mode, Dispatch), (execute_mode, Execute)):
+        if not isinstance(value, kind):
+            raise TypeError(f"@register: got {value!r}, wanted one of {', '.join(map(str, kind))}")
+    dispatch = Dispatch.RANK_ZERO if execute_mode is Execute.RANK_ZERO else dispatch_mode
 
     def mark(method: Method) -> Method:
-        setattr(method, _SPEC, MethodSpec(method.__name__, dispatch_mode, blocking))
+        setattr(method, _SPEC, MethodSpec(method.__name__, dispatch, blocking))
         return method
 
     return mark

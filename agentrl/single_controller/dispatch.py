@@ -11,7 +11,8 @@ from agentrl.errors import DataProtoError
 from agentrl.single_controller.decorator import Dispatch
 
 PARTITIONS = "rank_partitions"
-"""`meta_info` key: one list of row numbers per part; or, by the number of parts, such lists for several groups."""
+"""`meta_info` key: one list of row numbers per part. For groups of several sizes, such lists by the number of parts:
+`{1: [[0, 1, 2]], 2: [[0, 2], [1]]}`."""
 
 RankCall = tuple[tuple[Any, ...], dict[str, Any]]
 

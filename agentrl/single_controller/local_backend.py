@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,8 @@ class LocalBackend:
         self.world_size = 1
         self._worker = worker_cls.place(Placement(use_gpu=pool.use_gpu), None, *args, **kwargs)
 
-    def start(self, method: str, plan: DispatchPlan) -> FinishedCall:
-        """Run the call now."""
+    def start(self, method: str, plan: DispatchPlan, after: Sequence[Any] = ()) -> FinishedCall:
+        """Run the call now; those of other groups have ended."""
         args, kwargs = plan.calls[0]
         try:
             with named_range(method):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -56,8 +57,8 @@ class RankHost:
             )
         self._worker = worker_cls.place(placement, self._store, *args, **kwargs)
 
-    def call(self, method: str, call: RankCall) -> Any:
-        """Run one registered method."""
+    def call(self, method: str, call: RankCall, *_after: object) -> Any:
+        """Run one registered method; Ray sends the call when the results of others (`_after`) are there."""
         args, kwargs = call
         with named_range(method):
             return getattr(self._worker, method)(*args, **kwargs)
@@ -105,13 +106,17 @@ class RayBackend:
             builds.append(self._actors[rank].build.remote(placement, worker_cls, shared))
         self._pending("__init__", builds).results()
 
-    def start(self, method: str, plan: DispatchPlan) -> RayCall:
+    def start(self, method: str, plan: DispatchPlan, after: Sequence[RayBackend] = ()) -> RayCall:
         """Send the calls to their ranks."""
+        # A rank does one thing at a time: an answer to `pid` says that what was sent before has ended.
+        ended = [actor.pid.remote() for backend in after for actor in backend._actors]
         # Without `put`, Ray would serialise a batch that goes to 8 ranks 8 times.
         calls: dict[int, Any] = dict(plan.calls)
         if plan.shared and _holds_data(plan.calls[0]):
             calls = dict.fromkeys(calls, ray.put(plan.calls[0]))
-        return self._pending(method, [self._actors[rank].call.remote(method, call) for rank, call in calls.items()])
+        return self._pending(
+            method, [self._actors[rank].call.remote(method, call, *ended) for rank, call in calls.items()]
+        )
 
     def check(self) -> None:
         """Ask every rank whether it is alive; a busy rank counts as alive.

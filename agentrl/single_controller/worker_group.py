@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
@@ -28,8 +28,11 @@ class RankBackend(Protocol):
 
     world_size: int
 
-    def start(self, method: str, plan: DispatchPlan) -> PendingCall:
-        """Send the calls of a plan to their ranks."""
+    def start(self, method: str, plan: DispatchPlan, after: Sequence[Any] = ()) -> PendingCall:
+        """Send the calls of a plan to their ranks, which begin when the last calls of the backends `after` have ended.
+
+        All backends of a run are of one kind.
+        """
 
     def check(self) -> None:
         """Raise `WorkerError` if a rank is dead."""
@@ -68,9 +71,13 @@ class WorkerGroup:
     Every registered method of the class is a method here. It returns the joined result, or a `WorkerFuture` if it was
     registered with `blocking=False`. `submit` starts any of them without waiting. Use the group as a context manager,
     or call `shutdown`.
+
+    Attributes:
+        pool: where the ranks are. Groups on one pool share its GPUs.
     """
 
-    def __init__(self, backend: RankBackend, worker_cls: type[Worker], copies: int = 1) -> None:
+    def __init__(self, backend: RankBackend, pool: ResourcePool, worker_cls: type[Worker], copies: int = 1) -> None:
+        self.pool = pool
         self._backend = backend
         self._copies = copies
         self._name = worker_cls.__name__
@@ -105,13 +112,17 @@ class WorkerGroup:
 
     def submit(self, method: str, /, *args: Any, **kwargs: Any) -> WorkerFuture:
         """Start a registered method on the ranks and return immediately."""
+        return self.submit_after((), method, *args, **kwargs)
+
+    def submit_after(self, groups: Sequence[WorkerGroup], method: str, /, *args: Any, **kwargs: Any) -> WorkerFuture:
+        """As `submit`; the ranks begin when those of other groups have ended what they were given so far."""
         spec = self._methods.get(method)
         if spec is None:
             raise AttributeError(f"{self._name} has no registered method '{method}'.{suggest(method, self._methods)}")
         if not self._open:
             raise WorkerError(f"{self._name}.{method} was called after the group's shutdown")
         plan = plan_call(spec.dispatch, self.world_size, args, kwargs, self._copies)
-        return WorkerFuture(self._backend.start(method, plan), plan)
+        return WorkerFuture(self._backend.start(method, plan, [group._backend for group in groups]), plan)
 
     def check(self) -> None:
         """Raise `WorkerError` if a rank is dead."""
@@ -162,9 +173,9 @@ def create_worker_group(
     if backend == "local":
         from agentrl.single_controller.local_backend import LocalBackend
 
-        return WorkerGroup(LocalBackend(pool, worker_cls, *args, **kwargs), worker_cls, copies)
+        return WorkerGroup(LocalBackend(pool, worker_cls, *args, **kwargs), pool, worker_cls, copies)
     if backend == "ray":
         from agentrl.single_controller.ray_backend import RayBackend
 
-        return WorkerGroup(RayBackend(pool, worker_cls, *args, **kwargs), worker_cls, copies)
+        return WorkerGroup(RayBackend(pool, worker_cls, *args, **kwargs), pool, worker_cls, copies)
     raise ConfigError(f"trainer.backend: got '{backend}', wanted 'ray' or 'local'")

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedTokenizerFast,
+)
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN_TOKENS = ("<tool_call>", "</tool_call>")
 
 
-def byte_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
+def byte_tokenizer(chat_template: str | None = None, more: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """Build a tokenizer with one id per byte, ChatML's special tokens and hermes' tool tags.
 
     Args:
         chat_template: Jinja text; None: the ChatML template with tools that comes with agentrl.
+        more: further special tokens.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
@@ -26,6 +34,7 @@ def byte_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN_TOKENS])
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in more])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     if chat_template is None:
         chat_template = resources.files("agentrl.configs").joinpath("templates/chatml_tools.jinja").read_text()
@@ -45,8 +54,44 @@ def build_tiny_model(folder: Path | str, family: str = "qwen2", *, seed: int = 0
     Returns:
         The folder.
     """
+    return _write(folder, AutoModelForCausalLM, byte_tokenizer(), family, seed, overrides)
+
+
+def build_tiny_classifier(
+    folder: Path | str,
+    family: str = "qwen2",
+    *,
+    seed: int = 0,
+    per_token: bool = False,
+    chat_template: str | None = None,
+    **overrides: Any,
+) -> Path:
+    """Write a random classifier with one label, for a reward model, to `folder`.
+
+    Args:
+        folder: where to write; created if missing.
+        family: as `build_tiny_model`, or `bert`.
+        seed: seed of the weights.
+        per_token: a token classifier instead of a sequence classifier.
+        chat_template: of its tokenizer, see `byte_tokenizer`.
+        **overrides: fields of the model's configuration.
+
+    Returns:
+        The folder.
+    """
+    auto_class = AutoModelForTokenClassification if per_token else AutoModelForSequenceClassification
+    return _write(folder, auto_class, byte_tokenizer(chat_template), family, seed, {"num_labels": 1, **overrides})
+
+
+def _write(
+    folder: Path | str,
+    auto_class: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    family: str,
+    seed: int,
+    overrides: dict[str, Any],
+) -> Path:
     folder = Path(folder)
-    tokenizer = byte_tokenizer()
     fields: dict[str, Any] = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,
@@ -68,7 +113,7 @@ def build_tiny_model(folder: Path | str, family: str = "qwen2", *, seed: int = 0
     config = AutoConfig.for_model(family, **{**fields, **overrides})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model = auto_class.from_config(config, dtype=torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

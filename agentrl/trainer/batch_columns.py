@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
 import torch
 
 from agentrl.algorithms import (
     ADVANTAGE_ESTIMATORS,
     AdaptiveKLController,
     FixedKLController,
+    Rejection,
     aggregate_loss,
     finite_rows,
     group_metrics,
@@ -28,13 +30,16 @@ from agentrl.algorithms import (
     rollout_correction,
     zero_variance_rows,
 )
+from agentrl.chat.vision import MULTI_MODAL
 from agentrl.config import RunConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
+from agentrl.workers.on_policy import ON_POLICY
 
 KLController = FixedKLController | AdaptiveKLController
 
@@ -55,6 +60,9 @@ def truncates_sampling(rollout: RolloutConfig) -> list[str]:
 def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None) -> tuple[DataProto, Metrics]:
     """Count groups whose scores are all equal and, if asked, leave their rows out of the update.
 
+    Groups whose greedy rollout failed leave it too: they have no baseline. Where there are baselines, a group with
+    equal scores has a gradient unless its baseline is the same.
+
     Args:
         batch: the rollouts.
         drop_flat_groups: leave them out.
@@ -63,12 +71,26 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
     outcomes_B1 = row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])[:, None]
     outcome = outcomes_B1, torch.ones_like(outcomes_B1), list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
-    kept = batch[~zero_variance_rows(*outcome)] if drop_flat_groups else batch
+    flat, chosen = zero_variance_rows(*outcome), torch.ones(len(batch), dtype=torch.bool)
+    if (baselines := greedy_baselines(batch)) is not None:
+        flat, chosen = flat & (outcomes_B1[:, 0] == baselines), baselines.isfinite()
+        lost = {uid for uid, has in zip(batch.non_tensor_batch["uid"], chosen.tolist(), strict=True) if not has}
+        metrics["rollout/greedy/groups_left_out"] = float(len(lost))
+    kept = batch[chosen & ~flat] if drop_flat_groups else batch if bool(chosen.all()) else batch[chosen]
     names = list(dict.fromkeys(kept.non_tensor_batch["uid"]))
     if most_groups is not None and len(names) > most_groups:
         first = set(names[:most_groups])
         kept = kept[torch.tensor([name in first for name in kept.non_tensor_batch["uid"]])]
     return kept, metrics
+
+
+def greedy_baselines(batch: DataProto) -> torch.Tensor | None:
+    """The reward of the greedy rollout of each row's prompt, `(B,)` float64, NaN where it failed.
+
+    None: the run has no greedy rollouts.
+    """
+    column = batch.non_tensor_batch.get(BASELINE)
+    return None if column is None else torch.from_numpy(column.astype(np.float64))
 
 
 def row_outcomes(rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
@@ -119,14 +141,34 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
     metrics = {"actor/entropy": float(entropy), "training/non_finite_rows": float((~finite).sum())}
     metrics |= mismatch_metrics(old, rollout, trained)
     correction = config.algorithm.rollout_correction
-    if correction.is_level is not None or correction.rs is not None:
-        weights, kept, more = rollout_correction(
-            old, rollout, trained, is_level=correction.is_level, is_threshold=correction.is_threshold, rs=correction.rs
-        )
+    if correction.corrects:
+        rules = [Rejection(*rule) for rule in correction.rules()] if correction.kinds else []
+        weights, kept, more = rollout_correction(old, rollout, trained, **correction.options(), rejections=rules)
         batch.batch["rollout_is_weights"] = weights
         narrow_loss_mask(batch, kept)
         metrics |= more
     return metrics
+
+
+def skip_old_log_probs(batch: DataProto) -> Metrics:
+    """Let the update use its own log-probs as old ones: it takes one step, and nothing else needs them."""
+    batch.meta_info[ON_POLICY] = True
+    return {"training/old_log_prob_skipped": 1.0}
+
+
+def after_update(batch: DataProto, updated: DataProto) -> Metrics:
+    """What old log-probs show, where only the update itself could compute them.
+
+    Args:
+        batch: the rows of the update.
+        updated: its result, perhaps with `old_log_probs`: NaN in rows that had to be left out.
+    """
+    if "old_log_probs" not in updated.batch:
+        return {}
+    old = updated.batch["old_log_probs"]
+    finite = finite_rows(batch.batch["loss_mask"], old)
+    mismatch = mismatch_metrics(old, batch.batch["rollout_log_probs"], batch.batch["loss_mask"] * finite)
+    return {"training/non_finite_rows": float((~finite).sum()), **mismatch}
 
 
 def add_finite(batch: DataProto, more: DataProto, name: str, instead: str | None = None) -> Metrics:
@@ -168,8 +210,17 @@ def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLControl
     return metrics
 
 
-def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig) -> None:
-    """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`."""
+def add_advantages(
+    batch: DataProto, group_ids: Sequence[Hashable], config: AlgorithmConfig, baselines: torch.Tensor | None = None
+) -> None:
+    """Set `advantages` and `returns` of the sampled tokens by the estimator of `algorithm.adv_estimator`.
+
+    Args:
+        batch: the rows' tensors.
+        group_ids: of the rows.
+        config: the estimator and its options.
+        baselines: `greedy_baselines` of the rows.
+    """
     rewards, mask = batch.batch["token_level_rewards"], batch.batch["response_mask"]
     # An algorithm of the user's own need not take `outcomes`, which say more than rewards and mask for empty rows only.
     compares = config.adv_estimator in GROUP_ESTIMATORS
@@ -178,6 +229,7 @@ def add_advantages(batch: DataProto, group_ids: Sequence[Hashable], config: Algo
         mask,
         values=batch.batch.get("values"),
         group_ids=group_ids,
+        baselines=baselines,
         gamma=config.gamma,
         lam=config.lam,
         norm_adv_by_std=config.norm_adv_by_std_in_grpo,
@@ -193,30 +245,40 @@ def row_lengths(batch: DataProto) -> list[int]:
 
 
 def for_workers(
-    batch: DataProto, num_ranks: int, rows_per_mini_batch: int, balance: bool, others: Sequence[int] = ()
+    batch: DataProto, num_ranks: Sequence[int], rows_per_mini_batch: int, balance: bool
 ) -> tuple[DataProto, Metrics]:
-    """The tensors of a batch and the rank of each row; conversations and other objects stay here.
+    """The tensors of a batch, its pictures, and the rank of each row; conversations and other objects stay here.
 
     Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
     about the same number of tokens of each mini-batch.
 
     Args:
         batch: the rows.
-        num_ranks: ranks of the actor that get rows of their own.
+        num_ranks: of each group that gets the batch, ranks that get rows of their own, the actor's first: metrics are
+            about its ranks.
         rows_per_mini_batch: rows of an optimizer step.
         balance: whether ranks get about the same number of tokens.
-        others: the same number for the other groups of workers.
     """
     rows, lengths = len(batch), row_lengths(batch)
-    tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})
+    pictures = {name: cells for name, cells in batch.non_tensor_batch.items() if name == MULTI_MODAL}
+    tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)}, pictures)
     if not balance:
         return tensors, {}
+    members = _members_of_mini_batches(rows, rows_per_mini_batch)
+    parts = {ranks: _deal(members, lengths, ranks) for ranks in dict.fromkeys(num_ranks)}
+    tensors.meta_info["rank_partitions"] = parts
+    return tensors, balance_metrics(lengths, parts[num_ranks[0]])
+
+
+def _members_of_mini_batches(rows: int, rows_per_mini_batch: int) -> list[list[int]]:
     count = -(-rows // rows_per_mini_batch)
-    partitions: dict[int, list[list[int]]] = {size: [[] for _ in range(size)] for size in (num_ranks, *others)}
-    for number in range(count):
-        members = [row for row in range(rows) if row * count // rows == number]
-        for size, parts in partitions.items():
-            for place, part in enumerate(partition_by_tokens([lengths[row] for row in members], size)):
-                parts[place] += [members[row] for row in part]
-    tensors.meta_info["rank_partitions"] = partitions if len(partitions) > 1 else partitions[num_ranks]
-    return tensors, balance_metrics(lengths, partitions[num_ranks])
+    return [[row for row in range(rows) if row * count // rows == number] for number in range(count)]
+
+
+def _deal(mini_batches: list[list[int]], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """The rows of each rank: of each mini-batch, about the same number of tokens."""
+    parts: list[list[int]] = [[] for _ in range(num_ranks)]
+    for members in mini_batches:
+        for rank, part in enumerate(partition_by_tokens([lengths[row] for row in members], num_ranks)):
+            parts[rank] += [members[place] for place in part]
+    return parts

@@ -131,8 +131,7 @@ class RayPPOTrainer:
                     self._save()
         finally:
             if self.state.step == step:
-                ranks = self.processes.actor.world_size
-                self.trackers.log(metrics | m.timing_metrics(timer, metrics, ranks), step)
+                self.trackers.log(metrics | m.timing_metrics(timer, metrics, self.processes.num_ranks), step)
 
     def _train(self, step: int, timer: m.StageTimer, metrics: m.Metrics) -> None:
         """From rows to new weights on the engines; a step that has no token to train on changes nothing."""
@@ -148,13 +147,12 @@ class RayPPOTrainer:
         learns = step > self.config.trainer.critic_warmup
         with self.guard.deferred():
             self._updates, self._updating = self._count_updates(), True
-            if self.processes.critic is not None:
-                with timer("update_critic"):
-                    metrics |= self.processes.critic.update_critic(batch).meta_info["metrics"]
-            if learns:
-                with timer("update_actor"):
-                    metrics |= self.processes.actor.update_actor(batch).meta_info["metrics"]
-                self.state.weight_version += 1
+            updates = self.processes.start_updates(batch, actor=learns)
+            for stage in updates.stages:
+                with timer(stage):
+                    updated = updates.result(stage)
+                metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
+            self.state.weight_version += int(learns)
             # With its new weights the step is finished: should no engine take them, it is not lost.
             self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
             self._updating = False
@@ -182,23 +180,28 @@ class RayPPOTrainer:
         """The batch of an update: log-probs, values and advantages of the rows."""
         config, processes, algorithm = self.config, self.processes, self.config.algorithm
         mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        own, *others = [group.data_size for group in processes.groups]
-        batch, balance = batch_columns.for_workers(kept, own, mini_batch, config.trainer.balance_batch, others)
+        sizes = [group.data_size for group in processes.groups]
+        batch, balance = batch_columns.for_workers(kept, sizes, mini_batch, config.trainer.balance_batch)
         metrics |= balance
+        bypass = algorithm.rollout_correction.bypass_old_log_prob
         with timer("old_log_prob"):
-            bypass = algorithm.rollout_correction.bypass_old_log_prob
-            computed = None if bypass else processes.actor.compute_log_prob(batch)
-            metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            passes = processes.start_columns(batch, old_log_probs=config.needs_old_log_probs)
+            if config.needs_old_log_probs or bypass:
+                computed = None if bypass else passes.result("old_log_prob")
+                metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            else:
+                metrics |= batch_columns.skip_old_log_probs(batch)
         if processes.reference is not None:
             with timer("ref"):
-                reference = processes.reference.compute_ref_log_prob(batch)
-                metrics |= batch_columns.add_finite(batch, reference, "ref_log_prob", instead="old_log_probs")
+                neutral = "old_log_probs" if "old_log_probs" in batch.batch else "rollout_log_probs"
+                metrics |= batch_columns.add_finite(batch, passes.result("ref"), "ref_log_prob", instead=neutral)
         if processes.critic is not None:
             with timer("values"):
-                metrics |= batch_columns.add_finite(batch, processes.critic.compute_values(batch), "values")
+                metrics |= batch_columns.add_finite(batch, passes.result("values"), "values")
         with timer("adv"):
             metrics |= batch_columns.add_rewards(batch, algorithm, self.state.kl_controller)
-            batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm)
+            baselines = batch_columns.greedy_baselines(kept)
+            batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm, baselines)
         return batch
 
     def _finish_step(self, step: int, metrics: m.Metrics, skipped: str | None) -> None:
@@ -231,6 +234,8 @@ class RayPPOTrainer:
                 raise
             logger.warning("rolling out again after: %s", error)
             rollouts = self.processes.manager.generate_sequences(batch)
+        if self.inputs.model_scorer is not None and self.processes.reward_model is not None:
+            rollouts = self.inputs.model_scorer.score(self.processes.reward_model, rollouts, batch)
         failures = rollouts.meta_info["failures"]
         if failures:
             what = "validation" if batch.meta_info["validate"] else "training"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -11,11 +10,16 @@ from typing import Self
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
+from agentrl.config.resource_pools import pool_of, roles_of, total_ranks
+from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.clients import client_class
 from agentrl.inference.launch import EngineServers
 from agentrl.rollout.manager import AgentLoopManager
-from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
+from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
+from agentrl.trainer.passes import Pass, Passes
+from agentrl.trainer.pools import make_pools
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
 
 logger = logging.getLogger(__name__)
@@ -32,7 +36,9 @@ class RunProcesses:
 
     actor: WorkerGroup
     reference: WorkerGroup | None
+    """Computes reference log-probs; with LoRA it is `actor`."""
     critic: WorkerGroup | None
+    reward_model: WorkerGroup | None
     servers: EngineServers
     manager: AgentLoopManager
     _weight_sync: WeightSync
@@ -94,9 +100,29 @@ class RunProcesses:
             self._in_use, self._restarts_told = taken, self.servers.restarts
 
     @property
+    def num_ranks(self) -> int:
+        """Training ranks of all pools."""
+        return total_ranks(self._config)
+
+    @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
-        return [group for group in (self.actor, self.reference, self.critic) if group is not None]
+        reference = None if self.reference is self.actor else self.reference
+        return [group for group in (self.actor, reference, self.critic, self.reward_model) if group]
+
+    def start_columns(self, batch: DataProto, *, old_log_probs: bool) -> Passes:
+        """The passes that give a batch its log-probs and values, as far as the run has the roles."""
+        passes = [Pass("old_log_prob", self.actor, "compute_log_prob")] if old_log_probs else []
+        if self.reference is not None:
+            passes.append(Pass("ref", self.reference, "compute_ref_log_prob"))
+        if self.critic is not None:
+            passes.append(Pass("values", self.critic, "compute_values"))
+        return Passes(batch, passes)
+
+    def start_updates(self, batch: DataProto, *, actor: bool) -> Passes:
+        """The updates of the critic, if the run has one, and of the actor, if it learns now."""
+        passes = [] if self.critic is None else [Pass("update_critic", self.critic, "update_critic")]
+        return Passes(batch, [*passes, *([Pass("update_actor", self.actor, "update_actor")] if actor else [])])
 
     def wait_until_free(self, timeout_s: float | None) -> None:
         """Wait until the workers that learn have ended their last call.
@@ -115,7 +141,8 @@ class RunProcesses:
     def save_workers(self, folder: Path) -> None:
         """Write the training workers' part of a checkpoint."""
         self.actor.save_checkpoint(str(folder / "actor"))
-        self.actor.export_hf(str(folder / "actor" / "huggingface"))
+        if not self._config.actor_rollout_ref.model.adapts:  # else `agentrl export` merges the adapter when asked
+            self.actor.export_hf(str(folder / "actor" / "huggingface"))
         if self.critic is not None:
             self.critic.save_checkpoint(str(folder / "critic"))
 
@@ -127,12 +154,14 @@ class RunProcesses:
 
     def _start(self) -> None:
         """Start engines and workers together, so that they load their models at the same time."""
+        self._pools = make_pools(self._config)
+        # A cluster that is too small is found before anything loads; a private one without GPUs has room for all.
+        first = self._config.ray_init.address is not None or uses_cuda(self._config)
+        if first:
+            self._start_ray()
         self.servers = self._stack.enter_context(EngineServers.start(self._config, wait=False))
-        if self._config.trainer.backend == "ray":
-            from agentrl.single_controller.ray_runtime import init_ray
-
-            ray = self._config.ray_init
-            self._stack.enter_context(init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
+        if not first:
+            self._start_ray()
         for future in [group.submit("init_model", self._total_steps) for group in self._make_groups()]:
             future.get()
         self.servers.wait()
@@ -142,26 +171,42 @@ class RunProcesses:
         self._weight_sync = self._make_weight_sync()
         self._stack.callback(self._weight_sync.close)
 
+    def _start_ray(self) -> None:
+        """Start Ray or connect to it, and reserve the places of all pools."""
+        if self._config.trainer.backend != "ray":
+            return
+        from agentrl.single_controller import ray_placement, ray_runtime
+
+        ray = self._config.ray_init
+        self._stack.enter_context(ray_runtime.init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
+        pools = {pool_of(self._config, role).name: pool for role, pool in self._pools.items()}
+        ray_placement.reserve(pools)
+        self._stack.callback(ray_placement.free, list(pools.values()))
+
     def _make_groups(self) -> list[WorkerGroup]:
         from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
         from agentrl.workers.critic import CriticWorker
+        from agentrl.workers.reward_model import RewardModelWorker
 
-        config, pool, backend = self._config, make_pool(self._config), self._config.trainer.backend
+        config, roles = self._config, roles_of(self._config)
 
-        def start(*args: object) -> WorkerGroup:
-            return self._stack.enter_context(create_worker_group(backend, pool, *args))  # type: ignore[arg-type]
+        def start(role: str, worker: type[Worker], *args: object) -> WorkerGroup:
+            group = create_worker_group(config.trainer.backend, self._pools[role], worker, config, *args)
+            return self._stack.enter_context(group)
 
-        self.actor = start(ActorRolloutRefWorker, config, "actor")
-        trains = not config.trainer.val_only
-        self.reference = start(ActorRolloutRefWorker, config, "ref") if trains and config.needs_reference else None
-        self.critic = start(CriticWorker, config) if trains and config.needs_critic else None
+        self.actor = start("actor", ActorRolloutRefWorker, "actor")
+        self.reference = start("ref", ActorRolloutRefWorker, "ref") if "ref" in roles else None
+        if config.has_adapters_off:
+            self.reference = self.actor
+        self.critic = start("critic", CriticWorker) if "critic" in roles else None
+        self.reward_model = start("reward_model", RewardModelWorker) if "reward_model" in roles else None
         return self.groups
 
     def _make_weight_sync(self) -> WeightSync:
         rollout = self._config.actor_rollout_ref.rollout
 
         def make_client(address: str) -> EngineClient:
-            return EngineClient(
+            return client_class(self._config)(
                 address,
                 vocab_size=self._vocab_size,
                 request_timeout_s=rollout.server.request_timeout_s,
@@ -175,12 +220,3 @@ class RunProcesses:
             folder=None if rollout.weight_sync_dir is None else Path(rollout.weight_sync_dir),
             model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
         )
-
-
-def make_pool(config: RunConfig) -> ResourcePool:
-    """Places of the training ranks; every worker group of the run shares them."""
-    trainer = config.trainer
-    threads = trainer.threads_per_rank
-    if threads is None:
-        threads = 1 if trainer.deterministic else max(1, (os.cpu_count() or 1) // trainer.n_gpus_per_node)
-    return ResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=uses_cuda(config), threads_per_rank=threads)

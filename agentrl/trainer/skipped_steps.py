@@ -60,6 +60,8 @@ def nothing_to_train(rollouts: DataProto, batch: DataProto) -> str | None:
             "`multi_turn.trainable_turns` or `mask_tool_call_args` excludes every token of every trajectory (the model "
             "gave no final answer, or only calls)"
         )
+    if not len(batch) and rollouts.meta_info["metrics"].get("rollout/greedy/failed"):
+        return "every group is left out: its greedy rollout failed, so it has no baseline, or all its rewards are equal"
     if not len(batch):
         return "in every group all rewards are equal (algorithm.filter_zero_variance_groups)"
     if not batch.batch["response_mask"].any():

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from agentrl.chat.vision import model_sees_pictures
 from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.hub import model_folder
@@ -25,18 +26,25 @@ def load_causal_lm(model: ModelConfig, dtype: torch.dtype, attention: str) -> An
         ConfigError: no such folder, not a causal language model, missing weights, or logits that are not simply
             `head(hidden)`.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    lm = _load(AutoModelForCausalLM, model, dtype)
+    sees = sees_pictures(model)
+    lm = load_pretrained(AutoModelForImageTextToText if sees else AutoModelForCausalLM, model, dtype)
     _require_plain_head(lm, model.path)
-    return _with_attention(lm, attention)
+    return lm if sees else with_attention(lm, attention)
 
 
 def load_backbone(model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
     """Load the model without its language-model head on the CPU, for a value head. Errors as `load_causal_lm`."""
     from transformers import AutoModel
 
-    return _with_attention(_load(AutoModel, model, dtype), attention)
+    net = load_pretrained(AutoModel, model, dtype)
+    return net if sees_pictures(model) else with_attention(net, attention)
+
+
+def sees_pictures(model: BackboneConfig) -> bool:
+    """Whether a model sees pictures. Such a model reads rows through torch's own attention, whatever is chosen."""
+    return model_sees_pictures(model_folder(model.path)) if model.path else False
 
 
 @contextmanager
@@ -53,7 +61,8 @@ def quiet_transformers() -> Iterator[None]:
             hf_logging.enable_progress_bar()
 
 
-def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
+def load_pretrained(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
+    """Load a model with one of transformers' auto classes on the CPU. Errors as `load_causal_lm`, but of logits."""
     if not model.path:
         raise ConfigError("actor_rollout_ref.model.path is empty: give the folder of a Hugging Face model")
     path = str(model_folder(model.path, weights=True))
@@ -81,7 +90,7 @@ def _load(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
     return net
 
 
-def _with_attention(net: Any, attention: str) -> Any:
+def with_attention(net: Any, attention: str) -> Any:
     """Switch to the attention that training uses, after the checks: kernels for GPUs do not run on a CPU."""
     if attention != net.config._attn_implementation:
         net.set_attn_implementation(attention)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from agentrl.config.actor import FSDPConfig, LogProbSection, MicroBatchSection
+from agentrl.config.reward_model import ClassifierSection
 from agentrl.config.rollout import RolloutConfig
 from agentrl.errors import ConfigError
 from agentrl.workers.micro_batch_plan import MicroLimits
@@ -40,6 +41,12 @@ def log_prob_limits(
     if rows is None and not section.log_prob_use_dynamic_bsz:
         raise ConfigError("log_prob_use_dynamic_bsz=false needs log_prob_micro_batch_size_per_gpu beside it")
     return _limits(section.log_prob_max_token_len_per_gpu, rows, device, shape, fsdp)
+
+
+def reward_model_limits(section: ClassifierSection, device: torch.device, shape: RowShape) -> MicroLimits:
+    """The micro-batch limits of a reward model; `check_reward_model` has seen that there are some."""
+    rows = None if section.use_dynamic_bsz else section.micro_batch_size_per_gpu
+    return _limits(section.forward_max_token_len_per_gpu, rows, device, shape, section.fsdp_config)
 
 
 def _limits(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,7 +17,9 @@ OPEN_PATHS = frozenset({"/health", "/ready"})
 """Probes of a load balancer carry no token."""
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
-RequestCheck = Callable[[Headers], HTTPException | None]
+RequestHeaders = Mapping[bytes, bytes]
+"""By name in lower case; of several of one name, the first."""
+RequestCheck = Callable[[RequestHeaders], HTTPException | None]
 """Says why a request is refused, from its headers."""
 
 
@@ -55,9 +56,9 @@ def bearer_auth(token: str | None) -> RequestCheck:
         return _refuse_foreign_pages
     wanted = token.strip().encode()  # a variable filled from a file ends in a line end, which no header can
 
-    def check(headers: Headers) -> HTTPException | None:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), wanted):
+    def check(headers: RequestHeaders) -> HTTPException | None:
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), wanted):
             return None
         problem = "wrong token" if given else "no token"
         return HTTPException(401, f"{problem}: send `Authorization: Bearer TOKEN`", {"WWW-Authenticate": "Bearer"})
@@ -65,9 +66,11 @@ def bearer_auth(token: str | None) -> RequestCheck:
     return check
 
 
-def _refuse_foreign_pages(headers: Headers) -> HTTPException | None:
-    origin = headers.get("origin")
-    if origin is None or (urlsplit(origin).netloc == headers.get("host") and _is_address(urlsplit(origin).hostname)):
+def _refuse_foreign_pages(headers: RequestHeaders) -> HTTPException | None:
+    if b"origin" not in headers:
+        return None
+    origin, host = headers[b"origin"].decode("latin-1"), headers.get(b"host", b"").decode("latin-1")
+    if urlsplit(origin).netloc == host and _is_address(urlsplit(origin).hostname):
         return None
     return HTTPException(403, f"a web page of {origin[:100]!r} may not use this service; start it with --token")
 
@@ -101,10 +104,10 @@ class AccessControl:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers: RequestHeaders = dict(reversed(scope["headers"]))
         refusal = None if scope["path"] in self._open else self._check(headers)
-        declared = headers.get("content-length", "")
-        if refusal is None and declared.isdecimal() and int(declared) > self._max:
+        declared = headers.get(b"content-length", b"")
+        if refusal is None and declared.isdigit() and int(declared) > self._max:
             refusal = self._too_large()
         if refusal is not None:
             content = {"detail": refusal.detail}

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 LOGGER = "agentrl.services"
+_encode = json.JSONEncoder(default=str).encode  # `json.dumps` with a `default` makes an encoder for every line
 
 
 class JsonLogFormatter(logging.Formatter):
@@ -25,12 +26,14 @@ class JsonLogFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _encode(line)
 
 
 def log(level: int, event: str, **fields: Any) -> None:
     """Write one line with fields."""
-    logging.getLogger(LOGGER).log(level, event, extra={"fields": fields})
+    logger = logging.getLogger(LOGGER)
+    if logger.isEnabledFor(level):  # `logger.log` would also look for the caller, whom no line names
+        logger.handle(logger.makeRecord(LOGGER, level, "", 0, event, (), None, extra={"fields": fields}))
 
 
 def set_up_logs(level: int = logging.INFO) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import time
-import uuid
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrl.services.common.logs import log
 
-_REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
 _QUIET_ROUTES = ("/health", "/ready", "/metrics")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -33,6 +32,14 @@ class RequestMetrics:
         self.in_flight = Gauge(f"{prefix}_requests_in_flight", "Requests not answered yet", registry=registry)
 
 
+def _request_id(scope: Scope) -> str:
+    """The one that the client gave, if it is one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return os.urandom(16).hex()
+
+
 class RequestMetricsMiddleware:
     """Counts, times and logs requests; `X-Request-ID` is taken over or made, and returned."""
 
@@ -44,15 +51,14 @@ class RequestMetricsMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = _request_id(scope)
         status, has_begun, started = 500, False, time.perf_counter()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status, has_begun
             if message["type"] == "http.response.start":
                 status, has_begun = message["status"], True
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
         with self._metrics.in_flight.track_inprogress():

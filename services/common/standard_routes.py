@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse, Response
+from starlette.routing import request_response
 
 from agentrl import __version__
 from agentrl.services.common.access_control import MAX_BODY_BYTES, OPEN_PATHS, AccessControl, bearer_auth
@@ -17,6 +19,17 @@ from agentrl.services.common.request_metrics import RequestMetrics, RequestMetri
 
 _SHOWN_CHARS = 60
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+class BareRoute(APIRoute):
+    """A route whose function takes the `Request` and makes the `Response`, in the OpenAPI document like any other.
+
+    FastAPI's own handler would collect dependencies and parameters, of which there are none, before every call.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = request_response(endpoint)
 
 
 class Problem(BaseModel):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from agentrl import __version__
 from agentrl.errors import UserInputError
-from agentrl.services.common.standard_routes import add_standard_routes, problem_responses, read_body
+from agentrl.services.common.standard_routes import BareRoute, add_standard_routes, problem_responses, read_body
 from agentrl.services.retrieval.options import RetrievalOptions
 from agentrl.services.retrieval.protocol import Retrieved, render_results, request_model, request_schema
 from agentrl.services.retrieval.query_batching import QueryBatcher, SearchMetrics
@@ -69,18 +69,22 @@ def _add_retrieve(app: FastAPI, batcher: QueryBatcher, options: RetrievalOptions
     model = request_model(options)
     body = {"required": True, "content": {"application/json": {"schema": request_schema(options)}}}
 
-    @app.post(
-        "/retrieve",
-        summary="The best documents of each query.",
-        response_model=Retrieved,
-        responses=problem_responses(400, 401, 403, 413, 422, 429, 503, 504),
-        openapi_extra={"requestBody": body},
-    )
     async def retrieve(request: Request) -> Response:
         asked = await read_body(request, model)
         queries, notes = asked.texts(options.max_query_chars)
         found = await batcher.find(queries, asked.topk or options.default_topk)
         return Response(render_results(found, bool(asked.return_scores), notes), media_type="application/json")
+
+    app.router.add_api_route(
+        "/retrieve",
+        retrieve,
+        methods=["POST"],
+        summary="The best documents of each query.",
+        response_model=Retrieved,
+        responses=problem_responses(400, 401, 403, 413, 422, 429, 503, 504),
+        openapi_extra={"requestBody": body},
+        route_class_override=BareRoute,
+    )
 
 
 def _add_reload(app: FastAPI, served_index: ReloadableIndex, token: str | None) -> None:

@@ -68,7 +68,8 @@ class QueryBatcher:
         loaded = self._served_index.current
         results = [loaded.cache.get(query, k) for query in queries]
         missing = list(dict.fromkeys(query for query, found in zip(queries, results, strict=True) if found is None))
-        self._metrics.cached.inc(sum(found is not None for found in results))
+        if len(missing) < len(queries):
+            self._metrics.cached.inc(sum(found is not None for found in results))
         new = await self._search(missing, k, loaded) if missing else {}
         return [found if found is not None else new[query] for query, found in zip(queries, results, strict=True)]
 
@@ -85,7 +86,8 @@ class QueryBatcher:
         self._start()
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                answers = await asyncio.gather(*(ask.answer for ask in asks))
+                waiting = [ask.answer for ask in asks]
+                answers = await asyncio.gather(*waiting) if len(waiting) > 1 else [await waiting[0]]
         except TimeoutError:
             raise HTTPException(504, f"no answer within {self._options.timeout_s:g} seconds") from None
         return dict(zip(queries, (found for answer in answers for found in answer), strict=True))

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from agentrl.cli import app
 from agentrl.rewards.dispatcher import CODE_SOURCES, QUESTIONS, SCORES
+from agentrl.rewards.scores import math_dapo
 
 Write = Callable[..., Path]
 TRUTHS: dict[str, list[Any]] = {
@@ -24,6 +25,7 @@ TRUTHS: dict[str, list[Any]] = {
     "Maxwell-Jia/AIME_2024": ["204", "113", "25"],
     "searchR1_*": [{"target": ["the Beatles", "Beatles"]}, {"target": ["Wales"]}, {"target": ["1969"]}],
     "gsm8k": ["72", "1,234", "10"],
+    "math_dapo": ["34", "\\frac{1}{2}", "113"],
     "HuggingFaceH4/MATH-500": ["3", "\\frac{1}{2}", "5"],
     "hiyouga/geometry3k": ["2 \\sqrt { 3 }", "14", "30"],
     **{source: [{"target": ["Rome"]}, {"target": ["Wales"]}, {"target": ["1969"]}] for source in QUESTIONS},
@@ -71,7 +73,9 @@ def test_every_built_in_score_knows_its_own_answers(write: Write) -> None:
         truths = next(TRUTHS[known] for known in TRUTHS if SCORES[known] is function)
         result = check(write(truths, source.replace("*", "nq")))
         assert result.exit_code == 0, result.output
-        assert result.output.split("│")[3:7] == ["    3 ", "        1.000 ", "         0.000 ", " 0.000 "]
+        wrong = "-1.000" if function is math_dapo.compute_score else "0.000"
+        found = [cell.strip() for cell in result.output.split("│")[3:7]]
+        assert found == ["3", "1.000", wrong, wrong]
         assert result.output.endswith("usable\n")
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from agentrl.clients.http import ServiceClient
 from agentrl.config import RunConfig
 from agentrl.inference import launch
 from agentrl.inference.client import EngineClient
@@ -20,6 +21,7 @@ from agentrl.observability.health import Alarm, HealthMonitor
 from agentrl.observability.tracker import RunInfo
 from agentrl.observability.trackers import Trackers
 from agentrl.own_time import OwnTimeLimit
+from agentrl.rewards.prime import PrimeRewardManager
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.rollout import setup
 from agentrl.rollout.manager import AgentLoopManager
@@ -27,7 +29,7 @@ from agentrl.rollout.pools import ray_pool
 from agentrl.rollout.pools.local import LocalPool
 from agentrl.rollout.service_gate import ServiceGate
 from agentrl.rollout.setup import RolloutSetup
-from agentrl.single_controller import ray_runtime
+from agentrl.single_controller import ray_placement, ray_runtime
 from agentrl.trainer import processes, run
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.state import TrainerState
@@ -55,9 +57,12 @@ class StandIns:
         self.seen.setdefault("calls", set()).add(f"{what} {details!r:.2000}")
 
     def _replace_processes(self, patch: pytest.MonkeyPatch) -> None:
-        def start_local(backend: str, pool: Any, *args: Any) -> Any:
-            self.keep("ranks", backend, pool.process_on_nodes, pool.use_gpu, pool.threads_per_rank)
-            return real_group("local", type(pool)(threads_per_rank=1), *args)
+        def start_local(backend: str, pool: Any, worker: Any, *args: Any) -> Any:
+            where = backend, pool.process_on_nodes, pool.use_gpu, pool.threads_per_rank
+            self.keep("ranks", worker.__name__, args[1:], *where)
+            # Groups of one pool stay on one, so that they take turns as in the run itself.
+            own = pools.setdefault(id(pool), (type(pool)(threads_per_rank=1), pool))[0]
+            return real_group("local", own, worker, *args)
 
         def ray_cluster(*args: Any, **kwargs: Any) -> Any:
             self.keep("ray", args, kwargs)
@@ -79,6 +84,7 @@ class StandIns:
 
         real_group, real_renderer = processes.create_worker_group, setup.load_renderer
         renderers: dict[str, Any] = {}
+        pools: dict[int, tuple[Any, Any]] = {}
 
         def renderer(*args: Any, **kwargs: Any) -> Any:
             asked = repr((args, kwargs))
@@ -89,6 +95,7 @@ class StandIns:
         patch.setattr(setup, "load_renderer", renderer)
         patch.setattr(processes, "create_worker_group", start_local)
         patch.setattr(ray_runtime, "init_ray", ray_cluster)
+        patch.setattr(ray_placement, "reserve", lambda pools: self.keep("pools", sorted(pools)))
         patch.setattr(ray_pool, "RayPool", rollout_pool)
         patch.setattr(EngineServers, "_spawn", spawn)
         patch.setattr(EngineServers, "_wait_until_healthy", healthy)
@@ -138,6 +145,9 @@ class StandIns:
             (EngineClient, "__init__"),
             (ServiceGate, "__init__"),
             (CodeScore, "__init__"),
+            (PrimeRewardManager, "__init__"),
+            (ServiceClient, "__init__"),
+            (asyncio.Semaphore, "__init__"),
             (CheckpointManager, "find"),
             (HealthMonitor, "__init__"),
             (LocalPool, "__init__"),

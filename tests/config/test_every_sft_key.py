@@ -33,6 +33,7 @@ RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
 UNSEEN = {
     "model.trust_remote_code": "needs a model folder with code of its own",
     "model.enable_gradient_checkpointing": "changes the memory, never the result",
+    "model.lora_dropout": "only 0 is allowed with LoRA",
     "model.fsdp_config.param_offload": GPU,
     "model.fsdp_config.optimizer_offload": GPU,
     "model.use_remove_padding": GPU,
@@ -48,6 +49,7 @@ THINKING = TEMPLATE + "{% if enable_thinking is defined and enable_thinking %}hm
 SCENARIOS: dict[str, dict[str, Any]] = {
     "plain": {},
     "muon": {"optim.name": "muon"},
+    "adapters": {"model.lora_rank": 2},
     "falling": {"optim.warmup_style": "cosine", "optim.total_training_steps": 5, "optim.lr_warmup_steps_ratio": 0.2},
     "validates": {"data.val_files": "rows.parquet"},
     "epochs": {"trainer.total_training_steps": None},
@@ -82,6 +84,8 @@ OWN: dict[str, list[Any]] = {
     "data.train_batch_size": [1],
     "data.apply_chat_template_kwargs": [{"hint": "So"}],
     "model.path": ["other_model"],
+    "model.target_modules": [["q_proj"]],
+    "model.exclude_modules": [["q_proj"]],
     "model.tokenizer_path": ["nothing"],
     "model.chat_template": [TEMPLATE.replace("assistant", "robot")],
     "model.fsdp_config.model_dtype": ["bfloat16"],

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agentrl.config import check_run_config
-from agentrl.config.root import CombineConfig, RunConfig
+from agentrl.config.reward_model import CombineConfig
+from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, RewardError
 from agentrl.interfaces import RewardResult
 from agentrl.rewards.combine import combine, turn_ends

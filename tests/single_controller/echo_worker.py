@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from agentrl.data_proto import DataProto
 from agentrl.errors import CheckpointError, ConfigError
-from agentrl.single_controller import Dispatch, Worker, register
+from agentrl.single_controller import Dispatch, Execute, Worker, register
 
 
 class EchoWorker(Worker):
@@ -48,6 +49,38 @@ class EchoWorker(Worker):
     @register(Dispatch.RANK_ZERO)
     def only_zero(self, value: int) -> tuple[int, int]:
         return self.rank, value
+
+    @register(execute_mode=Execute.RANK_ZERO)
+    def first(self, value: int) -> tuple[int, int]:
+        return self.rank, value
+
+    @register(dispatch_mode=Dispatch.ALL_TO_ALL, execute_mode=Execute.RANK_ZERO)
+    def first_of_all(self, values: list[int], scale: int) -> tuple[int, list[int]]:
+        return self.rank, [value * scale for value in values]
+
+    @register(Dispatch.DP_COMPUTE_PROTO, Execute.RANK_ZERO, blocking=False)
+    def first_of_rows(self, data: DataProto) -> DataProto:
+        return DataProto({"y": data.batch["x"] + self.rank})
+
+    @register(Dispatch.ONE_TO_ALL, Execute.ALL)
+    def all_of_them(self, value: int) -> tuple[int, int]:
+        return self.rank, value
+
+    @register()
+    def meet(self, folder: str, own: str, other: str) -> bool:
+        """Whether the other comes while this one waits; it waits as long as a lost test may take."""
+        Path(folder, own).touch()
+        deadline = time.monotonic() + 60
+        while not Path(folder, other).exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return Path(folder, other).exists()
+
+    @register()
+    def write(self, file: str, name: str, seconds: float = 0.0) -> None:
+        for event in ("begins", "ends"):
+            with open(file, "a") as log:
+                log.write(f"{name} {event}\n")
+            time.sleep(seconds if event == "begins" else 0)
 
     @register(Dispatch.ALL_TO_ALL)
     def each(self, value: int, scale: int) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError, DataProtoError
-from agentrl.single_controller import Dispatch, ResourcePool, Worker, register
+from agentrl.single_controller import Dispatch, Execute, ResourcePool, Worker, register
 from agentrl.single_controller.decorator import registered_methods
 from agentrl.single_controller.dispatch import plan_call
 
@@ -93,9 +93,35 @@ def test_overrides_and_bases_are_registered() -> None:
     assert specs["second"].blocking
 
 
-def test_register_takes_a_dispatch() -> None:
-    with pytest.raises(TypeError, match="wanted a Dispatch"):
+def test_register_takes_a_dispatch_and_an_execution() -> None:
+    with pytest.raises(TypeError, match=r"got 'one_to_all', wanted one of Dispatch\.ONE_TO_ALL, "):
         register("one_to_all")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got 'all', wanted one of Execute\.ALL, Execute\.RANK_ZERO"):
+        register(execute_mode="all")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dispatch", Dispatch)
+def test_rank_zero_gets_what_was_passed_whatever_the_dispatch_mode(dispatch: Dispatch) -> None:
+    class Own(Worker):
+        @register(dispatch_mode=dispatch, execute_mode=Execute.RANK_ZERO)
+        def method(self) -> None: ...
+
+    spec = registered_methods(Own)["method"]
+    assert spec.dispatch is Dispatch.RANK_ZERO
+    assert spec.blocking
+
+
+def test_partitions_by_the_number_of_ranks() -> None:
+    """A group takes those of its size; for another size rows are dealt in order."""
+    proto = DataProto({"n": torch.arange(3)}, meta_info={"rank_partitions": {1: [[0, 1, 2]], 2: [[2], [1, 0]]}})
+    dealt = {
+        ranks: [
+            args[0].batch["n"].tolist()
+            for args, _ in plan_call(Dispatch.DP_COMPUTE_PROTO, ranks, (proto,), {}).calls.values()
+        ]
+        for ranks in (1, 2, 3)
+    }
+    assert dealt == {1: [[0, 1, 2]], 2: [[2], [1, 0]], 3: [[0], [1], [2]]}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ def test_every_dispatch_mode() -> None:
         assert group.world_size == 1
         assert group.where()[0]["world"] == 1
         assert group.only_zero(7) == (0, 7)
+        assert group.first(7) == (0, 7)
+        assert group.first_of_all([2, 3], scale=5) == (0, [10, 15])
+        assert group.first_of_rows(DataProto({"x": torch.zeros(2)})).get().batch["y"].tolist() == [0, 0]
+        assert group.all_of_them(7) == [(0, 7)]
         assert group.each([2], scale=[5]) == [10]
         result = group.add(DataProto({"x": torch.zeros(2)}, {"name": ["a", "b"]}, {"step": 3}), extra=0.5)
         assert result.batch["y"].tolist() == [1.5, 1.5]
@@ -28,6 +32,13 @@ def test_every_dispatch_mode() -> None:
         assert future.done()
         assert future.get() == [0]
         group.check()
+
+
+def test_a_call_after_those_of_another_group() -> None:
+    first, second = (create_worker_group("local", ResourcePool(), EchoWorker) for _ in range(2))
+    assert second.submit_after([first], "only_zero", 7).get() == (0, 7)
+    first.shutdown()
+    second.shutdown()
 
 
 def test_process_group_without_network_shared_by_two_workers() -> None:

@@ -40,6 +40,11 @@ def test_two_ranks_compute_together_and_leave_no_process() -> None:
         assert group.environment("RANK") == ["0", "1"]
         assert group.join() == [3.0, 3.0]
         assert group.only_zero(7) == (0, 7)
+        assert group.first(7) == (0, 7)
+        assert group.first_of_all([2, 3, 4], scale=5) == (0, [10, 15, 20])
+        future = group.first_of_rows(DataProto({"x": torch.zeros(3)}))
+        assert future.get().batch["y"].tolist() == [0, 0, 0]
+        assert group.all_of_them(7) == [(0, 7), (1, 7)]
         assert group.each([1, 2], [10, 10]) == [10, 21]
 
         data = DataProto({"x": torch.arange(5.0)}, {"name": list("abcde")}, {"step": 3})
@@ -143,18 +148,6 @@ def test_ranks_on_two_machines_are_placed_machine_by_machine() -> None:
     with create_worker_group("ray", ResourcePool([1, 1]), EchoWorker) as group:
         assert [(w["rank"], w["local"]) for w in group.where()] == [(0, 0), (1, 0)]
         assert group.join() == [3.0, 3.0]
-
-
-@pytest.mark.parametrize(
-    ("pool", "message"),
-    [
-        (ResourcePool([3], use_gpu=True), "3 ranks need 3 GPUs, but the Ray cluster has 2"),
-        (ResourcePool([2, 2]), "4 ranks need 4 CPUs, but the Ray cluster has 2"),
-    ],
-)
-def test_a_cluster_that_is_too_small_is_named(pool: ResourcePool, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        create_worker_group("ray", pool, EchoWorker)
 
 
 def test_a_second_session_uses_the_connection_and_leaves_it_alone(ray_session: RaySession) -> None:

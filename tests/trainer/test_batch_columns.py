@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,29 @@ def test_no_more_groups_are_kept_than_the_step_is_to_have():
     assert list(kept.non_tensor_batch["uid"]) == list("bbcc")
     assert metrics["rollout/zero_variance_groups"] == 1
     assert len(batch_columns.choose_rows(batch, False, most_groups=4)[0]) == 8
+
+
+def test_a_group_whose_greedy_rollout_failed_is_left_out_and_the_others_are_measured_by_theirs():
+    batch = rollouts([1, 0, 1, 1, 0.5, 0.5], list("aabbcc"))
+    batch.non_tensor_batch["baseline"] = np.array([0.25, 0.25, math.nan, math.nan, 0.5, 0.5], dtype=object)
+    kept, metrics = batch_columns.choose_rows(batch, drop_flat_groups=False)
+    assert list(kept.non_tensor_batch["uid"]) == list("aacc")
+    assert metrics["rollout/greedy/groups_left_out"] == 1
+    sent, _ = batch_columns.for_workers(kept, 1, 4, balance=False)
+    run = config(adv_estimator="remax")
+    batch_columns.add_rewards(sent, run.algorithm, batch_columns.make_kl_controller(run.algorithm.kl_ctrl))
+    batch_columns.add_advantages(sent, list("aacc"), run.algorithm, batch_columns.greedy_baselines(kept))
+    # Each row's reward is on its second sampled token, so its reward-to-go is the same at both.
+    assert sent.batch["advantages"].tolist() == [[0.75, 0.75, 0], [-0.25, -0.25, 0], [0, 0, 0], [0, 0, 0]]
+    assert sent.batch["returns"][:, 0].tolist() == [1, 0, 0.5, 0.5]
+
+
+def test_equal_rewards_have_a_gradient_unless_the_greedy_one_is_the_same():
+    batch = rollouts([1, 1, 1, 1, 0, 1], list("aabbcc"))
+    batch.non_tensor_batch["baseline"] = np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0], dtype=object)
+    kept, _ = batch_columns.choose_rows(batch, drop_flat_groups=True)
+    assert list(kept.non_tensor_batch["uid"]) == list("aacc")
+    assert batch_columns.groups_with_variance(batch) == 2
 
 
 def test_rollout_log_probs_can_stand_in_for_old_ones():
@@ -139,12 +163,12 @@ def test_kl_in_reward_and_its_controller():
 def test_workers_get_tensors_and_balanced_rows_of_every_mini_batch():
     batch = rollouts([0] * 4, ["a", "a", "b", "b"])
     batch.batch["attention_mask"] = torch.tensor([[1] * 5, [1] * 5, [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]])
-    sent, metrics = batch_columns.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=True)
+    sent, metrics = batch_columns.for_workers(batch, num_ranks=[2, 1, 2], rows_per_mini_batch=2, balance=True)
     assert sent.non_tensor_batch == {}
     assert sent.batch["row_id"].tolist() == [0, 1, 2, 3]
-    assert sent.meta_info["rank_partitions"] == [[0, 2], [1, 3]]
+    assert sent.meta_info["rank_partitions"] == {2: [[0, 2], [1, 3]], 1: [[0, 1, 2, 3]]}
     assert metrics["global_seqlen/minmax_diff"] == 4.0
     assert metrics["global_seqlen/balanced_max"] == metrics["global_seqlen/balanced_min"] == 8.0
-    plain, none = batch_columns.for_workers(batch, num_ranks=2, rows_per_mini_batch=2, balance=False)
+    plain, none = batch_columns.for_workers(batch, num_ranks=[2], rows_per_mini_batch=2, balance=False)
     assert "rank_partitions" not in plain.meta_info
     assert none == {}

@@ -185,11 +185,6 @@ def test_a_tokenizer_that_is_not_the_models(config: RunConfig, tmp_path: Path, t
     assert "vocabulary mismatch" in refused(config)
 
 
-def test_remax_is_refused_because_nobody_makes_its_greedy_rollouts(config: RunConfig):
-    config.algorithm.adv_estimator = "remax"
-    assert "greedy rollout" in refused(config)
-
-
 def test_truncated_sampling_is_told(config: RunConfig, caplog: pytest.LogCaptureFixture):
     config.actor_rollout_ref.rollout.top_p = 0.9
     with caplog.at_level(logging.INFO, "agentrl"):

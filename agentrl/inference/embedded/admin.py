@@ -72,13 +72,20 @@ class Admin:
         """200 once one token was sampled; while paused, the same as `/health`."""
         if self.engine.paused or self.engine.failed:
             return await self.health(request)
-        body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        call = parse_generate({**body, "rid": f"HEALTH_CHECK_{time.time()}"}, self.engine, number=0)
         try:
-            await asyncio.wait_for(self.frontend.finished(call.requests), HEALTH_TIMEOUT_S)
+            await asyncio.wait_for(self._sign_of_life(), HEALTH_TIMEOUT_S)
         except TimeoutError:
             return refuse(f"no token within {HEALTH_TIMEOUT_S:g} s", 503)
         return await self.health(request)
+
+    async def _sign_of_life(self) -> None:
+        """Wait for a token, or where that would wait for others to end, until the thread is between two of theirs."""
+        if self.engine.scheduler.joins or not self.engine.scheduler.busy:
+            body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+            call = parse_generate({**body, "rid": f"HEALTH_CHECK_{time.time()}"}, self.engine, number=0)
+            await self.frontend.finished(call.requests)
+        else:
+            await asyncio.wrap_future(self.engine.call(lambda: None))
 
     async def model_info(self, _: HTTPRequest) -> Response:
         """The model and the weight version that is served."""
@@ -103,8 +110,8 @@ class Admin:
             "num_running_reqs": len(scheduler.running),
             "num_waiting_reqs": len(scheduler.waiting),
             "paused": self.engine.paused,
-            "kv_slots": scheduler.table.cache.slots,
-            "kv_slot_length": scheduler.table.cache.length,
+            "kv_slots": scheduler.kv_slots[0],
+            "kv_slot_length": scheduler.kv_slots[1],
             "counters": asdict(scheduler.counters),
         }
         info = asdict(self.engine.options) | {"weight_version": self.engine.weight_version}

@@ -7,10 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from agentrl.chat.vision import load_vision
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.kv_cache import KVCache
@@ -20,6 +21,10 @@ from agentrl.inference.embedded.request import GenerationRequest, Progress
 from agentrl.inference.embedded.scheduler import Scheduler
 from agentrl.inference.embedded.slots import SlotTable
 from agentrl.inference.embedded.text import Tokenizer
+
+if TYPE_CHECKING:
+    from agentrl.inference.hf.batches import BatchQueue
+    from agentrl.inference.hf.model import HFModel, HFSpec
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,19 +49,41 @@ class Engine:
 
     def __init__(self, options: EngineOptions, listener: Listener) -> None:
         self.options, self.listener = options, listener
-        self.spec: ModelSpec = load_spec(options.model)
         self.tokenizer = Tokenizer(options.tokenizer_path or options.model)
-        self.context = options.max_context_length or self.spec.max_positions
         self.paused = False
         self.failed: str | None = None
         """The error that ended the thread; None if there was none."""
         self.on_failure: Callable[[], None] = lambda: None
-        self.scheduler = _scheduler(options, self.spec, self.context)
+        self.scheduler, self.spec, self.context = self._load()
+        shown = isinstance(self.spec, ModelSpec) and self.spec.pictures is not None
+        self.pictures = load_vision(options.model) if shown else None
+        """How the model sees pictures; None: it reads text only, or is run by transformers' `generate`."""
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = self._ended = False
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def _load(self) -> tuple[Scheduler | BatchQueue, ModelSpec | HFSpec, int]:
+        """The model with its queue, its facts, and the longest context."""
+        options = self.options
+        if options.runner == "hf":
+            from agentrl.inference.hf.batches import BatchQueue
+            from agentrl.inference.hf.model import HFModel
+
+            model = HFModel(options)
+            context = options.max_context_length or model.spec.max_positions
+            queue = BatchQueue(
+                model,
+                max_running=options.max_running_requests,
+                max_tokens=_cache_budget(options) // model.cache_bytes(),
+                weight_version=options.weight_version,
+                tick=self._between_tokens,
+            )
+            return queue, model.spec, context
+        spec = load_spec(options.model)
+        context = options.max_context_length or spec.max_positions
+        return _scheduler(options, spec, context), spec, context
 
     @property
     def weight_version(self) -> str:
@@ -127,10 +154,10 @@ class Engine:
 
     def flush_cache(self) -> Future[None]:
         """Forget the prefix cache."""
-        return self.call(self.scheduler.table.flush)
+        return self.call(self.scheduler.flush)
 
     def update_weights(
-        self, load: Callable[[Decoder], None], *, version: str | None, flush: bool, abort_all: bool = False
+        self, load: Callable[[Decoder | HFModel], None], *, version: str | None, flush: bool, abort_all: bool = False
     ) -> Future[int]:
         """Replace weights between two steps; running requests continue with the new ones.
 
@@ -151,7 +178,7 @@ class Engine:
             if version is not None:
                 self.scheduler.weight_version = version
             if flush:
-                self.scheduler.table.flush()
+                self.scheduler.flush()
             return len(self.scheduler.running) + len(self.scheduler.waiting) if self.paused else 0
 
         return self.call(update)
@@ -164,6 +191,16 @@ class Engine:
     def step(self) -> None:
         """Run one step and call the listener. Only for the engine's thread, or if it was never started."""
         self._tell(self.scheduler.step())
+
+    def _between_tokens(self, requests: list[GenerationRequest]) -> bool:
+        """Report tokens, do what was posted, wait while paused; False: stop. For queues whose step is a whole batch."""
+        self._tell(requests)
+        self.drain()
+        while self.paused and not self._stopping:
+            self._wake.wait()
+            self._wake.clear()
+            self.drain()
+        return not self._stopping
 
     def _tell(self, requests: list[GenerationRequest]) -> None:
         """Tell the listener about requests that ended and about new tokens of those that stream."""
@@ -218,11 +255,15 @@ def _scheduler(options: EngineOptions, spec: ModelSpec, context: int) -> Schedul
     cache = KVCache(spec, dtype, device)
     running = 1 if options.deterministic else options.max_running_requests
     slots = 1 if options.deterministic else running + running // 2
-    budget = int(options.kv_cache_gb * 1e9) if options.kv_cache_gb else _free_memory(device)
-    table = SlotTable(cache, slots, context, budget, reuse=not options.deterministic)
+    table = SlotTable(cache, slots, context, _cache_budget(options), reuse=not options.deterministic)
     return Scheduler(
         model, table, max_running=running, prefill_chunk=options.prefill_chunk, weight_version=options.weight_version
     )
+
+
+def _cache_budget(options: EngineOptions) -> int:
+    """Bytes of the KV cache."""
+    return int(options.kv_cache_gb * 1e9) if options.kv_cache_gb else _free_memory(options.torch_device())
 
 
 def _free_memory(device: torch.device) -> int:
@@ -234,7 +275,7 @@ def _free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available) // 4
 
 
-def fitting_threads(options: EngineOptions, spec: ModelSpec) -> int:
+def fitting_threads(options: EngineOptions, spec: ModelSpec | HFSpec) -> int:
     """CPU threads for a model of this size: 1 for the smallest, all cores from a few tens of millions of weights."""
     if options.deterministic:
         return 1

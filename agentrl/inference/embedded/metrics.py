@@ -36,8 +36,8 @@ def metrics_page(engine: Engine) -> Response:
             gauges = {
                 "num_running_reqs": (len(scheduler.running), "Requests with a slot"),
                 "num_queue_reqs": (len(scheduler.waiting), "Requests without a slot"),
-                "kv_slots": (scheduler.table.cache.slots, "Allocated slots"),
-                "kv_slot_length": (scheduler.table.cache.length, "Allocated tokens per slot"),
+                "kv_slots": (scheduler.kv_slots[0], "Allocated slots"),
+                "kv_slot_length": (scheduler.kv_slots[1], "Allocated tokens per slot"),
                 "paused": (int(engine.paused), "1 while paused"),
             }
             for name, (value, text) in gauges.items():

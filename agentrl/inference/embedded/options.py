@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+RUNNERS = ("embedded", "hf")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -45,6 +46,10 @@ class EngineOptions:
     """Memory for the KV cache in GB; None: a quarter of the free memory, on CUDA half of it."""
     native: bool = True
     """Use the C operations of `native_ops` if they can run the model; False: torch only."""
+    runner: str = "embedded"
+    """What computes: `embedded` (agentrl's own decoder) or `hf` (transformers' `generate`)."""
+    trust_remote_code: bool = False
+    """With runner `hf`: run model code that comes with the model folder."""
     die_with_parent: bool = False
     """End this process when its parent ends."""
 

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections import deque
-from dataclasses import dataclass
-
-import numpy as np
 import torch
 from torch import Tensor
 
 from agentrl.inference.embedded import batch
 from agentrl.inference.embedded.decoder import Decoder
-from agentrl.inference.embedded.request import Finish, GenerationRequest
-from agentrl.inference.embedded.sampler import adjust_logits, sample
+from agentrl.inference.embedded.request import GenerationRequest
+from agentrl.inference.embedded.request_queue import RequestQueue, draw
 from agentrl.inference.embedded.slots import SlotTable
-
-NOT_FINITE = "the model's log-probs are not finite"
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since the start, for the metrics page."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    finished: int = 0
-    aborted: int = 0
-    computed_tokens: int = 0
-    steps: int = 0
+from agentrl.inference.embedded.vision_step import with_pictures
 
 
-class Scheduler:
-    """Waiting and running requests over one model. Not thread-safe: the engine's thread owns it.
+class Scheduler(RequestQueue):
+    """Requests over one decoder and its slots. Not thread-safe: the engine's thread owns it.
 
     Args:
         model: the decoder.
@@ -47,16 +27,17 @@ class Scheduler:
     def __init__(
         self, model: Decoder, table: SlotTable, *, max_running: int, prefill_chunk: int, weight_version: str
     ) -> None:
-        self.model, self.table = model, table
-        self.max_running, self.prefill_chunk, self.weight_version = max_running, prefill_chunk, weight_version
-        self.waiting: deque[GenerationRequest] = deque()
-        self.running: set[GenerationRequest] = set()
-        self.counters = Counters()
+        super().__init__(max_running=max_running, weight_version=weight_version)
+        self.model, self.table, self.prefill_chunk = model, table, prefill_chunk
 
     @property
-    def busy(self) -> bool:
-        """Whether a step has anything to do."""
-        return bool(self.waiting or self.running)
+    def kv_slots(self) -> tuple[int, int]:
+        """Allocated slots, and tokens of each."""
+        return self.table.cache.slots, self.table.cache.length
+
+    def flush(self) -> None:
+        """Forget the prefix cache."""
+        self.table.flush()
 
     @torch.inference_mode()
     def step(self) -> list[GenerationRequest]:
@@ -76,26 +57,13 @@ class Scheduler:
         plan = batch.build(self.table, self.prefill_chunk, self.model.ops, self.model.device)
         if plan is None:
             return []
-        logits = self.model.forward(plan.step, self.table.cache)
+        logits = self.model.forward(with_pictures(plan.step, self.table, self.model), self.table.cache)
         self.counters.steps += 1
         self.counters.computed_tokens += len(plan.step.ids)
         self.table.computed[plan.slots] += plan.counts
         if plan.scored:
             logits = self._score_prompts(plan, logits)
         return self._sample(plan.sampled, logits) if len(plan.sampled) else []
-
-    def abort(self, rid: str | None, message: str) -> list[GenerationRequest]:
-        """End the requests whose id starts with `rid` (None: all), keeping what they have sampled."""
-        found = [r for r in (*self.waiting, *self.running) if rid is None or r.rid.startswith(rid)]
-        return [ended for request in found for ended in self.abort_one(request, message)]
-
-    def abort_one(self, request: GenerationRequest, message: str) -> list[GenerationRequest]:
-        """End one request; returns it, or nothing when it has ended already."""
-        if request.finish is not None:
-            return []
-        request.finish = Finish("abort", message=message)
-        self._end(request)
-        return [request]
 
     def retract(self) -> None:
         """Take the slots of all running requests; they wait with their sampled tokens, which are computed again."""
@@ -125,52 +93,23 @@ class Scheduler:
 
     def _sample(self, slots: batch.Ints, logits: Tensor) -> list[GenerationRequest]:
         """Sample one token for the owner of each slot and append it."""
-        table, version = self.table, self.weight_version
+        table = self.table
         requests = [owner for slot in slots.tolist() if (owner := table.owners[slot]) is not None]
         counts = table.known[slots] - table.rows.prompts[slots]
-        for row in np.flatnonzero(table.rows.adjusts[slots]).tolist():
-            request = requests[row]
-            adjust_logits(logits[row], request.params, request.ids, request.stop_ids)
-        ids, log_probs, all_log_probs = sample(logits, table.rows, slots, counts, self.model.ops)
-        tokens, values = ids.tolist(), log_probs.tolist()
-        table.tokens[slots, table.known[slots]] = tokens
+        drawn = draw(requests, logits, table.rows, slots, counts, self.model.ops)
+        table.tokens[slots, table.known[slots]] = drawn.ids
         table.known[slots] += 1
-        if not math.isfinite(sum(values)):  # one check for the whole step: NaN and infinity survive a sum
-            self._drop_broken(requests, values)
-        for row, (request, token, value) in enumerate(zip(requests, tokens, values, strict=True)):
-            if request.finish is not None:
-                continue
-            if request.max_new_tokens == 0:  # it wanted log-probs of its prompt only
-                request.finish = Finish("length")
-            else:
-                request.add(token, value, version)
-                if request.top_logprobs and all_log_probs is not None:
-                    request.tops.append(_top(all_log_probs[row], request.top_logprobs))
-            if request.check_finished():
-                self._end(request)
-        self.counters.generated_tokens += len(requests)
+        self._append(requests, drawn)
         return requests
 
-    def _drop_broken(self, requests: list[GenerationRequest], values: list[float]) -> None:
-        """End requests whose log-probs are NaN or infinite: such a token was not sampled from any distribution."""
-        for request, value in zip(requests, values, strict=True):
-            if not math.isfinite(value):
-                request.finish = Finish("abort", message=NOT_FINITE)
-                self.table.wipe(request.slot)
-                self._end(request)
-
-    def _end(self, request: GenerationRequest) -> None:
-        request.latency = time.perf_counter() - request.started
+    def _end(self, request: GenerationRequest, *, broken: bool = False) -> None:
         if request.slot >= 0:
             slot = request.slot
+            if broken:
+                self.table.wipe(slot)
             self.table.known[slot] = min(self.table.known[slot], self.table.computed[slot] + 1)
             self.table.release(slot)
-            self.running.discard(request)
-        elif request in self.waiting:
-            self.waiting.remove(request)
-        aborted = request.finish is not None and request.finish.type == "abort"
-        self.counters.aborted += aborted
-        self.counters.finished += not aborted
+        super()._end(request)
 
     def _score_prompts(self, plan: batch.StepPlan, logits: Tensor) -> Tensor:
         """Take log-probs of prompt tokens (temperature 1) from the first rows; return the rows that sample."""
@@ -188,8 +127,3 @@ class Scheduler:
             owner.prompt_log_probs += values[max(0, owner.logprob_start - first - 1) :]
             done += count
         return logits[done:]
-
-
-def _top(log_probs: Tensor, count: int) -> list[tuple[float, int]]:
-    values, ids = log_probs.topk(min(count, log_probs.shape[0]))
-    return list(zip(values.tolist(), ids.tolist(), strict=True))

@@ -87,6 +87,7 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
     "verl.utils.reward_score.geo3k": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.gsm8k": ("agentrl.rewards.scores.gsm8k", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math_reward": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
+    "verl.utils.reward_score.math_dapo": ("agentrl.rewards.scores.math_dapo", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
 }
 """verl's module -> agentrl's module that replaces it, and the names that it has."""

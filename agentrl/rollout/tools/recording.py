@@ -237,6 +237,7 @@ def as_json(response: ToolResponse) -> JsonDict:
         "reward": response.reward,
         "metrics": response.metrics,
         "is_error": response.is_error,
+        **({"image": [picture.data_uri() for picture in response.image]} if response.image else {}),
     }
 
 

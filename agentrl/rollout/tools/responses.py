@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentrl.errors import ToolServiceError, repr_of
+from agentrl.errors import PictureError, ToolServiceError, repr_of
 from agentrl.interfaces import Renderer
+from agentrl.pictures import Picture, read_picture
 from agentrl.plugins.tool_results import tool_result
 from agentrl.reported import valid_text
 from agentrl.rollout.guarded_call import number
@@ -18,8 +19,8 @@ _CHARS_PER_TOKEN = 64
 output never block the event loop. Only runs of one repeated character have that many characters per token."""
 
 
-def tool_response(what: str, result: Any) -> ToolResponse:
-    """The `expect` of `execute`: text that the model can read, and numeric rewards and metrics.
+def tool_response(what: str, result: Any, *, sees_pictures: bool = False) -> ToolResponse:
+    """The `expect` of `execute`: what the model can read, and numeric rewards and metrics.
 
     Raises:
         ToolServiceError: the result is something else.
@@ -27,8 +28,9 @@ def tool_response(what: str, result: Any) -> ToolResponse:
     response = tool_result(what, result)
     if not isinstance(response.text, str):
         raise ToolServiceError(f"{what} {repr_of(response)}, wanted a ToolResponse with text")
-    if response.image or response.video:
-        raise ToolServiceError(f"{what} images or videos, wanted text: the model would not see anything else")
+    if response.video or (response.image and not sees_pictures):
+        wanted = "text or images" if sees_pictures else "text"
+        raise ToolServiceError(f"{what} images or videos, wanted {wanted}: the model would not see anything else")
     reward = None if response.reward is None else number(f"{what} reward", response.reward)
     if not isinstance(response.metrics, Mapping):
         raise ToolServiceError(f"{what} metrics {repr_of(response.metrics)}, wanted numbers by name")
@@ -36,8 +38,27 @@ def tool_response(what: str, result: Any) -> ToolResponse:
         raise ToolServiceError(f"{what} is_error {repr_of(response.is_error)}, wanted true or false")
     metrics = {name: number(f"{what} metrics.{name}", value) for name, value in response.metrics.items()}
     return replace(
-        response, text=valid_text(response.text), reward=reward, metrics=metrics, is_error=bool(response.is_error)
+        response,
+        text=valid_text(response.text),
+        reward=reward,
+        metrics=metrics,
+        image=pictures_of(what, response.image),
+        is_error=bool(response.is_error),
     )
+
+
+def pictures_of(what: str, given: Any) -> list[Picture]:
+    """The pictures that a plug-in gives: a list of them, or one.
+
+    Raises:
+        ToolServiceError: one of them cannot be read.
+    """
+    if not isinstance(given, list | tuple):
+        given = [] if given is None else [given]
+    try:
+        return [read_picture(value) for value in given]
+    except PictureError as error:
+        raise ToolServiceError(f"{what} an image that cannot be shown: {error}") from error
 
 
 def truncate(text: str, limit: int, side: str, renderer: Renderer) -> str:

@@ -47,6 +47,7 @@ class ToolSet:
         renderer: counts the tokens of a response.
         row: of the trajectory; None: a row that offers all tools and sets nothing else.
         worker: shared by all trajectories of this worker; None: not shared, and closed by `release`.
+        sees_pictures: whether the model sees the pictures of a response.
 
     Raises:
         PluginError: the row names a tool that the run does not have.
@@ -60,6 +61,7 @@ class ToolSet:
         renderer: Renderer,
         row: RowTools | None = None,
         worker: WorkerTools | None = None,
+        sees_pictures: bool = False,
     ) -> None:
         self._row = row or RowTools()
         names, available = [spec.name for spec in specs], self._row.available
@@ -69,6 +71,7 @@ class ToolSet:
         self._specs = {spec.name: spec for spec in specs if available is None or spec.name in available}
         self._limits = limits
         self._renderer = renderer
+        self._sees_pictures = sees_pictures
         self._worker = worker or WorkerTools()
         self._owns_worker = worker is None
         self._tools: dict[str, BaseTool] = {}
@@ -123,7 +126,7 @@ class ToolSet:
             kwargs = self._kwargs(call.name, "execute_kwargs")
             with self._row.records.of(call.name, kwargs, arguments=call.arguments) as record:
                 if record.found is not None:
-                    response = ToolResponse(**record.found)
+                    response = self._response(f"the record of tool '{call.name}' holds", ToolResponse(**record.found))
                 else:
                     if spec.takes_context and "context" not in kwargs:
                         kwargs = {**kwargs, "context": self._row.contexts.make(messages, turn)}
@@ -134,7 +137,7 @@ class ToolSet:
                             (call.arguments,),
                             kwargs,
                             timeout_s=self._timeout(spec),
-                            expect=tool_response,
+                            expect=self._response,
                             gate=self._worker.gate,
                             answers=True,
                         )
@@ -189,6 +192,14 @@ class ToolSet:
                 await guarded_release(tool_service(name), tool.release, self._kwargs(name, "release_kwargs"))
         if self._owns_worker:
             await self._worker.close()
+
+    def _response(self, what: str, result: object) -> ToolResponse:
+        """A tool's result, checked; its pictures only where the model sees them.
+
+        Raises:
+            ToolServiceError: it cannot be shown.
+        """
+        return tool_response(what, result, sees_pictures=self._sees_pictures)
 
     def _timeout(self, spec: ToolSpec) -> float:
         own = (self._row.timeout_s, spec.timeout_s)

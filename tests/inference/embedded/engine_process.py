@@ -24,7 +24,7 @@ def command(folder: Path, port: int, *more: str) -> list[str]:
 
 
 def wait_healthy(address: str, process: subprocess.Popen[Any]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert process.poll() is None, "the server ended"
         try:
@@ -32,4 +32,4 @@ def wait_healthy(address: str, process: subprocess.Popen[Any]) -> None:
                 return
         except httpx.TransportError:
             time.sleep(0.05)
-    raise AssertionError("not healthy after a minute")
+    raise AssertionError("not healthy after five minutes")

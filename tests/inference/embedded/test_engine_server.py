@@ -23,11 +23,12 @@ from agentrl.testing.models import build_tiny_model
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def server(tiny_model_dir: Path) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module", params=["embedded", "hf"])
+def server(tiny_model_dir: Path, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     """A client of a running server with a context of 600 tokens."""
     port = free_port()
-    with subprocess.Popen(command(tiny_model_dir, port, "--max-context-length", "600")) as process:
+    options = ("--max-context-length", "600", "--runner", request.param)
+    with subprocess.Popen(command(tiny_model_dir, port, *options)) as process:
         wait_healthy(f"http://127.0.0.1:{port}", process)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield client

@@ -1,0 +1,130 @@
+"""Any causal language model of transformers, its facts, and new weights for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentrl.errors import UserInputError
+from agentrl.inference.embedded import weights
+from agentrl.inference.embedded.model_spec import read_json_object, stop_ids
+from agentrl.inference.embedded.options import EngineOptions
+from agentrl.inference.embedded.weights import Target
+
+DEFAULT_POSITIONS = 2048
+"""Longest context of a model whose config names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HFSpec:
+    """What the server says and checks about a model."""
+
+    family: str
+    vocab_size: int
+    max_positions: int
+    eos_token_ids: tuple[int, ...]
+    multiplied_weights: int
+    raw: dict[str, Any]
+    """The whole config.json."""
+
+
+class HFModel:
+    """A model that generates, in evaluation mode.
+
+    Args:
+        options: model folder, device and type.
+
+    Raises:
+        UserInputError: no such folder, no causal language model, or weights are missing.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.folder, self.device, self.dtype = Path(options.model), options.torch_device(), options.torch_dtype()
+        self._trust = options.trust_remote_code
+        if not (self.folder / "config.json").is_file():
+            raise UserInputError(f"{self.folder}: no config.json; wanted a Hugging Face model folder")
+        self.lm = self._load(self.folder, self.folder).to(self.device)
+        self.lm.generation_config = self._plain_generation()
+        self.spec = self._spec()
+
+    def load_folder(self, folder: str | Path) -> None:
+        """Replace all weights by those in a folder.
+
+        They are read as transformers reads a checkpoint of this model, beside the old ones: with 1 GB of weights this
+        takes another GB until the copy is made. An error leaves the old ones in place.
+
+        Raises:
+            UserInputError: no weights there, or those of another model.
+        """
+        if not any(Path(folder).glob("model*.safetensors")):
+            raise UserInputError(f"{folder}: no model*.safetensors")
+        fresh = self._load(folder, self.folder)
+        with torch.no_grad():
+            self.lm.load_state_dict(fresh.state_dict())
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Replace the given weights; others keep their values.
+
+        Raises:
+            UserInputError: a name or a shape that the model does not have. The old weights are kept.
+        """
+        targets = {name: Target(value) for name, value in self.lm.state_dict(keep_vars=False).items()}
+        with torch.no_grad():
+            weights.load_tensors(targets, tensors)
+
+    @torch.no_grad()
+    def prompt_log_probs(self, ids: list[int]) -> list[float]:
+        """Log-probs of all ids but the first, at temperature 1."""
+        prompt = torch.tensor([ids], device=self.device)
+        log_probs = self.lm(input_ids=prompt).logits[0, :-1].float().log_softmax(dim=-1)
+        values: list[float] = log_probs.gather(1, prompt[0, 1:, None]).squeeze(1).tolist()
+        return values
+
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values of one token, if every layer keeps them all."""
+        text = self.lm.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        return int(2 * text.num_hidden_layers * heads * width * self.dtype.itemsize)
+
+    def _load(self, folder: str | Path, config: Path) -> Any:
+        from safetensors import SafetensorError
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging as hf_logging
+
+        hf_logging.disable_progress_bar()
+        hf_logging.set_verbosity_error()  # it reports missing weights as a warning; here they are an error
+        try:
+            shape = AutoConfig.from_pretrained(str(config), trust_remote_code=self._trust)
+            lm, told = AutoModelForCausalLM.from_pretrained(
+                str(folder), config=shape, dtype=self.dtype, trust_remote_code=self._trust, output_loading_info=True
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            raise UserInputError(f"{folder}: the model cannot be loaded ({error})") from error
+        for key, what in (("missing_keys", "weights are missing"), ("unexpected_keys", "weights are not of the model")):
+            if names := sorted(told[key]):
+                raise UserInputError(f"{folder}: {len(names)} {what}, the first is '{names[0]}'")
+        return lm.eval()
+
+    def _plain_generation(self) -> Any:
+        """In place of the model's own: it may hold penalties or a temperature, which requests alone decide."""
+        from transformers import GenerationConfig
+
+        return GenerationConfig(do_sample=False, pad_token_id=0, use_cache=True)
+
+    def _spec(self) -> HFSpec:
+        raw = read_json_object(self.folder / "config.json")
+        text = self.lm.config.get_text_config()
+        return HFSpec(
+            family=str(raw.get("model_type")),
+            vocab_size=int(self.lm.get_output_embeddings().weight.shape[0]),
+            max_positions=int(getattr(text, "max_position_embeddings", None) or DEFAULT_POSITIONS),
+            eos_token_ids=stop_ids(self.folder, raw),
+            multiplied_weights=int(self.lm.num_parameters()),
+            raw=raw,
+        )

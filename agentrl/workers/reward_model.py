@@ -1,0 +1,88 @@
+"""The reward model, one rank: a frozen classifier that scores whole conversations."""
+
+from __future__ import annotations
+
+import torch
+
+from agentrl.config.root import RunConfig
+from agentrl.data_proto import DataProto
+from agentrl.single_controller import Dispatch, register
+from agentrl.workers.attention import choose_attention
+from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
+from agentrl.workers.micro_batches import RowLayout
+from agentrl.workers.micro_limits import reward_model_limits
+from agentrl.workers.profiled import ProfiledWorker
+from agentrl.workers.rank import memory_metrics, prepare_rank_of_run
+from agentrl.workers.token_nets import RowShape, row_shape
+
+SCORED = "scored"
+"""The mask of a batch of conversations: of its one response token, which stands for what follows the conversation."""
+
+
+class RewardModelWorker(ProfiledWorker):
+    """One rank of the reward model. It never learns, so that no checkpoint holds it.
+
+    Args:
+        config: the whole run.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.role = "reward_model"
+
+    @register(Dispatch.ONE_TO_ALL)
+    def init_model(self, total_steps: int = 0) -> None:
+        """Load and shard.
+
+        Args:
+            total_steps: as every role gets it; not used.
+
+        Raises:
+            ConfigError: the model cannot be used.
+        """
+        prepare_rank_of_run(self, self.config)
+        section = self.config.reward_model
+        fsdp, model = section.fsdp_config, section.model
+        remove_padding = model.use_remove_padding
+        attention = choose_attention(self.device, compute_dtype(fsdp, self.device), remove_padding=remove_padding)
+        net = load_classifier(model, read_classifier(model), weight_dtype(fsdp, learns=False), attention)
+        shape = RowShape.ROWS if isinstance(net, WholeClassifierNet) else row_shape(net, attention)
+        self._limits = reward_model_limits(section, self.device, shape)
+        self.model = FSDPModel(net, self.device, fsdp)
+
+    @register(Dispatch.DP_COMPUTE_PROTO)
+    def compute_rm_score(self, batch: DataProto) -> DataProto:
+        """`model_scores` (B,) float32: the score of each conversation.
+
+        Args:
+            batch: as `conversation_batch` makes it.
+
+        Returns:
+            The scores; `meta_info["metrics"]` holds `perf/*`.
+        """
+        batch = batch.to(self.device)
+        layout = RowLayout(batch, SCORED)
+        scores = torch.zeros(len(batch), device=self.device)
+        for micro, outputs in self.model.infer(layout.micro_batches(None, self._limits)):
+            scores[micro.rows] = outputs
+        return DataProto({"model_scores": scores.cpu()}, meta_info={"metrics": memory_metrics(self.device)})
+
+
+def conversation_batch(conversations: list[list[int]]) -> DataProto:
+    """Conversations as rows for `compute_rm_score`.
+
+    Each is the prompt of a response of one token, so that what "predicts" that token is the state of the conversation's
+    last one, at which a classifier reads its score::
+
+        input_ids   p p c c c | 0        p: padding
+        scored                  1        the run is `c c c`; its last token is the source
+    """
+    width = max(map(len, conversations))
+    ids = torch.zeros(len(conversations), width + 1, dtype=torch.long)
+    attention = torch.zeros_like(ids)
+    for row, tokens in enumerate(conversations):
+        ids[row, width - len(tokens) : width] = torch.tensor(tokens)
+        attention[row, width - len(tokens) :] = 1
+    one = torch.ones(len(conversations), 1, dtype=torch.long)
+    return DataProto({"input_ids": ids, "attention_mask": attention, "responses": ids[:, width:], SCORED: one})
