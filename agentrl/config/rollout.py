@@ -189,9 +189,9 @@ class RolloutConfig(RowsDecide):
     """How often one trajectory is repeated in a step."""
     outage: OutageConfig = Field(default_factory=OutageConfig)
     """What happens while a service is down."""
-    weight_sync: Literal["auto", "disk", "tensor"] = "auto"
+    weight_sync: Literal["auto", "disk", "tensor", "adapter"] = "auto"
     """How weights reach the engines; auto: disk, in shared memory if the machine has it; tensor: over HTTP, which only
-    the embedded and the hf engine understand."""
+    the embedded and the hf engine understand; adapter: with LoRA, engines load it in place of merged weights."""
     weight_sync_dir: OutputPath | None = None
     """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)
