@@ -107,14 +107,25 @@ class RunProcesses:
         """The groups of training ranks."""
         return [group for group in (self.actor, self.reference, self.critic, self.reward_model) if group]
 
-    def start_columns(self, batch: DataProto, *, old_log_probs: bool) -> Passes:
-        """The passes that give a batch its log-probs and values, as far as the run has the roles."""
+    def start_columns(self, batch: DataProto, *, old_log_probs: bool, beside: WorkerGroup | None = None) -> Passes:
+        """The passes that give a batch its log-probs and values, as far as the run has the roles.
+
+        Args:
+            batch: the rows' tensors.
+            old_log_probs: whether they are computed.
+            beside: a group that is at work meanwhile.
+        """
         passes = [Pass("old_log_prob", self.actor, "compute_log_prob")] if old_log_probs else []
         if self.reference is not None:
             passes.append(Pass("ref", self.reference, "compute_ref_log_prob"))
         if self.critic is not None:
             passes.append(Pass("values", self.critic, "compute_values"))
-        return Passes(batch, passes)
+        return Passes(batch, passes, beside)
+
+    @property
+    def scores_beside_others(self) -> bool:
+        """Whether the reward model is in another pool than one of the other models."""
+        return self.reward_model is not None and any(group.pool is not self.reward_model.pool for group in self.groups)
 
     def start_updates(self, batch: DataProto, *, actor: bool) -> Passes:
         """The updates of the critic, if the run has one, and of the actor, if it learns now."""
