@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
-from agentrl.config.machine import engine_name, uses_cuda
+from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.config.trainer import DEFAULT_POOL, RayInitConfig
@@ -101,13 +101,13 @@ def check_servers(config: RunConfig) -> Problems:
     starts = not server.addresses
     engine = engine_name(config) if starts and _depends_on_engine(config) else rollout.name
     chosen = f"{key}.name is {rollout.name}" + (f", here {engine}" if engine != rollout.name else "")
-    if starts and engine == "embedded" and server.args:
-        yield f"{key}.server.args: are only for SGLang, but {chosen}"
-    if rollout.name == "embedded" and rollout.tensor_model_parallel_size > 1:
+    if starts and engine in OWN_ENGINES and server.args:
+        yield f"{key}.server.args: are only for SGLang, but {chosen}; vLLM takes them too"
+    if rollout.name in OWN_ENGINES and rollout.tensor_model_parallel_size > 1:
         yield f"{key}.tensor_model_parallel_size: is only for SGLang, but {chosen}"
-    if engine == "sglang" and rollout.weight_sync == "tensor":
+    if engine in ("sglang", "vllm") and rollout.weight_sync == "tensor":
         yield f"{key}.weight_sync: got tensor, which only the embedded engine understands, but {chosen}: use disk"
-    if engine == "sglang" and config.trainer.deterministic:
+    if engine in ("sglang", "vllm", "hf") and config.trainer.deterministic:
         only = "only the embedded engine is deterministic"
         yield f"trainer.deterministic: got true, but {only}, and {chosen}: set it to embedded"
 

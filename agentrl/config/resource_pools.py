@@ -53,7 +53,7 @@ def roles_of(config: RunConfig) -> list[str]:
     trains = not config.trainer.val_only
     present = {
         "actor": True,
-        "ref": trains and config.needs_reference,
+        "ref": trains and config.needs_reference and not config.has_adapters_off,
         "critic": trains and config.needs_critic,
         "reward_model": config.reward_model.enable,
     }
@@ -82,6 +82,12 @@ def _key(config: RunConfig, name: str) -> str:
 def pool_of(config: RunConfig, role: str) -> Pool:
     """The pool of a role that the run has."""
     return next(pool for pool in pools_in_use(config) if role in pool.roles)
+
+
+def ranks_of(config: RunConfig, role: str) -> int:
+    """The ranks of a role, also of one that this run does not have."""
+    sizes = _sizes(config)
+    return sum(sizes.get(_pool_names(config)[role], sizes[DEFAULT_POOL]))
 
 
 def total_ranks(config: RunConfig) -> int:

@@ -13,7 +13,7 @@ POLICY = "policy"
 
 
 class CombineConfig(Section):
-    """A trajectory's reward: `outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards) + model * rm`."""
+    """Weights of the parts of a trajectory's reward, which is their sum (docs/rewards.md)."""
 
     outcome: float = 1.0
     """Weight of the score function's score; 0: no score function is called."""
@@ -23,6 +23,8 @@ class CombineConfig(Section):
     """Weight of the rewards that tools give to calls."""
     model: float = 1.0
     """Weight of the reward model's score, where `reward_model.enable` is true."""
+    judge: float = 1.0
+    """Weight of the judge's score, where `reward_model.judge.base_url` is given; 0: the judge is not asked."""
     level: Literal["trajectory", "turn"] = "trajectory"
     """trajectory: the whole reward is on the last sampled token; turn: turn scores and tool rewards are on the last
     sampled token of their own turn."""

@@ -153,7 +153,8 @@ class RayPPOTrainer:
             updates = self.processes.start_updates(batch, actor=learns)
             for stage in updates.stages:
                 with timer(stage):
-                    metrics |= updates.result(stage).meta_info["metrics"]
+                    updated = updates.result(stage)
+                metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
             self.state.weight_version += int(learns)
             # With its new weights the step is finished: should no engine take them, it is not lost.
             self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
@@ -184,13 +185,17 @@ class RayPPOTrainer:
         batch, balance = self._for_workers(kept)
         metrics |= balance
         with timer("old_log_prob"):
-            passes = self._early_passes(kept) or processes.start_columns(batch, old_log_probs=self._asks_actor)
-            computed = passes.result("old_log_prob") if self._asks_actor else None
-            metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            computes, bypass = config.needs_old_log_probs, algorithm.rollout_correction.bypass_old_log_prob
+            passes = self._early_passes(kept) or processes.start_columns(batch, old_log_probs=computes)
+            if computes or bypass:
+                computed = None if bypass else passes.result("old_log_prob")
+                metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            else:
+                metrics |= batch_columns.skip_old_log_probs(batch)
         if processes.reference is not None:
             with timer("ref"):
-                reference = passes.result("ref")
-                metrics |= batch_columns.add_finite(batch, reference, "ref_log_prob", instead="old_log_probs")
+                neutral = "old_log_probs" if "old_log_probs" in batch.batch else "rollout_log_probs"
+                metrics |= batch_columns.add_finite(batch, passes.result("ref"), "ref_log_prob", instead=neutral)
         if processes.critic is not None:
             with timer("values"):
                 metrics |= batch_columns.add_finite(batch, passes.result("values"), "values")
@@ -200,11 +205,6 @@ class RayPPOTrainer:
             batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm, baselines)
         return batch
 
-    @property
-    def _asks_actor(self) -> bool:
-        """Whether old log-probs are computed."""
-        return not self.config.algorithm.rollout_correction.bypass_old_log_prob
-
     def _for_workers(self, rows: DataProto) -> tuple[DataProto, m.Metrics]:
         policy = self.config.actor_rollout_ref
         sizes = [group.data_size for group in self.processes.groups]
@@ -213,12 +213,9 @@ class RayPPOTrainer:
 
     def _look_ahead(self, rollouts: DataProto) -> None:
         """Start the passes over rollouts that the reward model, in a pool of its own, still scores."""
-        beside = self.processes.reward_model
         batch, _ = self._for_workers(rollouts)
-        self._early = (
-            rollouts,
-            self.processes.start_columns(batch, old_log_probs=self._asks_actor, beside=beside),
-        )
+        computes, beside = self.config.needs_old_log_probs, self.processes.reward_model
+        self._early = rollouts, self.processes.start_columns(batch, old_log_probs=computes, beside=beside)
 
     def _early_passes(self, kept: DataProto) -> Passes | None:
         """Those that `_look_ahead` started, for the rows that the step trains on; None: it did not."""

@@ -14,6 +14,7 @@ from agentrl.config.resource_pools import pool_of, roles_of, total_ranks
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.clients import client_class
 from agentrl.inference.launch import EngineServers
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
@@ -35,6 +36,7 @@ class RunProcesses:
 
     actor: WorkerGroup
     reference: WorkerGroup | None
+    """Computes reference log-probs; with LoRA it is `actor`."""
     critic: WorkerGroup | None
     reward_model: WorkerGroup | None
     servers: EngineServers
@@ -105,7 +107,8 @@ class RunProcesses:
     @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
-        return [group for group in (self.actor, self.reference, self.critic, self.reward_model) if group]
+        reference = None if self.reference is self.actor else self.reference
+        return [group for group in (self.actor, reference, self.critic, self.reward_model) if group]
 
     def start_columns(self, batch: DataProto, *, old_log_probs: bool, beside: WorkerGroup | None = None) -> Passes:
         """The passes that give a batch its log-probs and values, as far as the run has the roles.
@@ -149,7 +152,8 @@ class RunProcesses:
     def save_workers(self, folder: Path) -> None:
         """Write the training workers' part of a checkpoint."""
         self.actor.save_checkpoint(str(folder / "actor"))
-        self.actor.export_hf(str(folder / "actor" / "huggingface"))
+        if not self._config.actor_rollout_ref.model.adapts:  # else `agentrl export` merges the adapter when asked
+            self.actor.export_hf(str(folder / "actor" / "huggingface"))
         if self.critic is not None:
             self.critic.save_checkpoint(str(folder / "critic"))
 
@@ -203,6 +207,8 @@ class RunProcesses:
 
         self.actor = start("actor", ActorRolloutRefWorker, "actor")
         self.reference = start("ref", ActorRolloutRefWorker, "ref") if "ref" in roles else None
+        if config.has_adapters_off:
+            self.reference = self.actor
         self.critic = start("critic", CriticWorker) if "critic" in roles else None
         self.reward_model = start("reward_model", RewardModelWorker) if "reward_model" in roles else None
         return self.groups
@@ -211,7 +217,7 @@ class RunProcesses:
         rollout = self._config.actor_rollout_ref.rollout
 
         def make_client(address: str) -> EngineClient:
-            return EngineClient(
+            return client_class(self._config)(
                 address,
                 vocab_size=self._vocab_size,
                 request_timeout_s=rollout.server.request_timeout_s,
