@@ -10,7 +10,7 @@ from typing import Self
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
-from agentrl.config.resource_pools import pool_of, roles_of, total_ranks
+from agentrl.config.resource_pools import pool_of, roles_of
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
@@ -101,8 +101,8 @@ class RunProcesses:
 
     @property
     def num_ranks(self) -> int:
-        """Training ranks of all pools."""
-        return total_ranks(self._config)
+        """Training ranks of all pools; in this process all roles are on one."""
+        return sum({id(pool): pool.world_size for pool in self._pools.values()}.values())
 
     @property
     def groups(self) -> list[WorkerGroup]:
