@@ -55,7 +55,10 @@ def gpu_with_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*RM, "reward_model.forward_max_token_len_per_gpu=9", "reward_model.micro_batch_size_per_gpu=4"], "counts"),
         ([*RM, "reward_model.fsdp_config.optimizer_offload=true"], "the reward model does not learn"),
         ([*RM, "reward_model.model.input_tokenizer=null", "reward_model.model.chat_template=x"], "as they are"),
-        ([*RM, "reward_model.enable_resource_pool=false", "reward_model.nnodes=1"], "shares the ranks of the policy"),
+        (
+            [*RM, "reward_model.enable_resource_pool=false", "reward_model.nnodes=1"],
+            "names the pool of the reward model",
+        ),
         (["critic.optim.lr=1e-5"], "which has no critic"),  # the default, but written
         (["algorithm.kl_ctrl.kl_coef=0.01"], "algorithm.use_kl_in_reward is false"),
         (["algorithm.kl_penalty=abs"], "algorithm.use_kl_in_reward is false"),
