@@ -9,6 +9,7 @@ from typing import Any
 
 from agentrl.config.actor import BackboneConfig, FSDPConfig
 from agentrl.config.parallel import SP, TP, mesh_sizes
+from agentrl.config.resource_pools import pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 
@@ -33,9 +34,15 @@ def check_parallel(config: RunConfig) -> Problems:
     if config.needs_critic:
         own = critic.model if critic.model.path else critic.model.model_copy(update={"path": policy.model.path})
         sections["critic"] = (critic.fsdp_config, own)
-    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    if (judge := config.reward_model).enable:
+        names = ("path", "use_remove_padding", "trust_remote_code")
+        own = BackboneConfig(**{name: getattr(judge.model, name) for name in names})
+        sections["reward_model"] = (judge.fsdp_config, own)
+    ranks = {role: pool.world_size for pool in pools_in_use(config) for role in pool.roles}
     for key, (fsdp, model) in sections.items():
-        model_key = "critic.model" if key == "critic" else "actor_rollout_ref.model"
+        section = key.split(".")
+        model_key = f"{section[0]}.model"
+        world = ranks.get(section[-1], config.trainer.nnodes * config.trainer.n_gpus_per_node)
         yield from parallel_problems(f"{key}.fsdp_config", fsdp, world, model_key, model)
 
 

@@ -29,7 +29,7 @@ from agentrl.single_controller import WorkerGroup
 from agentrl.single_controller.dispatch import PARTITIONS
 from agentrl.trainer.balance import partition_by_tokens
 from agentrl.types import Message, Sample, StopReason
-from agentrl.workers.classifier import ClassifierInfo, read_classifier
+from agentrl.workers.classifier import ClassifierInfo, read_classifier, require_whole
 from agentrl.workers.reward_model import conversation_batch
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class ModelScorer:
             info = read_classifier(section.model)
         except ConfigError as error:
             raise ConfigError(f"reward_model.model.path: {error}") from error
+        if not info.is_generic:
+            require_whole(section.model, section.fsdp_config)
         if None not in (section.max_length, info.positions) and section.max_length > info.positions:  # type: ignore[operator]
             raise ConfigError(
                 f"reward_model.max_length: got {section.max_length}, wanted at most {info.positions}, the positions of "

@@ -6,10 +6,9 @@ import torch
 
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.errors import ConfigError
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier
+from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier, require_whole
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.micro_limits import reward_model_limits
@@ -54,12 +53,8 @@ class RewardModelWorker(ProfiledWorker):
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
         net = load_classifier(model, read_classifier(model), weight_dtype(fsdp, learns=False), attention)
         whole = isinstance(net, WholeClassifierNet)
-        if whole and fsdp.copies > 1:
-            raise ConfigError(
-                f"reward_model.fsdp_config: ulysses_sequence_parallel_size is {sp} and tensor_parallel_size "
-                f"{fsdp.tensor_parallel_size}, but the classifier in '{model.path}' is no causal transformer with a "
-                "linear head and is not spread: set both to 1"
-            )
+        if whole:
+            require_whole(model, fsdp)
         shape = RowShape.ROWS if whole else row_shape(net, attention)
         self._limits = reward_model_limits(section, self.device, shape)
         self.model = FSDPModel(net, self.device, fsdp)

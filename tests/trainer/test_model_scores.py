@@ -225,6 +225,13 @@ def test_tokenizers_that_do_not_fit(tiny_model_dir: Path, classifier: Path, tmp_
         assert load(config_of(tiny_model_dir, classifier, input_tokenizer=same)).reader is not None
 
 
+def test_a_classifier_that_runs_whole_is_not_spread(tiny_model_dir: Path, tmp_path: Path) -> None:
+    config = config_of(tiny_model_dir, build_tiny_classifier(tmp_path / "rm", "bert"))
+    config.reward_model.fsdp_config.tensor_parallel_size = 2
+    with pytest.raises(ConfigError, match=r"got ulysses_sequence_parallel_size 1 and tensor_parallel_size 2, but the"):
+        load(config)
+
+
 def test_a_reward_model_without_a_template(tiny_model_dir: Path, tmp_path: Path) -> None:
     folder = build_tiny_classifier(tmp_path / "rm")
     (folder / "chat_template.jinja").unlink()

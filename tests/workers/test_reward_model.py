@@ -120,7 +120,7 @@ def test_two_ranks_equal_one(family: str, spread: str, ray_session: RaySession, 
 def test_a_classifier_of_another_shape_is_not_spread(make_judge: MakeJudge, tmp_path: Path) -> None:
     fsdp = RunConfig().reward_model.fsdp_config
     fsdp.ulysses_sequence_parallel_size = 2
-    with pytest.raises(ConfigError, match="is no causal transformer with a linear head and is not spread"):
+    with pytest.raises(ConfigError, match="is no causal transformer with a linear head, so ranks"):
         make_judge(build_tiny_classifier(tmp_path, "bert"), fsdp_config=fsdp)
 
 
