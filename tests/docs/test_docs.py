@@ -21,7 +21,7 @@ from service_process import serve
 from zygote import CLIENT
 
 from agentrl.rollout.pools.local import LoopThread
-from agentrl.testing.models import build_tiny_model, byte_tokenizer
+from agentrl.testing.models import build_tiny_classifier, build_tiny_model, byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,8 +83,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("docs") / "MODEL")
 
 
+@pytest.fixture(scope="session")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What docs/rewards.md calls `RM`."""
+    return build_tiny_classifier(tmp_path_factory.mktemp("docs") / "RM")
+
+
 @pytest.fixture
-def folder(tmp_path: Path, model: Path) -> Path:
+def folder(tmp_path: Path, model: Path, reward_model: Path) -> Path:
     """Where a reader stands: the checkout, with a model, GSM8K's files, rows and a recipe of their own."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -94,6 +100,7 @@ def folder(tmp_path: Path, model: Path) -> Path:
             ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
         )
     (tmp_path / "MODEL").symlink_to(model)
+    (tmp_path / "RM").symlink_to(reward_model)
     activate = tmp_path / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.touch()
