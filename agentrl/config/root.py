@@ -16,7 +16,7 @@ from agentrl.config.actor import (
     MicroBatchSection,
     OptimConfig,
 )
-from agentrl.config.base import InputPath, Section, UsedPath
+from agentrl.config.base import InputPath, PluginName, Section, UsedPath
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.reward_model import ClassifierSection, CombineConfig
@@ -160,8 +160,11 @@ class StateMaskingConfig(Section):
 class AlgorithmConfig(Section):
     """Advantages and KL."""
 
-    adv_estimator: str = "gae"
-    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic."""
+    adv_estimator: PluginName = "gae"
+    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic, remax a greedy rollout of each prompt. Or a
+    function of your own: a registered name, an entry point, a dotted path or `file.py:name`."""
+    adv_estimator_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keywords of an estimator of your own."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount factor."""
     lam: float = Field(default=1.0, ge=0, le=1)

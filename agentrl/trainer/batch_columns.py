@@ -35,6 +35,7 @@ from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.plugins.own_algorithms import find_estimator
 from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
@@ -222,8 +223,9 @@ def add_advantages(
     """
     rewards, mask = batch.batch["token_level_rewards"], batch.batch["response_mask"]
     # An algorithm of the user's own need not take `outcomes`, which say more than rewards and mask for empty rows only.
-    compares = config.adv_estimator in GROUP_ESTIMATORS
-    advantages, returns = ADVANTAGE_ESTIMATORS[config.adv_estimator](
+    compares = config.adv_estimator in GROUP_ESTIMATORS or config.adv_estimator not in ADVANTAGE_ESTIMATORS
+    estimate = find_estimator(config.adv_estimator, config.adv_estimator_kwargs)
+    advantages, returns = estimate(
         rewards,
         mask,
         values=batch.batch.get("values"),

@@ -34,6 +34,14 @@ def other(data_source, solution_str, ground_truth, extra_info=None):
     return len(solution_str) % 3
 
 
+def estimate(outcomes, scale=1.0):
+    return scale * (outcomes - 0.25)
+
+
+def loss(log_probs, old_log_probs, advantages, power=1.0):
+    return -advantages * (power * (log_probs - old_log_probs)).exp()
+
+
 class Manager(NaiveRewardManager):
     pass
 
@@ -111,6 +119,10 @@ def _of_learning(folder: Path) -> Changes:
             "algorithm.rollout_correction.rollout_rs_threshold": "1e9",
         },
         "bypassed": {"algorithm.rollout_correction.bypass_old_log_prob": True},
+        "own algorithms": {
+            "algorithm.adv_estimator": f"{folder / 'plug.py'}:estimate",
+            f"{ACTOR}policy_loss": f"{folder / 'plug.py'}:loss",
+        },
         "sapo": {f"{ACTOR}policy_loss": "sapo"},
         "clip_cov": {
             f"{ACTOR}policy_loss": "clip_cov",
