@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 
 from agentrl.config.algorithm_checks import check_algorithms
 from agentrl.config.chosen import GROUP_ESTIMATORS
+from agentrl.config.lora_checks import check_lora
 from agentrl.config.machine_checks import MACHINE_CHECKS
+from agentrl.config.parallel_checks import check_parallel
+from agentrl.config.reward_checks import REWARD_CHECKS
 from agentrl.config.reward_model_checks import check_reward_model
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
@@ -94,9 +97,10 @@ def check_search(config: RunConfig) -> Problems:
 
 def check_reward_manager(config: RunConfig) -> Problems:
     """A reward manager of the user's own has a place and a name."""
-    module = config.reward_manager.module
-    if config.reward_manager.source == "importlib":
-        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", module.name, "a class")):
+    own, module = config.reward_manager, config.reward_manager.module
+    if own.source == "importlib":
+        named = module.name or own.name
+        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", named, "a class")):
             if not value:
                 yield f"reward_manager.module.{key}: not given, wanted {wanted}: reward_manager.source is importlib"
         if module.path is not None and module.path.endswith(".py"):
@@ -270,7 +274,7 @@ def check_tool_cache(config: RunConfig) -> Problems:
 def check_combine(config: RunConfig) -> Problems:
     """Some reward has a weight, and rewards are placed on turns only if the estimator looks at single tokens."""
     combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
-    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.enable:
+    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.scores_by_model:
         yield "reward_model.combine: outcome, turn and tool are all 0, wanted at least one weight that is not 0"
     if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
         yield (
@@ -300,6 +304,9 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_resume,
     check_tool_cache,
     check_combine,
+    *REWARD_CHECKS,
+    check_lora,
+    check_parallel,
     check_reward_model,
     *MACHINE_CHECKS,
 )

@@ -30,6 +30,7 @@ from agentrl.algorithms import (
     rollout_correction,
     zero_variance_rows,
 )
+from agentrl.chat.vision import MULTI_MODAL
 from agentrl.config import RunConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
@@ -248,7 +249,7 @@ def row_lengths(batch: DataProto) -> list[int]:
 def for_workers(
     batch: DataProto, num_ranks: Sequence[int], rows_per_mini_batch: int, balance: bool
 ) -> tuple[DataProto, Metrics]:
-    """The tensors of a batch and the rank of each row; conversations and other objects stay here.
+    """The tensors of a batch, its pictures, and the rank of each row; conversations and other objects stay here.
 
     Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
     about the same number of tokens of each mini-batch.
@@ -261,7 +262,8 @@ def for_workers(
         balance: whether ranks get about the same number of tokens.
     """
     rows, lengths = len(batch), row_lengths(batch)
-    tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})
+    pictures = {name: cells for name, cells in batch.non_tensor_batch.items() if name == MULTI_MODAL}
+    tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)}, pictures)
     if not balance:
         return tensors, {}
     members = _members_of_mini_batches(rows, rows_per_mini_batch)

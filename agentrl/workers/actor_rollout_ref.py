@@ -16,10 +16,13 @@ from agentrl.errors import ConfigError
 from agentrl.plugins import load_registrations
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.export import write_engine_weights, write_hf_folder
+from agentrl.workers.export import write_engine_weights, write_hf_folder, write_merged_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
+from agentrl.workers.lora import adapters_off, start_adapter
+from agentrl.workers.lora_checkpoint import load_worker, save_worker
+from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
@@ -28,7 +31,6 @@ from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_update import update_policy
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
-from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.token_stats import EntropyMode
 
@@ -48,7 +50,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self.total_steps = 0
 
     @classmethod
-    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:  # type: ignore[override]
+    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:
         """How many neighbouring ranks get the same rows."""
         policy = config.actor_rollout_ref
         return (policy.actor if role == "actor" else policy.ref).fsdp_config.copies
@@ -70,6 +72,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         net, shape = self._load(fsdp)
         passes = policy.rollout if self.role == "actor" else policy.ref
         self._infer_limits = log_prob_limits(passes, self.device, shape, fsdp)
+        self._ref_limits = log_prob_limits(policy.ref, self.device, shape, fsdp)
         if self.role == "ref":
             self.model = FSDPModel(net, self.device, fsdp)
             return
@@ -92,8 +95,9 @@ class ActorRolloutRefWorker(ProfiledWorker):
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_ref_log_prob(self, batch: DataProto) -> DataProto:
-        """The same as `ref_log_prob`, for a worker whose role is `ref`."""
-        return self._log_probs(batch, "ref_log_prob", EntropyMode.NONE)
+        """The same as `ref_log_prob`: of the role `ref`, or of the actor without its LoRA adapters."""
+        with adapters_off(self._lm):
+            return self._log_probs(batch, "ref_log_prob", EntropyMode.NONE, self._ref_limits)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def update_actor(self, batch: DataProto) -> DataProto:
@@ -144,6 +148,8 @@ class ActorRolloutRefWorker(ProfiledWorker):
         named = {f"actor/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         if actor.use_kl_loss:
             named["actor/kl_coef"] = actor.kl_loss_coef
+        if self._counts is not None:
+            used["perf/trainable_parameters"] = float(self._counts.trainable)
         return DataProto(tensors, meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
 
     @register(Dispatch.ONE_TO_ALL)
@@ -154,37 +160,41 @@ class ActorRolloutRefWorker(ProfiledWorker):
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:
         """Rank 0 writes the weights in the form and data type that the engines read."""
-        weights = self.model.full_weights(self._lm, self._engine_dtype())
-        if dist.get_rank() == 0:
-            write_engine_weights(folder, self._lm, weights)
+        write_engine_weights(folder, self._lm, self.model.weight_parts(self._lm, self._engine_dtype()))
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:
         """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
+        model = self.config.actor_rollout_ref.model
+        if self.model.adapted:
+            write_merged_folder(folder, self._lm, self.model.weight_parts(self._lm), model)
+            return
         weights = self.model.full_weights(self._lm)
         if dist.get_rank() == 0:
-            write_hf_folder(folder, self._lm, weights, self.config.actor_rollout_ref.model)
+            write_hf_folder(folder, self._lm, weights, model)
 
     @register(Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: str) -> None:
         """Write this rank's shards of parameters and optimizer."""
-        save_shards(folder, self.model, self.updates_done)
+        save_worker(folder, self.model, self.updates_done, self._lm, self.config.actor_rollout_ref.model)
 
     @register(Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: str) -> None:
         """Resume from what `save_checkpoint` wrote, with any number of ranks."""
-        self.updates_done = load_shards(folder, self.model)
+        self.updates_done = load_worker(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
 
     def _plan(self, batch: DataProto, seed: list[int]) -> MiniBatchPlan:
         actor = self.config.actor_rollout_ref.actor
         rows = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
         return MiniBatchPlan(batch, rows, actor.ppo_epochs, seed if actor.shuffle else None, self.model.copies)
 
-    def _log_probs(self, batch: DataProto, name: str, entropy: EntropyMode) -> DataProto:
+    def _log_probs(
+        self, batch: DataProto, name: str, entropy: EntropyMode, limits: MicroLimits | None = None
+    ) -> DataProto:
         batch = batch.to(self.device)
         layout = RowLayout(batch, "response_mask")
         columns = [torch.zeros(layout.mask.shape, device=self.device) for _ in range(2)]
-        micros = layout.micro_batches(None, self._infer_limits)
+        micros = layout.micro_batches(None, limits or self._infer_limits)
         for micro, outputs in self.model.infer(micros, entropy):
             for column, values in zip(columns, outputs, strict=True):
                 if values is not None:
@@ -198,9 +208,11 @@ class ActorRolloutRefWorker(ProfiledWorker):
         """The model on the CPU, and the shape in which it reads rows."""
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
+        learns, adapts = self.role == "actor", self.role == "actor" and model.adapts
         sp = fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=self.role == "actor"), attention)
+        self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=learns and not adapts), attention)
+        self._counts = start_adapter(self._lm, model, "actor_rollout_ref.model") if adapts else None
         net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
         return net, row_shape(net, attention)
 
