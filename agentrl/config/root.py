@@ -163,6 +163,9 @@ class AlgorithmConfig(Section):
     max_gen_batches: int | None = Field(default=1, ge=0)
     """With `filter_zero_variance_groups`: most batches of prompts that a step rolls out to keep `data.train_batch_size`
     groups; 1: groups that are left out are not replaced; null or 0: until the rows run out."""
+    mask_truncated_completions: bool = False
+    """Leave trajectories that the length limit cut out of the loss (DAPO's overlong filtering); they still count in
+    their group."""
     state_masking: StateMaskingConfig = Field(default_factory=StateMaskingConfig)
     """Markers around what the environment says."""
     rollout_correction: RolloutCorrectionConfig = Field(default_factory=RolloutCorrectionConfig)

@@ -301,6 +301,8 @@ VERL_KEYS: dict[str, Answer] = {
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
     "reward.custom_reward_function.reward_kwargs.*": Renamed("custom_reward_function.reward_kwargs.*"),
     # algorithm
+    "generator.apply_overlong_filtering": Renamed("algorithm.mask_truncated_completions"),
+    "mask_truncated_completions": Renamed("algorithm.mask_truncated_completions"),
     "algorithm.group_size": Renamed(_AR + "rollout.n"),
     "algorithm.use_pf_ppo": Only(_OFF, "preference feedback PPO is not supported"),
     "algorithm.pf_ppo.*": Harmless("preference feedback PPO is not supported; it is off"),

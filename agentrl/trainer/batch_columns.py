@@ -8,6 +8,7 @@ that leave the loss still count in their group::
     as collated         1 1 0 1 1     0 0 0 1 1    `trainable_turns: last_assistant`
     a token rejected    1 1 0 1 1     0 0 0 0 1    rollout correction, `rs_level` token
     a NaN in the row    1 1 0 1 1     0 0 0 0 0    old, reference or critic
+    cut by the limit    1 1 0 1 1     0 0 0 0 0    `algorithm.mask_truncated_completions`
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from agentrl.plugins.own_algorithms import find_estimator
 from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
+from agentrl.types import StopReason
 from agentrl.workers.on_policy import ON_POLICY
 
 KLController = FixedKLController | AdaptiveKLController
@@ -119,6 +121,21 @@ def narrow_loss_mask(batch: DataProto, kept: torch.Tensor) -> None:
     """
     mask = batch.batch["loss_mask"]
     batch.batch["loss_mask"] = torch.where(kept.bool(), mask, torch.zeros_like(mask))
+
+
+def mask_truncated(batch: DataProto, stop_reasons: Sequence[str], wanted: bool) -> Metrics:
+    """Leave rows that the length limit cut out of the loss, if asked.
+
+    Args:
+        batch: the rows.
+        stop_reasons: how each of them ended.
+        wanted: `algorithm.mask_truncated_completions`.
+    """
+    if not wanted:
+        return {}
+    whole = torch.tensor([[reason != StopReason.LENGTH] for reason in stop_reasons])
+    narrow_loss_mask(batch, whole)
+    return {"training/truncated_rows": float((~whole).sum())}
 
 
 def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunConfig) -> Metrics:

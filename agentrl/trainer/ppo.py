@@ -182,7 +182,8 @@ class RayPPOTrainer:
         mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
         sizes = [group.data_size for group in processes.groups]
         batch, balance = batch_columns.for_workers(kept, sizes, mini_batch, config.trainer.balance_batch)
-        metrics |= balance
+        reasons = kept.non_tensor_batch["stop_reason"]
+        metrics |= balance | batch_columns.mask_truncated(batch, reasons, algorithm.mask_truncated_completions)
         bypass = algorithm.rollout_correction.bypass_old_log_prob
         with timer("old_log_prob"):
             passes = processes.start_columns(batch, old_log_probs=config.needs_old_log_probs)

@@ -123,6 +123,7 @@ def _of_learning(folder: Path) -> Changes:
             "algorithm.filter_zero_variance_groups": True,
             "data.train_batch_size": 3,
         },
+        "cut answers": {"data.max_response_length": 80},  # shorter than the calls, longer than the answer of others
         "rejected": {
             "algorithm.rollout_correction.rollout_rs": "token",
             "algorithm.rollout_correction.rollout_rs_threshold": "1e9",

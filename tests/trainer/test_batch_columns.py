@@ -85,6 +85,20 @@ def test_equal_rewards_have_a_gradient_unless_the_greedy_one_is_the_same():
     assert batch_columns.groups_with_variance(batch) == 2
 
 
+def test_rows_that_the_limit_cut_leave_the_loss_and_count_in_their_group():
+    batch = rollouts([1, 0, 0], ["a", "a", "a"])
+    reasons = ["completed", "length", "max_turns"]
+    assert batch_columns.mask_truncated(batch, reasons, wanted=False) == {}
+    assert batch.batch["loss_mask"].equal(batch.batch["response_mask"])
+    assert batch_columns.mask_truncated(batch, reasons, wanted=True) == {"training/truncated_rows": 1.0}
+    assert batch.batch["loss_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
+    assert batch.batch["response_mask"].tolist() == [[1, 1, 0]] * 3
+    run = config()
+    batch_columns.add_rewards(batch, run.algorithm, batch_columns.make_kl_controller(run.algorithm.kl_ctrl))
+    batch_columns.add_advantages(batch, ["a"] * 3, run.algorithm)
+    assert batch.batch["advantages"][:, 0].tolist() == pytest.approx([1.1547, -0.5774, -0.5774], abs=1e-3)
+
+
 def test_rollout_log_probs_can_stand_in_for_old_ones():
     batch = rollouts([0, 1], ["a", "a"])
     assert batch_columns.add_old_log_probs(batch, None, config()) == {}
