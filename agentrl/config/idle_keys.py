@@ -162,7 +162,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         )
     ),
     Idle(
-        ("algorithm.max_gen_batches",),
+        ("algorithm.max_gen_batches", "algorithm.filter_metric"),
         lambda run: not run.algorithm.filter_zero_variance_groups,
         "algorithm.filter_zero_variance_groups is false",
     ),

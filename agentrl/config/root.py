@@ -160,6 +160,9 @@ class AlgorithmConfig(Section):
     """Weight of that KL."""
     filter_zero_variance_groups: bool = False
     """Leave groups whose rewards are all equal out of the update (they have no GRPO gradient)."""
+    filter_metric: str | None = None
+    """With `filter_zero_variance_groups`: the number that groups are compared by, of those that the score function or
+    the reward manager reports, such as acc; null: the reward."""
     max_gen_batches: int | None = Field(default=1, ge=0)
     """With `filter_zero_variance_groups`: most batches of prompts that a step rolls out to keep `data.train_batch_size`
     groups; 1: groups that are left out are not replaced; null or 0: until the rows run out."""

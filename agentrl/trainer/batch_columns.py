@@ -37,13 +37,17 @@ from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.errors import RewardError, suggest
 from agentrl.plugins.own_algorithms import find_estimator
+from agentrl.reported import finite_number_of
 from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
 from agentrl.types import StopReason
 from agentrl.workers.on_policy import ON_POLICY
 
+ACCURACY = "acc"
+"""A score without anything added to it; the score itself where nothing reports it."""
 KLController = FixedKLController | AdaptiveKLController
 
 
@@ -60,7 +64,9 @@ def truncates_sampling(rollout: RolloutConfig) -> list[str]:
     return [f"{name}={getattr(rollout, name)}" for name, value in neutral.items() if getattr(rollout, name) != value]
 
 
-def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None) -> tuple[DataProto, Metrics]:
+def choose_rows(
+    batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None, metric: str | None = None
+) -> tuple[DataProto, Metrics]:
     """Count groups whose scores are all equal and, if asked, leave their rows out of the update.
 
     Groups whose greedy rollout failed leave it too: they have no baseline. Where there are baselines, a group with
@@ -70,8 +76,12 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
         batch: the rollouts.
         drop_flat_groups: leave them out.
         most_groups: keep at most this many groups, the first ones; None: all.
+        metric: the reported number that groups are compared by; None: the score.
+
+    Raises:
+        RewardError: a row has no such number.
     """
-    outcomes_B1 = row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])[:, None]
+    outcomes_B1 = _compared(batch, metric)[:, None]
     outcome = outcomes_B1, torch.ones_like(outcomes_B1), list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
     flat, chosen = zero_variance_rows(*outcome), torch.ones(len(batch), dtype=torch.bool)
@@ -107,9 +117,26 @@ def row_outcomes(rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Te
     return torch.where(counted, rewards, torch.zeros_like(rewards)).double().sum(-1)
 
 
-def groups_with_variance(batch: DataProto) -> int:
+def _compared(batch: DataProto, metric: str | None) -> torch.Tensor:
+    """The numbers that tell whether a group is flat, `(B,)` float64."""
+    if metric is None:
+        return row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])
+    scores = batch.non_tensor_batch["score"]
+    reported = [
+        {ACCURACY: score, **extra}
+        for score, extra in zip(scores, batch.non_tensor_batch["reward_extra_info"], strict=True)
+    ]
+    numbers = [finite_number_of(values.get(metric)) for values in reported]
+    for values, number in zip(reported, numbers, strict=True):
+        if number is None:
+            got = f"it is {values[metric]!r:.80}, no finite number" if metric in values else suggest(metric, values)
+            raise RewardError(f"algorithm.filter_metric: a row's score reports no number '{metric}'. {got.strip()}")
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def groups_with_variance(batch: DataProto, metric: str | None = None) -> int:
     """The number of groups with a gradient."""
-    return len(set(choose_rows(batch, drop_flat_groups=True)[0].non_tensor_batch["uid"]))
+    return len(set(choose_rows(batch, drop_flat_groups=True, metric=metric)[0].non_tensor_batch["uid"]))
 
 
 def narrow_loss_mask(batch: DataProto, kept: torch.Tensor) -> None:

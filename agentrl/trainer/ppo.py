@@ -170,9 +170,9 @@ class RayPPOTrainer:
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
-            kept, counts = batch_columns.choose_rows(
-                rollouts, self.config.algorithm.filter_zero_variance_groups, self.inputs.loader.batch_size
-            )
+            algorithm, most = self.config.algorithm, self.inputs.loader.batch_size
+            by = algorithm.filter_metric if algorithm.filter_zero_variance_groups else None
+            kept, counts = batch_columns.choose_rows(rollouts, algorithm.filter_zero_variance_groups, most, by)
         metrics |= counts
         return rollouts, kept
 
@@ -182,7 +182,7 @@ class RayPPOTrainer:
         mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
         sizes = [group.data_size for group in processes.groups]
         batch, balance = batch_columns.for_workers(kept, sizes, mini_batch, config.trainer.balance_batch)
-        reasons = kept.non_tensor_batch["stop_reason"]
+        reasons = list(kept.non_tensor_batch["stop_reason"])
         metrics |= balance | batch_columns.mask_truncated(batch, reasons, algorithm.mask_truncated_completions)
         bypass = algorithm.rollout_correction.bypass_old_log_prob
         with timer("old_log_prob"):
@@ -223,7 +223,7 @@ class RayPPOTrainer:
                 first = len(parts) * loader.batch_size
                 batch = sample_batch(loader.next_batch(), n, step=step, weight_version=version, first_group=first)
                 parts.append(self._generate(batch))
-            useful += batch_columns.groups_with_variance(parts[-1])
+            useful += batch_columns.groups_with_variance(parts[-1], algorithm.filter_metric)
         return self.processes.manager.join(parts), len(parts)
 
     def _generate(self, batch: DataProto) -> DataProto:

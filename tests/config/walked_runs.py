@@ -30,6 +30,10 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, flak
     return len(solution_str) % 5 + own
 
 
+def graded(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": len(solution_str) % 5, "flat": 1.0}
+
+
 def other(data_source, solution_str, ground_truth, extra_info=None):
     return len(solution_str) % 3
 
@@ -160,6 +164,11 @@ def _of_scores(folder: Path) -> Changes:
     coding = write_rows(folder / "coding.parquet", 4, 4, data_source="apps")  # in the file, but not in the first batch
     return {
         "own score": score,
+        "filtered": {
+            "custom_reward_function.path": str(folder / "plug.py"),
+            "custom_reward_function.name": "graded",
+            "algorithm.filter_zero_variance_groups": True,
+        },
         "failures": {
             **score,
             "custom_reward_function.reward_kwargs": {"flaky": True},

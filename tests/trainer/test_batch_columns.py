@@ -11,6 +11,7 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.config.root import KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.errors import RewardError
 from agentrl.trainer import batch_columns
 
 
@@ -60,6 +61,24 @@ def test_no_more_groups_are_kept_than_the_step_is_to_have():
     assert list(kept.non_tensor_batch["uid"]) == list("bbcc")
     assert metrics["rollout/zero_variance_groups"] == 1
     assert len(batch_columns.choose_rows(batch, False, most_groups=4)[0]) == 8
+
+
+def test_groups_may_be_compared_by_another_number_than_their_rewards():
+    """DAPO: rewards of right answers differ by the penalty for their length, but nothing is to be learnt from them."""
+    batch = rollouts([1, 0.5, 1, -1, -1, -1], list("aabbcc"))
+    batch.non_tensor_batch["score"] = np.array([1, 0.5, 1, -1, -1, -1], dtype=object)
+    extras = [{"acc": 1.0}, {"acc": True}, {"acc": 1}, {"acc": 0.0}, {}, {"acc": -1.0}]
+    batch.non_tensor_batch["reward_extra_info"] = np.array(extras, dtype=object)
+    kept, metrics = batch_columns.choose_rows(batch, True, metric="acc")
+    assert list(kept.non_tensor_batch["uid"]) == list("bb")
+    assert metrics["rollout/zero_variance_groups"] == 2
+    assert batch_columns.groups_with_variance(batch, "acc") == 1
+    assert batch_columns.groups_with_variance(batch) == 2
+    with pytest.raises(RewardError, match=r"reports no number 'accc'\. Did you mean 'acc'"):
+        batch_columns.choose_rows(batch, True, metric="accc")
+    batch.non_tensor_batch["reward_extra_info"][0] = {"acc": "right"}
+    with pytest.raises(RewardError, match="it is 'right', no finite number"):
+        batch_columns.choose_rows(batch, True, metric="acc")
 
 
 def test_a_group_whose_greedy_rollout_failed_is_left_out_and_the_others_are_measured_by_theirs():
