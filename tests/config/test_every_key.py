@@ -60,6 +60,7 @@ ACTS_IN = {
     "algorithm.state_masking.start_state_marker": "marked text",
     "algorithm.state_masking.end_state_marker": "marked text",
     "trainer.max_skipped_steps": "nothing to learn",
+    "algorithm.mask_truncated_completions": "cut answers",
     "algorithm.filter_zero_variance_groups": "corrected",
     f"{ROLLOUT}refill": "failures",
     f"{ROLLOUT}max_failure_rate": "failures",
