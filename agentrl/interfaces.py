@@ -386,6 +386,8 @@ class RewardResult:
     """False: no service was called for this score, so it does not show that the service is up."""
     placed: tuple[tuple[int, float], ...] = ()
     """The part of the score that is on response tokens other than the last sampled one: `((place, reward), ...)`."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers of which each step reports `reward/NAME/{mean,max,min}`."""
 
 
 class RewardManager(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentrl.config.idle import Idle
-from agentrl.config.machine import engine_name, uses_cuda
+from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.root import RunConfig
 
 _ROLLOUT = "actor_rollout_ref.rollout."
@@ -14,7 +14,8 @@ IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
             *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}tensor_model_parallel_size", f"{_ROLLOUT}gpu_memory_utilization"),
             *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len", f"{_ROLLOUT}enable_*", f"{_ROLLOUT}dtype"),
             *(f"{_ROLLOUT}enforce_eager", f"{_ROLLOUT}load_format"),
-            *(f"{_ROLLOUT}server.host", f"{_ROLLOUT}server.start_timeout_s"),
+            *(f"{_ROLLOUT}server.{key}" for key in ("host", "start_timeout_s", "python")),
+            f"{_ROLLOUT}engine_kwargs.*",
         ),
         lambda run: bool(run.actor_rollout_ref.rollout.server.addresses),
         "rollout.server.addresses names running servers, so this run starts none",
@@ -25,28 +26,58 @@ IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
         "the engine is SGLang: use rollout.max_num_seqs, max_model_len, max_num_batched_tokens or server.args",
     ),
     Idle(
+        (f"{_ROLLOUT}embedded.*",),
+        lambda run: engine_name(run) == "vllm",
+        "the engine is vLLM: use rollout.max_num_seqs, max_model_len, max_num_batched_tokens or engine_kwargs.vllm",
+    ),
+    *(
+        Idle(
+            (f"{_ROLLOUT}engine_kwargs.{name}",),
+            lambda run, name=name: engine_name(run) != name,  # type: ignore[misc]
+            f"the engine is not {name}",
+        )
+        for name in ("vllm", "sglang")
+    ),
+    Idle(
+        (f"{_ROLLOUT}server.python",),
+        lambda run: engine_name(run) in OWN_ENGINES,
+        "the engine is part of agentrl and runs in its Python: it is a setting of SGLang and vLLM",
+    ),
+    Idle(
         (f"{_ROLLOUT}enable_chunked_prefill",),
         lambda run: engine_name(run) == "embedded" and _longest(run) <= _chunk(run),
         "a prefill step of the embedded engine takes the longest request whole",
     ),
+    Idle(
+        (
+            *(f"{_ROLLOUT}enable_chunked_prefill", f"{_ROLLOUT}max_num_batched_tokens"),
+            f"{_ROLLOUT}embedded.prefill_chunk",
+        ),
+        lambda run: engine_name(run) == "hf",
+        "transformers' generate takes the prompts of a batch whole",
+    ),
     *(
         Idle(
             (f"{_ROLLOUT}{key}",),
-            lambda run, key=key, usual=usual: (  # type: ignore[misc]
-                getattr(run.actor_rollout_ref.rollout, key) != usual and engine_name(run) == "embedded"
+            lambda run, key=key, usual=usual, name=name: (  # type: ignore[misc]
+                getattr(run.actor_rollout_ref.rollout, key) != usual and engine_name(run) == name
             ),
-            f"the embedded engine {why}: it is a setting of SGLang",
+            f"the {name} engine {why}: it is a setting of SGLang and vLLM",
         )
+        for name, prefixes in (("embedded", "always reuses prefixes"), ("hf", "reuses no prefixes"))
         for key, usual, why in (
             ("enforce_eager", False, "has no CUDA graphs"),
             ("load_format", "auto", "reads the model folder"),
-            ("enable_prefix_caching", True, "always reuses prefixes"),
+            ("enable_prefix_caching", True, prefixes),
         )
     ),
-    Idle(
-        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
-        lambda run: engine_name(run) == "embedded",
-        "the embedded engine takes what it needs of one device: it is a setting of SGLang",
+    *(
+        Idle(
+            (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
+            lambda run, name=name: engine_name(run) == name,  # type: ignore[misc]
+            f"the {name} engine takes what it needs of one device: it is a setting of SGLang and vLLM",
+        )
+        for name in OWN_ENGINES
     ),
     Idle(
         (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),

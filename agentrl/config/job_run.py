@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentrl.config import checks, machine_checks
+from agentrl.config.engine_choice import INSTALL_VLLM, vllm_installed, vllm_is_named
 from agentrl.config.idle import Idle
 from agentrl.config.idle_keys import IDLE_KEYS
 from agentrl.config.jobs import EvalConfig, GenerationConfig
 from agentrl.config.loader import load
-from agentrl.config.machine import engine_name, uses_cuda
+from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
+from agentrl.config.reward_checks import IDLE_JUDGE_KEYS, check_judge
 from agentrl.config.reward_model_checks import OF_REWARD_MODELS
 from agentrl.config.rollout import RolloutConfig, ToolAgentLimits
 from agentrl.config.root import RunConfig
@@ -60,7 +62,7 @@ def run_of(job: GenerationConfig, *, raw_text: bool = False) -> RunConfig:
     common = rollout.model_dump(include=set(RolloutConfig.model_fields))
     sampling = {name: common[name] for name in ("temperature", "top_p", "top_k", "min_p")}
     common |= {
-        "name": "auto" if rollout.name in ("vllm", "hf") else rollout.name,
+        "name": "auto" if _lacks_vllm(job) else rollout.name,
         "n": 1,
         "temperature": rollout.temperature or 1.0,
         "val_kwargs": {**sampling, "n": 1, "do_sample": not job.is_greedy},
@@ -90,6 +92,12 @@ def run_of(job: GenerationConfig, *, raw_text: bool = False) -> RunConfig:
         gpus = job.trainer.n_gpus_per_node // rollout.tensor_model_parallel_size
         run.actor_rollout_ref.rollout.server.launch = max(1, gpus)
     return run
+
+
+def _lacks_vllm(job: GenerationConfig) -> bool:
+    """Whether the job names vLLM on a machine that has none."""
+    server = job.rollout.server
+    return job.rollout.name == "vllm" and not vllm_is_named(server.addresses, server.python) and not vllm_installed()
 
 
 def scoring_of(job: EvalConfig) -> RunConfig:
@@ -141,6 +149,7 @@ def check_evaluation(job: EvalConfig) -> Iterator[str]:
             "reward_model.enable: got true, but a job scores with score functions only: the reward model scores "
             "validation in `agentrl train` with trainer.val_only=true"
         )
+    yield from check_judge(scoring_of(job))
     if job.model.path:
         yield from _check_run(job)
 
@@ -196,8 +205,9 @@ IDLE_JOB_KEYS: tuple[Idle[GenerationConfig], ...] = (
     ),
     Idle(
         ("rollout.name",),
-        lambda job: job.rollout.name in ("vllm", "hf"),
-        "agentrl does not run {rollout.name}: it takes sglang where CUDA and sglang are present, else its own engine",
+        lambda job: _lacks_vllm(job),
+        f"agentrl does not run vllm here: it is not installed ({INSTALL_VLLM}); it takes sglang where CUDA and sglang "
+        "are present, else its own engine",
     ),
     Idle(("data.text_prompts",), lambda job: job.has_loop, "an agent loop gets messages: a text is that of a user"),
     Idle(
@@ -227,7 +237,7 @@ IDLE_JOB_KEYS: tuple[Idle[GenerationConfig], ...] = (
     ),
     Idle(
         ("trainer.n_gpus_per_node",),
-        lambda job: "launch" in job.rollout.server.model_fields_set or engine_name(run_of(job)) == "embedded",
+        lambda job: "launch" in job.rollout.server.model_fields_set or engine_name(run_of(job)) in OWN_ENGINES,
         "rollout.server.launch says how many engines are started",
     ),
     Idle(
@@ -255,13 +265,33 @@ IDLE_EVAL_KEYS: tuple[Idle[EvalConfig], ...] = (
         "custom_reward_function.path names your own score function, which runs no tests in this sandbox",
     ),
     Idle(
+        ("reward_model.overlong_buffer.*",),
+        lambda job: True,
+        "responses are read as text, so nobody knows how many tokens they had",
+    ),
+    Idle(
+        ("reward_model.num_processes",),
+        lambda job: job.reward_model.reward_manager != "prime" or job.custom_reward_function.path is None,
+        "only the reward manager prime has processes, for a score function of your own (custom_reward_function.path)",
+    ),
+    Idle(
         OF_REWARD_MODELS,
         lambda job: not job.reward_model.enable,
         "reward_model.enable is false",
         but=("reward_model.enable", "reward_model.combine.model"),
     ),
+    *IDLE_JUDGE_KEYS,
     Idle(
-        ("reward_model.combine.*",), lambda job: True, "the score function's score is evaluated, without other rewards"
+        ("reward_model.combine.*",),
+        lambda job: job.reward_model.has_judge,
+        "an answer is evaluated without the rewards of its turns and calls",
+        but=("reward_model.combine.outcome", "reward_model.combine.judge"),
+    ),
+    Idle(
+        ("reward_model.combine.*",),
+        lambda job: not job.reward_model.has_judge,
+        "the score function's score is evaluated, without other rewards",
+        but=("reward_model.combine.judge",),
     ),
     Idle(
         ("custom_reward_function.name",),

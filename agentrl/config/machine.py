@@ -7,7 +7,9 @@ from typing import Literal
 
 from agentrl.config.root import RunConfig
 
-EngineName = Literal["sglang", "embedded"]
+EngineName = Literal["sglang", "vllm", "hf", "embedded"]
+OWN_ENGINES = ("embedded", "hf")
+"""Engines that are part of agentrl: they run in its Python and take one device."""
 
 
 def sglang_installed() -> bool:

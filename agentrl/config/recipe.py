@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.base import Section
+from agentrl.config.engine_choice import settle_engine
 from agentrl.config.problems import show_value
 from agentrl.config.schema import describe_field, find_field, section_of
 from agentrl.config.translate import settle_foreign, translate, translate_values
@@ -96,6 +97,7 @@ class Recipe:
             set_value(values, key, given.value)
             self.merge(values, None, model)
             self.renamed[given.key] = key
+        self.values |= settle_engine(self.tree)
 
 
 def _single(key: str) -> Tree:

@@ -27,7 +27,18 @@ class ServerConfig(Section):
     retries: int = Field(default=3, ge=0)
     """How often a failed call to a server is retried."""
     args: list[str] = Field(default_factory=list)
-    """Additional command-line arguments for a started SGLang server."""
+    """Additional command-line arguments for a started SGLang or vLLM server."""
+    python: str | None = None
+    """Python of an environment that has SGLang or vLLM, for servers that the run starts; null: this one."""
+
+
+class EngineKwargs(Section):
+    """Flags of started servers by name: `{swap_space: 8, enforce_eager: true}` is `--swap-space 8 --enforce-eager`."""
+
+    vllm: dict[str, Any] = Field(default_factory=dict)
+    """Flags of vLLM; false is written `--no-…`."""
+    sglang: dict[str, Any] = Field(default_factory=dict)
+    """Flags of SGLang; false leaves a flag out."""
 
 
 class EmbeddedConfig(Section):
@@ -142,8 +153,9 @@ class RolloutConfig(RowsDecide):
 
     rows_key: ClassVar[str] = "log_prob_micro_batch_size_per_gpu"
     dynamic_key: ClassVar[str] = "log_prob_use_dynamic_bsz"
-    name: Literal["auto", "sglang", "embedded"] = "auto"
-    """The engine; auto: sglang if CUDA and sglang are present, else embedded."""
+    name: Literal["auto", "sglang", "vllm", "hf", "embedded"] = "auto"
+    """The engine; auto: sglang if CUDA and sglang are present, else embedded; hf: transformers' `generate`. vllm is
+    read as auto where vLLM is not installed."""
     n: int = Field(default=1, ge=1)
     """Rollouts per prompt; they share one group. Where it is not given, an estimator that compares them gets 8."""
     temperature: float = Field(default=1.0, gt=0)
@@ -179,13 +191,13 @@ class RolloutConfig(RowsDecide):
     """What happens while a service is down."""
     weight_sync: Literal["auto", "disk", "tensor"] = "auto"
     """How weights reach the engines; auto: disk, in shared memory if the machine has it; tensor: over HTTP, which only
-    the embedded engine understands."""
+    the embedded and the hf engine understand."""
     weight_sync_dir: OutputPath | None = None
     """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)
-    """GPUs per started SGLang server."""
+    """GPUs per started SGLang or vLLM server."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
-    """Share of GPU memory for a started SGLang server."""
+    """Share of GPU memory for a started SGLang or vLLM server."""
     max_num_seqs: int | None = Field(default=None, ge=1)
     """Most requests that a started server decodes together; null: the engine's own limit."""
     max_model_len: int | None = Field(default=None, ge=1)
@@ -197,11 +209,11 @@ class RolloutConfig(RowsDecide):
     enable_chunked_prefill: bool = True
     """Long prompts are computed in several prefill steps of a started server; false: a prompt is computed in one."""
     enable_prefix_caching: bool = True
-    """A started SGLang server reuses the prefixes that requests share, such as the earlier turns of a trajectory."""
+    """A started SGLang or vLLM server reuses the prefixes that requests share, such as a trajectory's earlier turns."""
     enforce_eager: bool = False
-    """A started SGLang server captures no CUDA graphs."""
+    """A started SGLang or vLLM server captures no CUDA graphs."""
     load_format: Literal["auto", "safetensors", "pt", "dummy"] = "auto"
-    """Weights that a started SGLang server begins with; dummy: random ones, until it gets the trainer's."""
+    """Weights that a started SGLang or vLLM server begins with; dummy: random ones, until it gets the trainer's."""
     log_prob_use_dynamic_bsz: bool = True
     """Split the micro-batches of old log-probs by tokens instead of by rows."""
     log_prob_max_token_len_per_gpu: int = Field(default=16384, ge=1)
@@ -210,6 +222,8 @@ class RolloutConfig(RowsDecide):
     """Rows of such a micro-batch. Where it is given, `log_prob_use_dynamic_bsz` is false unless it is given too."""
     server: ServerConfig = Field(default_factory=ServerConfig)
     """The inference servers."""
+    engine_kwargs: EngineKwargs = Field(default_factory=EngineKwargs)
+    """Flags of started servers."""
     embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)
     """The embedded engine."""
     multi_turn: ToolAgentLimits = Field(default_factory=ToolAgentLimits)

@@ -1,5 +1,7 @@
 """The async client of one engine: token ids in, token ids and log-probs out, over SGLang's native HTTP API.
 
+vLLM's API differs in paths and shapes only: see `vllm_client`.
+
 What is retried, and why that is safe:
 
 * Control calls (health, model info, weights, pause, resume, abort, flush) are idempotent: connection failures, 429 and
@@ -44,7 +46,7 @@ MAX_BACKOFF_S = 2.0
 
 
 class EngineClient:
-    """Talks to one engine. Create, use and close it in one event loop.
+    """Talks to one engine that speaks SGLang's API. Create, use and close it in one event loop.
 
     Args:
         address: `http://host:port`.
@@ -53,6 +55,10 @@ class EngineClient:
             checks (25 s) and control calls (30 s), it bounds those too.
         retries: how often a failed call is retried.
     """
+
+    generate_path, rid_field, health_path = "/generate", "rid", "/health"
+    alive_path = "/health_generate"
+    """What a server answers only while it also generates; `/health` may answer although it does not."""
 
     def __init__(self, address: str, *, vocab_size: int, request_timeout_s: float = 600.0, retries: int = 3) -> None:
         self.address = address.rstrip("/")
@@ -84,28 +90,37 @@ class EngineClient:
         """
         check_request(prompt_ids, sampling_params, self.vocab_size)
         base = rid or uuid.uuid4().hex
-        payload: JsonDict = {
-            "rid": base,
-            "input_ids": prompt_ids if isinstance(prompt_ids, list) else list(prompt_ids),
-            "sampling_params": sampling_params,
-            "return_logprob": True,
-        }
+        payload = self._payload(prompt_ids if isinstance(prompt_ids, list) else list(prompt_ids), sampling_params)
+        payload[self.rid_field] = base
         if pictures is not None:
-            payload |= picture_fields(prompt_ids, pictures)
+            payload |= self._picture_fields(prompt_ids, pictures)
         try:
             body = await self._generate_with_retries(payload, base)
         except asyncio.CancelledError:
-            self._abort_later(payload["rid"])
+            self._abort_later(payload[self.rid_field])
             raise
-        output = parse_generation(body, int(sampling_params.get("max_new_tokens", 0)))
+        output = self._parse(body, int(sampling_params.get("max_new_tokens", 0)))
         if pictures is not None:
             check_prompt_tokens(self.address, output.prompt_tokens, len(prompt_ids))
         return output
 
+    def _payload(self, prompt_ids: list[int], sampling_params: JsonDict) -> JsonDict:
+        """The body of a generation without its request id."""
+        return {"input_ids": prompt_ids, "sampling_params": sampling_params, "return_logprob": True}
+
+    def _picture_fields(self, prompt_ids: Sequence[int], pictures: SentPictures) -> JsonDict:
+        """What pictures change in the body."""
+        return picture_fields(prompt_ids, pictures)
+
+    def _parse(self, body: Any, max_new_tokens: int) -> GenerationOutput:
+        return parse_generation(body, max_new_tokens)
+
     async def health(self) -> bool:
         """Whether the engine answers. Never raises for an engine that does not."""
         try:
-            await self._call("GET", "/health", timeout_s=min(HEALTH_TIMEOUT_S, self.request_timeout_s), retries=0)
+            await self._call(
+                "GET", self.health_path, timeout_s=min(HEALTH_TIMEOUT_S, self.request_timeout_s), retries=0
+            )
         except EngineError:
             return False
         return True
@@ -134,7 +149,11 @@ class EngineClient:
 
     async def abort(self, rid: str | None = None) -> None:
         """Abort one request, or all of them."""
-        await self._call("POST", "/abort_request", {"rid": rid or "", "abort_all": rid is None})
+        await self._call("POST", *self._abort_call(rid))
+
+    def _abort_call(self, rid: str | None) -> tuple[str, JsonDict]:
+        """Path and body of an abort."""
+        return "/abort_request", {"rid": rid or "", "abort_all": rid is None}
 
     async def flush_cache(self) -> None:
         """Forget cached prefixes."""
@@ -175,15 +194,15 @@ class EngineClient:
 
     async def _generate_with_retries(self, payload: JsonDict, base: str) -> Any:
         for attempt in range(self.retries + 1):
-            payload["rid"] = base if attempt == 0 else f"{base}.{attempt}"
+            payload[self.rid_field] = base if attempt == 0 else f"{base}.{attempt}"
             try:
-                return await self._send("POST", "/generate", payload)
+                return await self._send("POST", self.generate_path, payload)
             except EngineUnavailable as error:
                 if attempt == self.retries:
                     raise
                 # The connection broke after the request was sent: the server may still be decoding it.
                 if isinstance(error.__cause__, aiohttp.ClientError) and not _never_connected(error.__cause__):
-                    self._abort_later(payload["rid"])
+                    self._abort_later(payload[self.rid_field])
                 await self._back_off(attempt, error)
         raise AssertionError("unreachable")
 
@@ -262,7 +281,7 @@ class EngineClient:
 
         async def abort() -> None:
             try:
-                await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, 5.0, retries=0)
+                await self._call("POST", *self._abort_call(rid), 5.0, retries=0)
             except EngineError as error:
                 logger.debug("cannot abort %s: %s", rid, error)
 

@@ -21,6 +21,7 @@ import psutil
 from agentrl.config.root import RunConfig
 from agentrl.errors import EngineTimeout, EngineUnavailable
 from agentrl.inference.client import HEALTH_TIMEOUT_S
+from agentrl.inference.clients import client_class
 from agentrl.inference.guard import GRACE_S
 from agentrl.inference.sglang import launch_command, resolve_engine
 
@@ -90,6 +91,7 @@ class EngineServers:
         self._config = config
         self._servers = servers
         self._health_timeout_s = min(HEALTH_TIMEOUT_S, config.actor_rollout_ref.rollout.server.request_timeout_s)
+        self._alive_path = client_class(config).alive_path
         self.addresses = addresses
         self.restarts = 0
 
@@ -220,7 +222,7 @@ class EngineServers:
             if server.process is None or server.exit_code() is not None:
                 return False
             # `/health` alone would not tell that a server takes requests but answers none.
-            if not _healthy(client, address, "/health_generate" if server.was_well else "/health"):
+            if not _healthy(client, address, self._alive_path if server.was_well else "/health"):
                 return False
             return server.was_well or _listens(server.process.pid, server.port)
 

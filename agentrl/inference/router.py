@@ -57,6 +57,7 @@ class Router:
         retries: how often a call to one engine is retried before the engine is taken out.
         weight_version: the version that engines must serve; None: any, until `expect_version` or `update_weights`.
         recovery_wait_s: how long a generation waits for an engine to come back when all are out.
+        client: what talks to the engines; see `clients.client_class`.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class Router:
         retries: int = 3,
         weight_version: int | None = None,
         recovery_wait_s: float = 0.0,
+        client: type[EngineClient] = EngineClient,
     ) -> None:
+        self._client = client
         self._options = {"vocab_size": vocab_size, "request_timeout_s": request_timeout_s, "retries": retries}
         self._request_timeout_s = request_timeout_s
         self._expected = weight_version
@@ -297,7 +300,7 @@ class Router:
         await asyncio.gather(*(server.client.close() for server in self._servers))
 
     def _make_server(self, address: str) -> _Server:
-        return _Server(EngineClient(address, **self._options))  # type: ignore[arg-type]
+        return _Server(self._client(address, **self._options))  # type: ignore[arg-type]
 
     @staticmethod
     def _checked(addresses: Sequence[str]) -> list[str]:

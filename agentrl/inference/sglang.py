@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import sys
 
+from agentrl.config.engine_choice import INSTALL_VLLM, has_package, vllm_installed
 from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.inference.vllm import render_flags, vllm_command
 
 
 def resolve_engine(config: RunConfig) -> EngineName:
     """The engine that the run uses; see `engine_name`.
 
     Raises:
-        ConfigError: the run would start sglang, which is not installed.
+        ConfigError: the run would start sglang or vllm, which is not installed.
     """
     rollout, installed = config.actor_rollout_ref.rollout, sglang_installed()
-    if rollout.name == "sglang" and rollout.server.addresses is None and not installed:
+    python = rollout.server.python
+    if rollout.server.addresses is None and rollout.name in ("sglang", "vllm") and python is not None:
+        if not has_package(python, rollout.name):
+            raise ConfigError(
+                f"actor_rollout_ref.rollout.server.python: {python} has no {rollout.name}: name the Python of an "
+                f"environment in which `import {rollout.name}` works"
+            )
+    elif rollout.name == "vllm" and rollout.server.addresses is None and not vllm_installed():
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.name: got vllm, which is not installed ({INSTALL_VLLM}); install it, use "
+            "embedded, or name running servers in actor_rollout_ref.rollout.server.addresses"
+        )
+    elif rollout.name == "sglang" and rollout.server.addresses is None and not installed:
         raise ConfigError(
             "actor_rollout_ref.rollout.name: got sglang, which is not installed (pip install 'agentrl[sglang]'); "
             "install it, use embedded, or name running servers in actor_rollout_ref.rollout.server.addresses"
@@ -27,12 +41,16 @@ def resolve_engine(config: RunConfig) -> EngineName:
 
 def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
     """The command that starts server number `index` of the run."""
-    if resolve_engine(config) == "sglang":
+    engine = resolve_engine(config)
+    if engine == "sglang":
         return _sglang_command(config, index, host, port)
-    return _embedded_command(config, index, host, port)
+    if engine == "vllm":
+        longest = config.actor_rollout_ref.rollout.max_model_len or context_length(config)
+        return vllm_command(config, index, host, port, longest)
+    return _embedded_command(config, index, host, port, runner=engine)
 
 
-def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
+def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, runner: str) -> list[str]:
     rollout = config.actor_rollout_ref.rollout
     embedded, dtype = rollout.embedded, rollout.dtype
     longest = rollout.max_model_len or embedded.max_context_length or context_length(config)
@@ -54,6 +72,9 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int) -> li
     for name, value in options.items():
         if value is not None:
             command += [f"--{name}", str(value)]
+    if runner != "embedded":
+        command += ["--runner", runner]
+        command += ["--trust-remote-code"] if config.actor_rollout_ref.model.trust_remote_code else []
     return [*command, "--deterministic"] if config.trainer.deterministic else command
 
 
@@ -66,7 +87,7 @@ def _device(config: RunConfig, index: int) -> str:
 def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     server, gpus = rollout.server, rollout.tensor_model_parallel_size
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", model.path]
+    command = [server.python or sys.executable, "-m", "sglang.launch_server", "--model-path", model.path]
     command += ["--host", host, "--port", str(port)]
     command += ["--context-length", str(rollout.max_model_len or context_length(config))]
     command += ["--random-seed", str(config.trainer.seed + index), "--dtype", rollout.dtype]
@@ -91,7 +112,7 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--tp-size", str(gpus), "--mem-fraction-static", str(rollout.gpu_memory_utilization)]
         if server.launch > 1 and "--base-gpu-id" not in server.args:
             command += ["--base-gpu-id", str(index * gpus)]
-    return [*command, *server.args]
+    return [*command, *render_flags(rollout.engine_kwargs.sglang, negations=False), *server.args]
 
 
 def _prefill_flags(rollout: RolloutConfig) -> list[str]:

@@ -42,7 +42,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHANGES_NOTHING = (
-    *("rollout.server.", "rollout.embedded.", "rollout.outage.", "rollout.refill", "rollout.max_", "rollout.gpu_"),
+    *(
+        "rollout.server.",
+        "rollout.embedded.",
+        "rollout.engine_kwargs.",
+        "rollout.outage.",
+        "rollout.refill",
+        "rollout.max_",
+        "rollout.gpu_",
+    ),
     *("rollout.tensor_", "rollout.agent.num_workers", "rollout.agent.max_in_flight", "data.output_path", "data.path"),
     *("trainer.backend", "trainer.device", "trainer.n", "ray_init."),
 )

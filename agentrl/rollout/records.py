@@ -131,6 +131,7 @@ class RolloutRow:
     earlier_errors: list[str] = field(default_factory=list)
     """Why it was repeated (`rollout.refill`), one entry per earlier try."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
+    reward_metrics: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     pictures: PictureInputs | None = None
     """What the vision tower reads of the trajectory; None: it shows no picture."""

@@ -26,9 +26,10 @@ from agentrl.plugins import (
 )
 from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
+from agentrl.rewards.judge import Judge, load_judge
 from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
 from agentrl.rollout.search_keys import search_loops, search_tools
-from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
+from agentrl.rollout.service_gate import ENGINE, JUDGE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
 from agentrl.rollout.trained_tokens import Training
@@ -50,6 +51,7 @@ class RolloutSetup:
     loops: dict[str, LoopSpec]
     parser: ToolParser
     rewards: RewardManager
+    judge: Judge | None
     limits: LoopLimits
     training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
@@ -97,6 +99,7 @@ class RolloutSetup:
             loops=search_loops(config, load_agent_loops(rollout.agent.agent_loop_config_path)),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
             rewards=load_reward_manager(config, num_workers(config), renderer),
+            judge=load_judge(config, num_workers(config)),
             limits=loop_limits(config),
             training=Training(
                 turns.trainable_turns, turns.mask_tool_call_args, config.algorithm.state_masking.markers()
@@ -109,9 +112,9 @@ class RolloutSetup:
         return scores_by_source(self.config) and self.config.reward_model.combine.outcome != 0
 
     def has_outcome(self, sample: Sample) -> bool:
-        """Whether the score function scores a row; one of `style: model` may be left to the reward model alone."""
+        """Whether the score function scores a row; one of `style: model` may be left to a reward model or judge."""
         section = self.config.reward_model
-        alone = section.enable and sample.reward_model.get("style") == "model" and self._scores_by_source
+        alone = section.scores_by_model and sample.reward_model.get("style") == "model" and self._scores_by_source
         return section.combine.outcome != 0 and not alone
 
     @property
@@ -133,6 +136,7 @@ class RolloutSetup:
         offered = self.offered_tools(sample)
         interaction = self.interaction_of(sample)
         others = [interaction_service(interaction.name)] if interaction is not None else []
+        others += [JUDGE] if self.judge is not None else []
         return [ENGINE, *(tool_service(spec.name) for spec in offered), *others, score_service(sample.data_source)]
 
     def offered_tools(self, sample: Sample) -> list[ToolSpec]:
@@ -254,9 +258,9 @@ class RolloutSetup:
         try:
             score = find_score(sample.data_source, load_code_score(self.config))
         except PluginError as error:
-            if not self.config.reward_model.enable:
+            if not self.config.reward_model.scores_by_model:
                 raise
-            alone = "For the reward model's score alone, set reward_model.combine.outcome=0"
+            alone = "For the score of the reward model or the judge alone, set reward_model.combine.outcome=0"
             raise PluginError(f"{error} {alone}, or `reward_model.style` of these rows to 'model'.") from error
         check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
 

@@ -1,7 +1,7 @@
 """An engine without a model: answers `/generate` immediately from a function, and fails on command.
 
 For tests of faults and routing around an engine, and for benchmarks of everything except the engine. It speaks the part
-of SGLang's API that the client uses.
+of SGLang's API that the client uses, and the same part of vLLM's; the script sees requests of both in SGLang's words.
 
 Run on its own, it plays the same script for every trajectory::
 
@@ -21,6 +21,8 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+
+from agentrl.testing.scripted_vllm import vllm_routes
 
 Respond = Callable[[dict[str, Any]], tuple[list[int], str]]
 """Request body in, sampled ids and finish reason out."""
@@ -71,6 +73,7 @@ class ScriptedEngine:
                     web.post(path, self._accept)
                     for path in ("/flush_cache", "/pause_generation", "/continue_generation")
                 ),
+                *vllm_routes(self),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0, handler_cancellation=True)
@@ -95,7 +98,18 @@ class ScriptedEngine:
         self._runner = self._listener = None
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        payload = orjson.loads(await request.read())
+        return await self.generate(request, orjson.loads(await request.read()), lambda answer: answer)
+
+    async def generate(
+        self, request: web.Request, payload: dict[str, Any], shape: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> web.StreamResponse:
+        """Answer a request in SGLang's words, or fail as told.
+
+        Args:
+            request: where the answer goes.
+            payload: the body.
+            shape: from an answer of SGLang to what is sent.
+        """
         if self._keep_requests:
             self.requests.append(payload)
         fault = self.faults.popleft() if self.faults else "ok"
@@ -105,7 +119,7 @@ class ScriptedEngine:
             await asyncio.sleep(3600)
         if fault == "drop" and request.transport is not None:
             request.transport.abort()
-        body = orjson.dumps(self._answer(payload))
+        body = orjson.dumps(shape(self._answer(payload)))
         if fault == "cut":
             response = web.StreamResponse(headers={"Content-Length": str(len(body))})
             await response.prepare(request)
@@ -144,9 +158,13 @@ class ScriptedEngine:
         if body["model_path"] == "missing":
             return web.json_response({"success": False, "message": "no such folder"}, status=400)
         self.weight_updates.append(body["model_path"])
-        if not self.ignores_updates:
-            self.weight_version = body["weight_version"]
+        self.set_version(body["weight_version"])
         return web.json_response({"success": True, "message": "", "num_paused_requests": 0})
+
+    def set_version(self, version: str) -> None:
+        """Report this version from now on, unless updates are to be ignored."""
+        if not self.ignores_updates:
+            self.weight_version = version
 
     async def _accept(self, request: web.Request) -> web.Response:
         return web.Response()

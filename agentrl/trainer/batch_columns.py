@@ -21,6 +21,7 @@ from agentrl.algorithms import (
     ADVANTAGE_ESTIMATORS,
     AdaptiveKLController,
     FixedKLController,
+    Rejection,
     aggregate_loss,
     finite_rows,
     group_metrics,
@@ -38,6 +39,7 @@ from agentrl.data_proto import DataProto
 from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
+from agentrl.workers.on_policy import ON_POLICY
 
 KLController = FixedKLController | AdaptiveKLController
 
@@ -139,14 +141,34 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
     metrics = {"actor/entropy": float(entropy), "training/non_finite_rows": float((~finite).sum())}
     metrics |= mismatch_metrics(old, rollout, trained)
     correction = config.algorithm.rollout_correction
-    if correction.is_level is not None or correction.rs is not None:
-        weights, kept, more = rollout_correction(
-            old, rollout, trained, is_level=correction.is_level, is_threshold=correction.is_threshold, rs=correction.rs
-        )
+    if correction.corrects:
+        rules = [Rejection(*rule) for rule in correction.rules()] if correction.kinds else []
+        weights, kept, more = rollout_correction(old, rollout, trained, **correction.options(), rejections=rules)
         batch.batch["rollout_is_weights"] = weights
         narrow_loss_mask(batch, kept)
         metrics |= more
     return metrics
+
+
+def skip_old_log_probs(batch: DataProto) -> Metrics:
+    """Let the update use its own log-probs as old ones: it takes one step, and nothing else needs them."""
+    batch.meta_info[ON_POLICY] = True
+    return {"training/old_log_prob_skipped": 1.0}
+
+
+def after_update(batch: DataProto, updated: DataProto) -> Metrics:
+    """What old log-probs show, where only the update itself could compute them.
+
+    Args:
+        batch: the rows of the update.
+        updated: its result, perhaps with `old_log_probs`: NaN in rows that had to be left out.
+    """
+    if "old_log_probs" not in updated.batch:
+        return {}
+    old = updated.batch["old_log_probs"]
+    finite = finite_rows(batch.batch["loss_mask"], old)
+    mismatch = mismatch_metrics(old, batch.batch["rollout_log_probs"], batch.batch["loss_mask"] * finite)
+    return {"training/non_finite_rows": float((~finite).sum()), **mismatch}
 
 
 def add_finite(batch: DataProto, more: DataProto, name: str, instead: str | None = None) -> Metrics:

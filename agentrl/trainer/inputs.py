@@ -10,6 +10,7 @@ from pathlib import Path
 from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config import RunConfig, check_run_config, note_idle
+from agentrl.config.lora_checks import POLICY
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError, PictureError, PluginError
@@ -22,6 +23,7 @@ from agentrl.trainer.model_scores import ModelScorer
 from agentrl.trainer.row_keys import RowUse
 from agentrl.trainer.shown_pictures import ShownPictures
 from agentrl.types import Sample
+from agentrl.workers.lora import LoraCounts, preview
 
 _SHOWN_ROWS = 5
 """At most this many rows that cannot be scored are named."""
@@ -87,9 +89,28 @@ def _check_models(config: RunConfig) -> None:
                 check_model(path)
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from error
+    lora_counts(config)
+
+
+def lora_counts(config: RunConfig) -> dict[str, LoraCounts]:
+    """What learns in each model that has LoRA, by its section; nothing is read but the models' configurations.
+
+    Raises:
+        ConfigError: no adapter can be built as the keys say.
+    """
+    policy, found = config.actor_rollout_ref.model, {}
+    if policy.adapts:
+        found[POLICY] = preview(policy.path, policy, POLICY, trust_remote_code=policy.trust_remote_code)
+    critic = config.critic.model
+    if config.needs_critic and not config.trainer.val_only and critic.adapts:
+        path, code = critic.path or policy.path, critic.trust_remote_code
+        found["critic.model"] = preview(path, critic, "critic.model", head=False, trust_remote_code=code)
+    return found
 
 
 def _check_trainer(config: RunConfig) -> None:
+    if not config.needs_old_log_probs and not config.algorithm.rollout_correction.bypass_old_log_prob:
+        logger.info("a batch is one optimizer step, so its own log-probs are the old ones: a forward pass less")
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
     if cut and not config.trainer.val_only:
         logger.info(

@@ -85,7 +85,7 @@ class RowUse:
         """Rewards that every trajectory would lack."""
         combine = config.reward_model.combine
         given = [name for name, can in (("turn", self._scores_turns), ("tool", self._rewards_calls)) if can]
-        alone = combine.outcome == 0 and not config.reward_model.enable
+        alone = combine.outcome == 0 and not config.reward_model.scores_by_model
         if self.loops and alone and not any(getattr(combine, name) for name in given):
             lacks = {"turn": "no row has an interaction", "tool": "no row is offered tools"}
             why = " and ".join(lacks[name] for name in ("turn", "tool") if getattr(combine, name))

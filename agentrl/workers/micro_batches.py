@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -68,7 +69,7 @@ class MicroBatch:
         labels: (K,) ids of the chosen tokens.
         mask: (b, R) bool, the chosen tokens, cut to this micro-batch's longest response.
         prompts: what the rows read before `input_ids`, where prompts are shared.
-        kernel_args: what a variable-length attention kernel wants to know about the runs.
+        kernel_args: what attention over packed runs wants to know about them.
         media: the rows' pictures; None: the batch has none.
     """
 
@@ -79,7 +80,7 @@ class MicroBatch:
     labels: torch.Tensor
     mask: torch.Tensor
     prompts: SharedPrompts | None = None
-    kernel_args: dict[str, torch.Tensor | int] = field(default_factory=dict)
+    kernel_args: dict[str, Any] = field(default_factory=dict)
     media: RowMedia | None = None
 
     def spread(self, values_K: torch.Tensor) -> torch.Tensor:

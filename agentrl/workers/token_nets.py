@@ -180,7 +180,7 @@ class PolicyNet(TokenNet):
         super().cut(mesh)
         self.part = cut_vocabulary(self.lm, mesh)
 
-    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:  # type: ignore[override]
+    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs (K,) and entropies (K,) or None."""
         head = self.lm.get_output_embeddings()
         return token_log_probs(
@@ -209,8 +209,8 @@ class ValueNet(TokenNet):
     def __init__(self, backbone: Any) -> None:
         super().__init__()
         self.base = backbone
-        weight = next(backbone.parameters())
-        self.score = nn.Linear(backbone.config.get_text_config().hidden_size, 1, dtype=weight.dtype)
+        # The head learns, so it is float32 even on a frozen backbone in bfloat16.
+        self.score = nn.Linear(backbone.config.get_text_config().hidden_size, 1, dtype=torch.float32)
         nn.init.zeros_(self.score.weight)
         nn.init.zeros_(self.score.bias)
 
@@ -219,6 +219,6 @@ class ValueNet(TokenNet):
         """The transformer."""
         return self.base
 
-    def values(self, micro: MicroBatch) -> torch.Tensor:  # type: ignore[override]
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Values (K,) in float32."""
         return cast(torch.Tensor, self.score(self.states(micro))).float().sum(-1)

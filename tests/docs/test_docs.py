@@ -40,10 +40,16 @@ GUIDE = (
     "docs/rewards.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/placement.md",
     "docs/profiling.md",
     "docs/token_rules.md",
 )
 SAID = {
+    "docs/placement.md": (
+        "# training:      2 pools, 2 + 1 = 3 ranks in Ray actors, cpu, FSDP2, float32",
+        *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
+        "# pool values:   2 ranks on 1 machine; reference, critic",
+    ),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
         "result: outputs/model.json",
