@@ -27,8 +27,7 @@ PROBE_INTERVAL_S = 1.0
 WATCH_INTERVAL_S = 10.0
 """An engine with waiting requests that answers none for so long is asked whether it is well."""
 
-Request = tuple[Sequence[int], JsonDict, str | None, SentPictures | None]
-"""What `EngineClient.generate` takes."""
+Request = tuple[Sequence[int], JsonDict, str | None, SentPictures | None]  # what `EngineClient.generate` takes
 
 
 @dataclass(slots=True, eq=False)

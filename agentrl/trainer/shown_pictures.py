@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from agentrl.chat.vision import FAMILIES, Vision
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.inference.sglang import resolve_engine
 from agentrl.pictures import pictures_in
 from agentrl.types import Sample
 
-_ENGINES = ("auto", "embedded", "sglang")
+_ENGINES = ("embedded", "sglang")
 
 
 class ShownPictures:
@@ -69,7 +70,7 @@ class ShownPictures:
 
     def _problems(self, config: RunConfig) -> Iterator[str]:
         policy = config.actor_rollout_ref
-        name = policy.rollout.name
+        name = resolve_engine(config)
         if name not in _ENGINES:
             yield f"actor_rollout_ref.rollout.name: got {name}, which shows no pictures here: use embedded or sglang"
         sections = {
@@ -84,7 +85,7 @@ class ShownPictures:
                         f"{key}.fsdp_config.{axis}: got {getattr(fsdp, axis)}, but the model sees pictures "
                         f"({', '.join(FAMILIES)}), and each rank must read whole rows with their pictures: set 1"
                     )
-        if getattr(policy.model, "lora_rank", 0):
-            yield "actor_rollout_ref.model.lora_rank: not tried with models that see pictures: set 0"
+        if policy.model.lora_rank:
+            yield "actor_rollout_ref.model.lora_rank: adapters are not tried on models that see pictures: set 0"
         if config.reward_model.enable and self.rows:
             yield "reward_model.enable: the reward model reads text only, but rows have pictures: set false"

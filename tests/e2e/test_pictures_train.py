@@ -181,6 +181,8 @@ def test_the_plan_names_the_pictures(seeing: Workspace) -> None:
             ConfigError,
             "tensor_parallel_size: got 2, but the model sees pictures",
         ),
+        ({"actor_rollout_ref.rollout.name": "hf"}, ConfigError, "rollout.name: got hf, which shows no pictures"),
+        ({"actor_rollout_ref.model.lora_rank": 4}, ConfigError, "lora_rank: adapters are not tried"),
         ({"actor_rollout_ref.rollout.agent.default_agent_loop": "react_agent"}, PluginError, "shows no pictures"),
         ({"data.max_prompt_length": 30}, DataError, "tokens, wanted at most 30"),
         ({"actor_rollout_ref.model.path": "TEXT"}, DataError, "the model reads text only"),
