@@ -44,7 +44,7 @@ _ANSWERS: dict[ScoreFunction, Callable[[str], str | None]] = {
     arithmetic.compute_score: _last_number,
     math.compute_score: _boxed,
     geo3k.compute_score: _boxed,
-    pictures.compute_score: pictures.answer_of,
+    pictures.compute_score: pictures.last_answer,
     math_dapo.compute_score: _answer_line,
     search_em.compute_score: _tagged,
 }

@@ -174,12 +174,12 @@ def test_the_plan_names_the_pictures(seeing: Workspace) -> None:
         (
             {"actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size": 2, "trainer.n_gpus_per_node": 2},
             ConfigError,
-            "ulysses_sequence_parallel_size: got 2, but the model sees pictures",
+            "ulysses_sequence_parallel_size: got 2, but 'qwen2_5_vl' reads images",
         ),
         (
             {"actor_rollout_ref.actor.fsdp_config.tensor_parallel_size": 2, "trainer.n_gpus_per_node": 2},
             ConfigError,
-            "tensor_parallel_size: got 2, but the model sees pictures",
+            "tensor_parallel_size: got 2, but 'qwen2_5_vl' reads images",
         ),
         ({"actor_rollout_ref.rollout.name": "hf"}, ConfigError, "rollout.name: got hf, which shows no pictures"),
         ({"actor_rollout_ref.model.lora_rank": 4}, ConfigError, "lora_rank: adapters are not tried"),
