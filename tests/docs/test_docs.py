@@ -30,6 +30,7 @@ GUIDE = (
     "docs/quickstart.md",
     "docs/python_api.md",
     "docs/data.md",
+    "docs/vision.md",
     "docs/sft.md",
     "docs/generate_eval.md",
     "docs/write_a_tool.md",
@@ -50,6 +51,10 @@ SAID = {
         "# training:      2 pools, 2 + 1 = 3 ranks in Ray actors, cpu, FSDP2, float32",
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
+    ),
+    "docs/vision.md": (
+        *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),
+        "# pictures:      32 in 32 rows, up to 1 in a row; prompts with pictures take up to",
     ),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
