@@ -46,7 +46,7 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
     for key, files in (("train", resolved.data.train_files), ("val", resolved.data.val_files)):
         if not files:
             continue
-        dataset = RLHFDataset(files, resolved.data, rows or -1)
+        dataset = RLHFDataset(files, resolved.data, rows or -1, sees_pictures=True)
         graded = _grade(dataset, resolved)
         for source, group in groupby(graded, key=lambda row: row.sample.data_source):
             of_source = list(group)

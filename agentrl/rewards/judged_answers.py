@@ -6,7 +6,7 @@ from agentrl.config.reward_model import CombineConfig
 from agentrl.config.root import RunConfig
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.rewards.combine import combine
-from agentrl.rewards.judge import Judge, load_judge
+from agentrl.rewards.judge import RubricJudge, load_judge
 from agentrl.rewards.loading import load_reward_manager
 from agentrl.types import TrajectoryFacts
 
@@ -20,7 +20,7 @@ class JudgedAnswers(RewardManager):
         weights: `reward_model.combine`.
     """
 
-    def __init__(self, manager: RewardManager, judge: Judge, weights: CombineConfig) -> None:
+    def __init__(self, manager: RewardManager, judge: RubricJudge, weights: CombineConfig) -> None:
         self._manager, self._judge = manager, judge
         self._weights = weights.model_copy(update={"turn": 0.0, "tool": 0.0, "level": "trajectory"})
 

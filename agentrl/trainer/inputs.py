@@ -21,7 +21,7 @@ from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.folders import check_folders, output_folders
 from agentrl.trainer.model_scores import ModelScorer
 from agentrl.trainer.row_keys import RowUse
-from agentrl.trainer.shown_pictures import ShownPictures
+from agentrl.trainer.shown_pictures import ShownPictures, check_seeing_model
 from agentrl.types import Sample
 from agentrl.workers.lora import LoraCounts, preview
 
@@ -56,6 +56,7 @@ def prepare(config: RunConfig) -> RunInputs:
     trainer = config.trainer
     CheckpointManager(Path(trainer.default_local_dir)).check(trainer.resume_mode, trainer.resume_from_path)
     setup = RolloutSetup.load(config)
+    check_seeing_model(config, setup.renderer.vision)
     _check_models(config)
     model_scorer = ModelScorer.load(config, setup.renderer)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])

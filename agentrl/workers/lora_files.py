@@ -14,7 +14,7 @@ from torch import nn
 from agentrl.config.lora import LoraKeys
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.hub import ADAPTER_CONFIG, adapter_folder
-from agentrl.workers.base_weights import fingerprint
+from agentrl.workers.base_weights import weights_fingerprint
 
 WEIGHTS, BASE = "adapter_model.safetensors", "base.json"
 _PREFIX = "base_model.model."
@@ -90,7 +90,9 @@ def write_adapter(folder: Path, weights: dict[str, torch.Tensor], config: Any, b
         config.save_pretrained(str(folder))
         named = {peft_name(name): tensor.contiguous() for name, tensor in weights.items()}
         save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
-        (folder / BASE).write_text(json.dumps({"path": base, "fingerprint": fingerprint(base)}), encoding="utf-8")
+        (folder / BASE).write_text(
+            json.dumps({"path": base, "fingerprint": weights_fingerprint(base)}), encoding="utf-8"
+        )
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write the adapter {folder}: {error}") from error
 
@@ -124,7 +126,7 @@ def check_same_base(folder: Path, base: str) -> None:
         path, wanted = known["path"], known["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"cannot read {file}: {error}") from error
-    if wanted != fingerprint(base):
+    if wanted != weights_fingerprint(base):
         raise CheckpointError(
             f"{folder} is an adapter of other weights: it was trained on those of '{path}', got '{base}'. "
             "Give the model that it was trained on"

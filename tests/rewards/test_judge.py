@@ -20,7 +20,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, RewardError, ToolServiceError
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
-from agentrl.rewards.judge import Judge, load_judge
+from agentrl.rewards.judge import RubricJudge, load_judge
 from agentrl.rewards.judge_text import read_score, request_text
 from agentrl.rewards.judged_answers import load_answer_scores
 from agentrl.types import TrajectoryFacts
@@ -54,9 +54,9 @@ def endpoint() -> Iterator[JudgeEndpoint]:
 
 
 @asynccontextmanager
-async def judge_of(endpoint: JudgeEndpoint, **config: Any) -> AsyncIterator[Judge]:
+async def judge_of(endpoint: JudgeEndpoint, **config: Any) -> AsyncIterator[RubricJudge]:
     given = {"base_url": endpoint.url, "rubric": "Is it right?", "backoff_s": 0.001, "retries": 1, **config}
-    judge = Judge(JudgeConfig.model_validate(given))
+    judge = RubricJudge(JudgeConfig.model_validate(given))
     yield judge
     await judge.aclose()
 
