@@ -90,13 +90,20 @@ class ModelScorer:
             )
         return cls(config, info, policy.decode, reader, renderer.tokenizer.bos_token_id, most)
 
-    def score(self, group: WorkerGroup, rollouts: DataProto, asked: DataProto) -> DataProto:
+    def score(
+        self,
+        group: WorkerGroup,
+        rollouts: DataProto,
+        asked: DataProto,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> DataProto:
         """The rollouts with the scores of the reward model in their rewards.
 
         Args:
             group: the ranks of the reward model.
             rollouts: of `AgentLoopManager.generate_sequences`.
             asked: the batch that it was given.
+            meanwhile: called while the ranks compute.
 
         Returns:
             Those whose score is a finite number; the others are in `meta_info["failures"]`, each with its cause.
@@ -108,7 +115,7 @@ class ModelScorer:
             return rollouts
         began = time.perf_counter()
         read = [self._read(rollouts, row, asked) for row in range(len(rollouts))]
-        scores, errors = self._scores(group, read), {}
+        scores, errors = self._scores(group, read, meanwhile), {}
         for row, (ids, score) in enumerate(zip(read, scores, strict=True)):
             if isinstance(ids, RewardError):
                 errors[row] = ids
@@ -129,7 +136,9 @@ class ModelScorer:
         }
         return done
 
-    def _scores(self, group: WorkerGroup, read: Sequence[list[int] | RewardError]) -> list[float]:
+    def _scores(
+        self, group: WorkerGroup, read: Sequence[list[int] | RewardError], meanwhile: Callable[[], None]
+    ) -> list[float]:
         """A score per row; NaN where there is no conversation."""
         scores = [math.nan] * len(read)
         rows = [row for row, ids in enumerate(read) if isinstance(ids, list)]
@@ -139,7 +148,9 @@ class ModelScorer:
         batch = conversation_batch(conversations)
         if self.config.trainer.balance_batch:
             batch.meta_info[PARTITIONS] = partition_by_tokens(list(map(len, conversations)), group.world_size)
-        for row, score in zip(rows, group.compute_rm_score(batch).batch["model_scores"].tolist(), strict=True):
+        running = group.submit("compute_rm_score", batch)
+        meanwhile()
+        for row, score in zip(rows, running.get().batch["model_scores"].tolist(), strict=True):
             scores[row] = score
         return scores
 

@@ -1,0 +1,38 @@
+"""The places of training ranks: which roles share them, and how many threads a rank has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from agentrl.config import load_config
+from agentrl.trainer.pools import make_pools
+
+
+def pools_of(**trainer: Any) -> Any:
+    base = {"data.train_files": "rows.parquet", "data.train_batch_size": 4, "actor_rollout_ref.model.path": "model"}
+    return make_pools(load_config({**base, "trainer": {"device": "cpu", **trainer}}))
+
+
+APART = {"n_gpus_per_node": 2, "resource_pools": {"small": [1]}, "role_pools": {"critic": "small"}}
+
+
+def test_roles_in_one_pool_share_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    together, apart = pools_of(n_gpus_per_node=2), pools_of(**APART)
+    assert together["actor"] is together["critic"]
+    assert apart["actor"] is not apart["critic"]
+    assert [(pool.world_size, pool.threads_per_rank) for pool in apart.values()] == [(2, 4), (1, 4)]
+    assert together["actor"].threads_per_rank == 6
+
+
+def test_in_this_process_all_roles_are_on_one_rank() -> None:
+    pools = pools_of(**{**APART, "n_gpus_per_node": 1, "backend": "local"})
+    assert pools["actor"] is pools["critic"]
+
+
+def test_threads_as_the_run_asks() -> None:
+    assert {pool.threads_per_rank for pool in pools_of(**APART, threads_per_rank=3).values()} == {3}
+    assert {pool.threads_per_rank for pool in pools_of(**APART, deterministic=True).values()} == {1}
