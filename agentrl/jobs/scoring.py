@@ -139,7 +139,7 @@ class ResponseScorer:
             return {"error": f"{type(error).__name__}: {error}", **again}
         scored: ScoredResponse = {"score": result.score}
         acc = finite_number_of(result.extra.get("acc"))
-        if acc is not None:
+        if acc is not None and not self._job.reward_model.has_judge:  # `acc` knows nothing of the judge
             scored["acc"] = acc
         if "pred" in result.extra:
             scored["pred"] = json_of(result.extra["pred"])
