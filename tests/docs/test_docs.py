@@ -32,6 +32,7 @@ GUIDE = (
     "docs/data.md",
     "docs/vision.md",
     "docs/sft.md",
+    "docs/lora.md",
     "docs/generate_eval.md",
     "docs/write_a_tool.md",
     "docs/write_an_interaction.md",
@@ -47,6 +48,10 @@ GUIDE = (
     "docs/token_rules.md",
 )
 SAID = {
+    "docs/lora.md": (
+        "# LoRA:          actor_rollout_ref: 3,584 parameters learn and 27,072 are frozen (11.69 %), adapters on q_proj",
+        *("outputs/lora/global_step_1/actor/lora_adapter -> merged_model", "adapter_for_peft -> merged_again"),
+    ),
     "docs/placement.md": (
         "# training:      2 pools, 2 + 1 = 3 ranks in Ray actors, cpu, FSDP2, float32",
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
