@@ -36,8 +36,8 @@ def check_parallel(config: RunConfig) -> Problems:
         sections["critic"] = ("critic", critic.fsdp_config, own)
     if (judge := config.reward_model).enable:
         names = ("path", "use_remove_padding", "trust_remote_code")
-        own = BackboneConfig(**{name: getattr(judge.model, name) for name in names})
-        sections["reward_model"] = ("reward_model", judge.fsdp_config, own)
+        backbone = BackboneConfig(**{name: getattr(judge.model, name) for name in names})
+        sections["reward_model"] = ("reward_model", judge.fsdp_config, backbone)
     for role, (key, fsdp, model) in sections.items():
         model_key = f"{key.partition('.')[0]}.model"
         yield from parallel_problems(f"{key}.fsdp_config", fsdp, ranks_of(config, role), model_key, model)

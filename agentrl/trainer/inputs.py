@@ -20,6 +20,7 @@ from agentrl.trainer.batch_columns import truncates_sampling
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.folders import check_folders, output_folders
 from agentrl.trainer.model_scores import ModelScorer
+from agentrl.trainer.pools import check_gpus
 from agentrl.trainer.row_keys import RowUse
 from agentrl.trainer.shown_pictures import ShownPictures, check_seeing_model
 from agentrl.types import Sample
@@ -51,6 +52,7 @@ def prepare(config: RunConfig) -> RunInputs:
         UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
     """
     check_run_config(config)
+    check_gpus(config)
     _check_trainer(config)
     check_folders(output_folders(config))
     trainer = config.trainer
