@@ -138,7 +138,7 @@ class ModelScorer:
         conversations = [self._cut(ids) for ids in read if isinstance(ids, list)]
         batch = conversation_batch(conversations)
         if self.config.trainer.balance_batch:
-            batch.meta_info[PARTITIONS] = partition_by_tokens(list(map(len, conversations)), group.world_size)
+            batch.meta_info[PARTITIONS] = partition_by_tokens(list(map(len, conversations)), group.data_size)
         for row, score in zip(rows, group.compute_rm_score(batch).batch["model_scores"].tolist(), strict=True):
             scores[row] = score
         return scores

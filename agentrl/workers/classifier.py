@@ -102,7 +102,7 @@ class ScoreNet(TokenNet):
         """The transformer."""
         return self.classifier.base_model
 
-    def forward(self, micro: MicroBatch) -> torch.Tensor:
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Scores (K,) in float32 of the states at `micro.sources`, one per row."""
         return cast(torch.Tensor, self.classifier.score(self.states(micro))).float().flatten()
 
@@ -114,7 +114,7 @@ class WholeClassifierNet(ScoreNet):
         super().__init__(classifier)
         self._info = info
 
-    def forward(self, micro: MicroBatch) -> torch.Tensor:
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Scores (K,) in float32, one per row of `(b, T)`."""
         rows, width = micro.input_ids.shape
         # Rows of 2 and 3 tokens in (2, 3): their last tokens lie at 1 and 5, which is 1 and 5 - 1 * 3 = 2 in their row.

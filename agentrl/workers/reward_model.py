@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from agentrl.config.parallel import SP, TP
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
+from agentrl.errors import ConfigError
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier
@@ -31,6 +33,11 @@ class RewardModelWorker(ProfiledWorker):
         self.config = config
         self.role = "reward_model"
 
+    @classmethod
+    def copies_of(cls, config: RunConfig) -> int:
+        """How many neighbouring ranks get the same rows."""
+        return config.reward_model.fsdp_config.copies
+
     @register(Dispatch.ONE_TO_ALL)
     def init_model(self, total_steps: int = 0) -> None:
         """Load and shard.
@@ -44,10 +51,16 @@ class RewardModelWorker(ProfiledWorker):
         prepare_rank_of_run(self, self.config)
         section = self.config.reward_model
         fsdp, model = section.fsdp_config, section.model
-        remove_padding = model.use_remove_padding
-        attention = choose_attention(self.device, compute_dtype(fsdp, self.device), remove_padding=remove_padding)
+        dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
+        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
         net = load_classifier(model, read_classifier(model), weight_dtype(fsdp, learns=False), attention)
-        shape = RowShape.ROWS if isinstance(net, WholeClassifierNet) else row_shape(net, attention)
+        whole = isinstance(net, WholeClassifierNet)
+        if whole and fsdp.copies > 1:
+            raise ConfigError(
+                f"reward_model.fsdp_config: got {SP} ({sp}) and {TP} ({fsdp.tensor_parallel_size}), but the classifier "
+                f"in '{model.path}' is no causal transformer with a linear head, and others are not spread: wanted 1"
+            )
+        shape = RowShape.ROWS if whole else row_shape(net, attention)
         self._limits = reward_model_limits(section, self.device, shape)
         self.model = FSDPModel(net, self.device, fsdp)
 
