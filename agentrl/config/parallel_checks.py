@@ -27,17 +27,28 @@ WHOLE_ROWS = frozenset({"full_attention", "sliding_attention"})
 
 def check_parallel(config: RunConfig) -> Problems:
     """Each model can be spread over the ranks of its pool as its section asks."""
+    models = sections(config)
+    for role in roles_of(config):
+        key, fsdp, model_key, model = models[role]
+        yield from parallel_problems(f"{key}.fsdp_config", fsdp, pool_of(config, role).world_size, model_key, model)
+
+
+def mesh_of(config: RunConfig, role: str) -> str:
+    """How a model is spread: `shard 2 x sp 2`; empty: it is sharded over all ranks of its pool, and no more."""
+    fsdp = sections(config)[role][1]
+    return "" if fsdp.copies == 1 and fsdp.fsdp_size < 1 else str(mesh_sizes(fsdp, pool_of(config, role).world_size)[0])
+
+
+def sections(config: RunConfig) -> dict[str, tuple[str, FSDPConfig, str, Model]]:
+    """By role, the key of its section, its sharding, and the key and section of its model."""
     policy, critic, classifier = config.actor_rollout_ref, config.critic, config.reward_model
     value_model = critic.model if critic.model.path else critic.model.model_copy(update={"path": policy.model.path})
-    models: dict[str, tuple[str, FSDPConfig, str, Model]] = {
+    return {
         "actor": ("actor_rollout_ref.actor", policy.actor.fsdp_config, "actor_rollout_ref.model", policy.model),
         "ref": ("actor_rollout_ref.ref", policy.ref.fsdp_config, "actor_rollout_ref.model", policy.model),
         "critic": ("critic", critic.fsdp_config, "critic.model", value_model),
         "reward_model": ("reward_model", classifier.fsdp_config, "reward_model.model", classifier.model),
     }
-    for role in roles_of(config):
-        key, fsdp, model_key, model = models[role]
-        yield from parallel_problems(f"{key}.fsdp_config", fsdp, pool_of(config, role).world_size, model_key, model)
 
 
 def parallel_problems(key: str, fsdp: FSDPConfig, world: int, model_key: str, model: Model) -> Problems:

@@ -41,6 +41,7 @@ GUIDE = (
     "docs/services.md",
     "docs/trackers.md",
     "docs/placement.md",
+    "docs/parallelism.md",
     "docs/profiling.md",
     "docs/token_rules.md",
 )
@@ -50,6 +51,7 @@ SAID = {
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
     ),
+    "docs/parallelism.md": ("actor (shard 2 x sp 2 x tp 2), critic (replicate 2 x shard 4)",),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
         "result: outputs/model.json",
