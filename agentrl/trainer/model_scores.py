@@ -99,13 +99,20 @@ class ModelScorer:
             )
         return cls(config, info, policy.decode, reader, renderer.tokenizer.bos_token_id, most)
 
-    def score(self, group: WorkerGroup, rollouts: DataProto, asked: DataProto) -> DataProto:
+    def score(
+        self,
+        group: WorkerGroup,
+        rollouts: DataProto,
+        asked: DataProto,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> DataProto:
         """The rollouts with the scores of the reward model in their rewards.
 
         Args:
             group: the ranks of the reward model.
             rollouts: of `AgentLoopManager.generate_sequences`.
             asked: the batch that it was given.
+            meanwhile: called while the ranks compute.
 
         Returns:
             Those whose score is a finite number; the others are in `meta_info["failures"]`, each with its cause.
@@ -117,11 +124,13 @@ class ModelScorer:
             return rollouts
         began = time.perf_counter()
         samples, uids = list(asked.non_tensor_batch["sample"]), list(asked.non_tensor_batch["uid"])
-        done, failures, metrics = self._judge(group, rollouts, samples)
+        done, failures, metrics = self._judge(group, rollouts, samples, meanwhile)
         meta, played = dict(done.meta_info), len(asked)
         if (greedy := meta.pop(GREEDY, None)) is not None:
             firsts = first_of_groups(uids)
-            baselines, lost, of_greedy = self._judge(group, greedy, [*samples, *(samples[row] for row in firsts)])
+            baselines, lost, of_greedy = self._judge(
+                group, greedy, [*samples, *(samples[row] for row in firsts)], lambda: None
+            )
             _set_baselines(done, baselines)
             failures, played = [*failures, *lost], played + len(firsts)
             metrics |= {**mean_max_min("rollout/greedy/score", baselines.non_tensor_batch["score"])}
@@ -134,7 +143,7 @@ class ModelScorer:
         return done
 
     def _judge(
-        self, group: WorkerGroup, rollouts: DataProto, samples: Sequence[Sample]
+        self, group: WorkerGroup, rollouts: DataProto, samples: Sequence[Sample], meanwhile: Callable[[], None]
     ) -> tuple[DataProto, list[dict[str, Any]], dict[str, float]]:
         """The rows that have a score, with it; a record for each of the others; metrics.
 
@@ -142,9 +151,10 @@ class ModelScorer:
             group: the ranks of the reward model.
             rollouts: finished ones.
             samples: by the number in their column `row`.
+            meanwhile: called while the ranks compute.
         """
         read = [self._read(rollouts, row, samples) for row in range(len(rollouts))]
-        scores = self._scores(group, read)
+        scores = self._scores(group, read, meanwhile)
         errors = {row: ids for row, ids in enumerate(read) if isinstance(ids, RewardError)}
         for row, score in enumerate(scores):
             if not math.isfinite(score):
@@ -156,7 +166,9 @@ class ModelScorer:
         metrics = self._metrics(done, [ids for ids in read if isinstance(ids, list)], len(errors))
         return done, [_failure(rollouts, row, error) for row, error in sorted(errors.items())], metrics
 
-    def _scores(self, group: WorkerGroup, read: Sequence[list[int] | RewardError]) -> list[float]:
+    def _scores(
+        self, group: WorkerGroup, read: Sequence[list[int] | RewardError], meanwhile: Callable[[], None]
+    ) -> list[float]:
         """A score per row; NaN where there is no conversation."""
         scores = [math.nan] * len(read)
         rows = [row for row, ids in enumerate(read) if isinstance(ids, list)]
@@ -166,7 +178,9 @@ class ModelScorer:
         batch = conversation_batch(conversations)
         if self.config.trainer.balance_batch:
             batch.meta_info[PARTITIONS] = partition_by_tokens(list(map(len, conversations)), group.data_size)
-        for row, score in zip(rows, group.compute_rm_score(batch).batch["model_scores"].tolist(), strict=True):
+        running = group.submit("compute_rm_score", batch)
+        meanwhile()
+        for row, score in zip(rows, running.get().batch["model_scores"].tolist(), strict=True):
             scores[row] = score
         return scores
 

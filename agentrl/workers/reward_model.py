@@ -32,7 +32,7 @@ class RewardModelWorker(ProfiledWorker):
         self.role = "reward_model"
 
     @classmethod
-    def copies_of(cls, config: RunConfig) -> int:  # type: ignore[override]
+    def copies_of(cls, config: RunConfig) -> int:
         """How many neighbouring ranks get the same conversations."""
         return config.reward_model.fsdp_config.copies
 

@@ -183,7 +183,10 @@ def test_a_whole_checkpoint_may_be_asked_for(contents: str) -> None:
     load_config(None, overrides(f"{AR}actor.checkpoint.save_contents={contents}"))
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "demo", "gsm8k_tool_smollm2"])
+RECIPES = sorted(file.stem for file in CONFIGS.glob("*.yaml") if file.stem != "demo_sft")
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipes_need_no_notes(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "copy.yaml").write_text((CONFIGS / f"{name}.yaml").read_text())  # as a user's own: all keys count
     given = [f"{AR}model.path=/m", "data.train_files=/t.parquet", "data.val_files=/v.parquet"]

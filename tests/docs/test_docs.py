@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_endpoint import judging
 from needs import needs
 from pages import blocks, run_page
 from service_process import serve
@@ -29,7 +30,9 @@ GUIDE = (
     "docs/quickstart.md",
     "docs/python_api.md",
     "docs/data.md",
+    "docs/vision.md",
     "docs/sft.md",
+    "docs/lora.md",
     "docs/generate_eval.md",
     "docs/write_a_tool.md",
     "docs/write_an_interaction.md",
@@ -45,10 +48,18 @@ GUIDE = (
     "docs/token_rules.md",
 )
 SAID = {
+    "docs/lora.md": (
+        "# LoRA:          actor_rollout_ref: 3,584 parameters learn and 27,072 are frozen (11.69 %), adapters on q_proj",
+        *("outputs/lora/global_step_1/actor/lora_adapter -> merged_model", "adapter_for_peft -> merged_again"),
+    ),
     "docs/placement.md": (
         "# training:      2 pools, 2 + 1 = 3 ranks in Ray actors, cpu, FSDP2, float32",
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
+    ),
+    "docs/vision.md": (
+        *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),
+        "# pictures:      32 in 32 rows, up to 1 in a row; prompts with pictures take up to",
     ),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
@@ -171,7 +182,11 @@ def environment(commands: Path) -> dict[str, str]:
 
 @pytest.fixture
 def addresses(page: str) -> Iterator[dict[str, str]]:
-    """The two services of the page that is about them, started as it says."""
+    """The services of the pages that are about them, started as they say."""
+    if page == "docs/rewards.md":
+        with judging(lambda _, text: f"score: {int('42' in text.rpartition('Answer:')[2])}") as judge:
+            yield {"http://127.0.0.1:8001/v1": judge.url}
+        return
     if page != "docs/services.md":
         yield {}
         return
