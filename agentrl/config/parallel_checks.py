@@ -34,8 +34,12 @@ def check_parallel(config: RunConfig) -> Problems:
     if config.needs_critic:
         own = critic.model if critic.model.path else critic.model.model_copy(update={"path": policy.model.path})
         sections["critic"] = ("critic", critic.fsdp_config, own)
+    if (judge := config.reward_model).enable:
+        names = ("path", "use_remove_padding", "trust_remote_code")
+        backbone = BackboneConfig(**{name: getattr(judge.model, name) for name in names})
+        sections["reward_model"] = ("reward_model", judge.fsdp_config, backbone)
     for role, (key, fsdp, model) in sections.items():
-        model_key = "critic.model" if key == "critic" else "actor_rollout_ref.model"
+        model_key = f"{key.partition('.')[0]}.model"
         yield from parallel_problems(f"{key}.fsdp_config", fsdp, ranks_of(config, role), model_key, model)
 
 

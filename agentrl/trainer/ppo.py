@@ -173,9 +173,9 @@ class RayPPOTrainer:
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
-            kept, counts = batch_columns.choose_rows(
-                rollouts, self.config.algorithm.filter_zero_variance_groups, self.inputs.loader.batch_size
-            )
+            algorithm, most = self.config.algorithm, self.inputs.loader.batch_size
+            by = algorithm.filter_metric if algorithm.filter_zero_variance_groups else None
+            kept, counts = batch_columns.choose_rows(rollouts, algorithm.filter_zero_variance_groups, most, by)
         metrics |= counts
         return rollouts, kept
 
@@ -183,7 +183,8 @@ class RayPPOTrainer:
         """The batch of an update: log-probs, values and advantages of the rows."""
         config, processes, algorithm = self.config, self.processes, self.config.algorithm
         batch, balance = self._for_workers(kept)
-        metrics |= balance
+        reasons = list(kept.non_tensor_batch["stop_reason"])
+        metrics |= balance | batch_columns.mask_truncated(batch, reasons, algorithm.mask_truncated_completions)
         with timer("old_log_prob"):
             computes, bypass = config.needs_old_log_probs, algorithm.rollout_correction.bypass_old_log_prob
             passes = self._early_passes(kept) or processes.start_columns(batch, old_log_probs=computes)
@@ -244,7 +245,7 @@ class RayPPOTrainer:
                 first = len(parts) * loader.batch_size
                 batch = sample_batch(loader.next_batch(), n, step=step, weight_version=version, first_group=first)
                 parts.append(self._generate(batch))
-            useful += batch_columns.groups_with_variance(parts[-1])
+            useful += batch_columns.groups_with_variance(parts[-1], algorithm.filter_metric)
         return self.processes.manager.join(parts), len(parts)
 
     def _generate(self, batch: DataProto) -> DataProto:

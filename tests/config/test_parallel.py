@@ -99,6 +99,12 @@ def test_every_model_is_checked(models: Path) -> None:
     reference = [f"{ACTOR}.use_kl_loss=true", "actor_rollout_ref.ref.fsdp_config.tensor_parallel_size=4"]
     with pytest.raises(ConfigError, match=r"actor_rollout_ref\.ref\.fsdp_config\.tensor_parallel_size: got 4"):
         run(models, "qwen2", *reference)
+    judge = ["reward_model.enable=true", f"reward_model.model.path={models / 'odd'}"]
+    with pytest.raises(ConfigError, match=r"reward_model\.fsdp_config\.tensor_parallel_size: got 2"):
+        run(models, "qwen2", *judge, "reward_model.fsdp_config.tensor_parallel_size=2")
+    alone = ["trainer.resource_pools.one.n_gpus=1", "trainer.role_pools.reward_model=one"]
+    with pytest.raises(ConfigError, match=r"reward_model\.fsdp_config: got .*, but the run has 1 rank"):
+        run(models, "qwen2", *judge, *alone, "reward_model.fsdp_config.ulysses_sequence_parallel_size=2")
     with pytest.raises(ConfigError, match=r"model\.fsdp_config\.tensor_parallel_size: got 4"):
         sft(models, {"model.fsdp_config.tensor_parallel_size": 4})
     with pytest.raises(ConfigError, match=r"model\.use_remove_padding is false"):

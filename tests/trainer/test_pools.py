@@ -6,14 +6,20 @@ import os
 from typing import Any
 
 import pytest
+import torch
 
-from agentrl.config import load_config
-from agentrl.trainer.pools import make_pools
+from agentrl.config import RunConfig, load_config
+from agentrl.errors import ConfigError
+from agentrl.trainer.pools import check_gpus, make_pools
+
+
+def config_of(**trainer: Any) -> RunConfig:
+    base = {"data.train_files": "rows.parquet", "data.train_batch_size": 4, "actor_rollout_ref.model.path": "model"}
+    return load_config({**base, "trainer": {"device": "cpu", **trainer}})
 
 
 def pools_of(**trainer: Any) -> Any:
-    base = {"data.train_files": "rows.parquet", "data.train_batch_size": 4, "actor_rollout_ref.model.path": "model"}
-    return make_pools(load_config({**base, "trainer": {"device": "cpu", **trainer}}))
+    return make_pools(config_of(**trainer))
 
 
 APART = {"n_gpus_per_node": 2, "resource_pools": {"small": [1]}, "role_pools": {"critic": "small"}}
@@ -31,6 +37,17 @@ def test_roles_in_one_pool_share_its_places(monkeypatch: pytest.MonkeyPatch) -> 
 def test_in_this_process_all_roles_are_on_one_rank() -> None:
     pools = pools_of(**{**APART, "n_gpus_per_node": 1, "backend": "local"})
     assert pools["actor"] is pools["critic"]
+
+
+def test_a_machine_with_fewer_gpus_than_ranks_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.trainer.pools.ray_is_connected", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_gpus(config_of(device="cuda", n_gpus_per_node=2))
+    check_gpus(config_of(**APART))
+    with pytest.raises(ConfigError, match=r"3 ranks need 3 GPUs \(global_pool 2 \+ small 1\), but this machine has 2"):
+        check_gpus(config_of(device="cuda", **APART))
+    with pytest.raises(ConfigError, match="4 ranks need 4 GPUs, but this machine has 2: lower it or"):
+        check_gpus(config_of(device="cuda", n_gpus_per_node=4))
 
 
 def test_threads_as_the_run_asks() -> None:
