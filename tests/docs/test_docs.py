@@ -38,6 +38,7 @@ GUIDE = (
     "docs/port_from_verl.md",
     "docs/testing_plugins.md",
     "docs/rewards.md",
+    "docs/algorithms.md",
     "docs/services.md",
     "docs/trackers.md",
     "docs/placement.md",
@@ -50,6 +51,7 @@ SAID = {
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
     ),
+    "docs/algorithms.md": ("contract of advantages", "contract of policy_losses"),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
         "result: outputs/model.json",
