@@ -319,13 +319,11 @@ class AgentLoopBase(ABC):
             async def run(self, sampling_params, **row_fields): ...
             async def run(self, sampling_params, messages, extra_info): ...
 
-        It gets `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
-        `interaction_kwargs` and `index`. Which of the two it is, its parameters say: one named `sample`, or none.
+        It gets `messages` (the prompt) and the others of `ROW_FIELDS`; its parameters say which: a `sample`, or none.
 
         Args:
-            sampling_params: as in SGLang's `/generate`: temperature, stop strings and so on. A loop passes them to
-                `context.generate`, which adds the token budget, the stop ids and the deadline of a turn; a loop that
-                wants shorter turns sets a smaller `max_new_tokens`.
+            sampling_params: as in SGLang's `/generate`. A loop passes them to `context.generate`, which adds the token
+                budget, stop ids and deadline of a turn; for shorter turns it sets a smaller `max_new_tokens`.
             sample: the row. It belongs to this trajectory; nobody else sees what the loop does to it.
 
         Returns:
@@ -371,9 +369,8 @@ class RewardInput:
     """The row's `extra_info`, `num_turns`, and of `agentrl.types.TrajectoryFacts` the `messages`, `turn_scores`,
     `tool_rewards`, `tool_scores` and `num_tool_calls`, and what else the loop gives."""
     sample: Sample | None = None
-    """The row; None in `agentrl check --grader`."""
     output: AgentLoopOutput | None = None
-    """The trajectory's tokens; None in `agentrl check --grader`."""
+    """The row and the trajectory's tokens; None where only an answer is known, as in `agentrl check --grader`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +383,7 @@ class RewardResult:
     """False: no service was called for this score, so it does not show that the service is up."""
     placed: tuple[tuple[int, float], ...] = ()
     """The part of the score that is on response tokens other than the last sampled one: `((place, reward), ...)`."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Numbers of which each step reports `reward/NAME/{mean,max,min}`."""
+    metrics: dict[str, float] = field(default_factory=dict)  # each step reports `reward/NAME/{mean,max,min}` of them
 
 
 class RewardManager(ABC):

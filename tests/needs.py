@@ -52,6 +52,16 @@ def needs_filter() -> None:
         pytest.skip(f"{error} (Debian: {_command(['libseccomp.so'])}; pip install pyseccomp)")
 
 
+def python_with(engine: str) -> str | None:
+    """The Python in which an engine runs; None: this one. Skips where the engine is not agentrl's and none is named."""
+    if engine in ("embedded", "hf"):
+        return None
+    variable = f"AGENTRL_{engine.upper()}_PYTHON"
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set: it names the Python of an environment that has {engine}")
+    return os.environ[variable]
+
+
 @cache
 def trouble_with_namespaces() -> str:
     """Why this user may not make namespaces, found without the code under test; empty: they work."""

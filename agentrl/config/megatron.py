@@ -37,7 +37,7 @@ _NOTHING = {
 """Keys without a counterpart, and why none is needed."""
 
 
-def section_of(key: str) -> str:
+def megatron_section(key: str) -> str:
     """The section around `….megatron.KEY` or `….strategy`."""
     return key.partition(".megatron.")[0].removesuffix(".strategy")
 

@@ -130,7 +130,7 @@ def _refusals(refused: Mapping[tuple[str, str], list[Foreign]]) -> Iterator[str]
             yield _refusal(keys, reason)
             continue
         for given in keys:  # wherever they stand: what to do instead depends on all of a section
-            sections.setdefault(megatron.section_of(given.key), []).append(given)
+            sections.setdefault(megatron.megatron_section(given.key), []).append(given)
     for section, keys in sections.items():
         yield _refusal(keys, megatron.instead(section, {given.key: given.value for given in keys}))
 

@@ -40,7 +40,7 @@ class Verdict:
         return {"judge_score": self.score, "judge_cached": float(self.cached)}
 
 
-class Judge:
+class RubricJudge:
     """Asks for a score of each trajectory: a few requests at a time, equal ones once. Use it in one event loop.
 
     Args:
@@ -122,20 +122,20 @@ class Judge:
             raise ToolServiceError(f"the judge: {text}") from None
 
 
-def load_judge(config: RunConfig, workers: int = 1) -> Judge | None:
+def load_judge(config: RunConfig, workers: int = 1) -> RubricJudge | None:
     """The run's judge; None: it has none, or its score has no weight.
 
     Args:
         config: the run.
-        workers: see `Judge`.
+        workers: see `RubricJudge`.
 
     Raises:
-        ConfigError: see `Judge`.
+        ConfigError: see `RubricJudge`.
     """
     section = config.reward_model
     if section.judge.base_url is None or section.combine.judge == 0:
         return None
-    return Judge(section.judge, workers)
+    return RubricJudge(section.judge, workers)
 
 
 def _headers(config: JudgeConfig) -> dict[str, str]:

@@ -26,7 +26,7 @@ from agentrl.plugins import (
 )
 from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
-from agentrl.rewards.judge import Judge, load_judge
+from agentrl.rewards.judge import RubricJudge, load_judge
 from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
 from agentrl.rollout.search_keys import search_loops, search_tools
 from agentrl.rollout.service_gate import ENGINE, JUDGE, interaction_service, score_service, tool_service
@@ -51,7 +51,7 @@ class RolloutSetup:
     loops: dict[str, LoopSpec]
     parser: ToolParser
     rewards: RewardManager
-    judge: Judge | None
+    judge: RubricJudge | None
     limits: LoopLimits
     training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
@@ -194,6 +194,9 @@ class RolloutSetup:
 
     def truth_problem(self, sample: Sample) -> str | None:
         """Why the score of a row cannot score it; None: it can. The user's own loop may score itself."""
+        section, has_truth = self.config.reward_model, sample.ground_truth not in (None, "", [], {})
+        if section.has_judge and not has_truth and "{ground_truth}" in (section.judge.template or ""):
+            return "no `reward_model.ground_truth`, which reward_model.judge.template names"
         if not self.has_outcome(sample) or not is_built_in(self.loop_of(sample)):
             return None
         if self._scores_by_source:

@@ -21,6 +21,7 @@ from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
+from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
@@ -73,6 +74,8 @@ class RayPPOTrainer:
         """An update is under way."""
         self._updates: list[set[int | None]] = []
         """How many the actor and the critic had taken, each of their ranks, when it began."""
+        self._early: tuple[DataProto, Passes] | None = None
+        """Rollouts, and passes over them that began while the reward model scored them."""
 
     def fit(self) -> None:
         """Train from the newest checkpoint, or from the start, to the last step.
@@ -179,15 +182,13 @@ class RayPPOTrainer:
     def _add_columns(self, kept: DataProto, timer: m.StageTimer, metrics: m.Metrics) -> DataProto:
         """The batch of an update: log-probs, values and advantages of the rows."""
         config, processes, algorithm = self.config, self.processes, self.config.algorithm
-        mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        sizes = [group.data_size for group in processes.groups]
-        batch, balance = batch_columns.for_workers(kept, sizes, mini_batch, config.trainer.balance_batch)
+        batch, balance = self._for_workers(kept)
         reasons = list(kept.non_tensor_batch["stop_reason"])
         metrics |= balance | batch_columns.mask_truncated(batch, reasons, algorithm.mask_truncated_completions)
-        bypass = algorithm.rollout_correction.bypass_old_log_prob
         with timer("old_log_prob"):
-            passes = processes.start_columns(batch, old_log_probs=config.needs_old_log_probs)
-            if config.needs_old_log_probs or bypass:
+            computes, bypass = config.needs_old_log_probs, algorithm.rollout_correction.bypass_old_log_prob
+            passes = self._early_passes(kept) or processes.start_columns(batch, old_log_probs=computes)
+            if computes or bypass:
                 computed = None if bypass else passes.result("old_log_prob")
                 metrics |= batch_columns.add_old_log_probs(batch, computed, config)
             else:
@@ -204,6 +205,27 @@ class RayPPOTrainer:
             baselines = batch_columns.greedy_baselines(kept)
             batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm, baselines)
         return batch
+
+    def _for_workers(self, rows: DataProto) -> tuple[DataProto, m.Metrics]:
+        policy = self.config.actor_rollout_ref
+        sizes = [group.data_size for group in self.processes.groups]
+        mini_batch = policy.actor.ppo_mini_batch_size * policy.rollout.n
+        return batch_columns.for_workers(rows, sizes, mini_batch, self.config.trainer.balance_batch)
+
+    def _look_ahead(self, rollouts: DataProto) -> None:
+        """Start the passes over rollouts that the reward model, in a pool of its own, still scores."""
+        batch, _ = self._for_workers(rollouts)
+        computes, beside = self.config.needs_old_log_probs, self.processes.reward_model
+        self._early = rollouts, self.processes.start_columns(batch, old_log_probs=computes, beside=beside)
+
+    def _early_passes(self, kept: DataProto) -> Passes | None:
+        """Those that `_look_ahead` started, for the rows that the step trains on; None: it did not."""
+        early, self._early = self._early, None
+        if early is None:
+            return None
+        rollouts, passes = early
+        places = {row: place for place, row in enumerate(rollouts.non_tensor_batch["row"])}
+        return passes.keep([places[row] for row in kept.non_tensor_batch["row"]])
 
     def _finish_step(self, step: int, metrics: m.Metrics, skipped: str | None) -> None:
         """Remember everything as of now; `skipped` says why no weight has changed, None: weights have."""
@@ -236,7 +258,11 @@ class RayPPOTrainer:
             logger.warning("rolling out again after: %s", error)
             rollouts = self.processes.manager.generate_sequences(batch)
         if self.inputs.model_scorer is not None and self.processes.reward_model is not None:
-            rollouts = self.inputs.model_scorer.score(self.processes.reward_model, rollouts, batch)
+            # Where groups are left out by their scores, the passes wait for these.
+            ahead = self.processes.scores_beside_others and not self.config.algorithm.filter_zero_variance_groups
+            ahead = ahead and not batch.meta_info["validate"]
+            meanwhile = partial(self._look_ahead, rollouts) if ahead else lambda: None
+            rollouts = self.inputs.model_scorer.score(self.processes.reward_model, rollouts, batch, meanwhile)
         failures = rollouts.meta_info["failures"]
         if failures:
             what = "validation" if batch.meta_info["validate"] else "training"

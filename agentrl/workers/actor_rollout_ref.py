@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -21,7 +22,7 @@ from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
 from agentrl.workers.lora import adapters_off, start_adapter
-from agentrl.workers.lora_checkpoint import load_worker, save_worker
+from agentrl.workers.lora_checkpoint import export_adapter, load_worker, save_worker
 from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
@@ -161,6 +162,11 @@ class ActorRolloutRefWorker(ProfiledWorker):
     def export_weights(self, folder: str) -> None:
         """Rank 0 writes the weights in the form and data type that the engines read."""
         write_engine_weights(folder, self._lm, self.model.weight_parts(self._lm, self._engine_dtype()))
+
+    @register(Dispatch.ONE_TO_ALL)
+    def export_adapter(self, folder: str) -> None:
+        """Rank 0 writes the LoRA adapter as peft and the engines read it."""
+        export_adapter(Path(folder), self.model, self._lm, self.config.actor_rollout_ref.model)
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:

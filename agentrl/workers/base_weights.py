@@ -14,7 +14,7 @@ _SAMPLE = 1024
 """Bytes that are read from the middle of each tensor: training changes nearly all numbers of those that it changes."""
 
 
-def fingerprint(model: str) -> str:
+def weights_fingerprint(model: str) -> str:
     """A short hash of a model's weights: the same for any split into files, another after any training.
 
     Reads the header of each file and 1 KiB of each tensor.

@@ -59,7 +59,7 @@ def write_engine_weights(folder: str | Path, lm: Any, parts: Iterable[dict[str, 
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write weights to {folder}: {error}") from error
     finally:
-        for _ in remaining:  # the other ranks go on: without this one, each would wait for ever
+        for _ in remaining:  # the other ranks go on: without this one, each would wait without end
             pass
 
 

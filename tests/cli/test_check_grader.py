@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from judge_endpoint import JudgeEndpoint, judging
 from typer.testing import CliRunner, Result
 
 from agentrl.cli import app
 from agentrl.rewards.dispatcher import CODE_SOURCES, QUESTIONS, SCORES
-from agentrl.rewards.scores import math_dapo
+from agentrl.rewards.scores import geo3k, math_dapo
 
 Write = Callable[..., Path]
 TRUTHS: dict[str, list[Any]] = {
@@ -28,6 +29,7 @@ TRUTHS: dict[str, list[Any]] = {
     "math_dapo": ["34", "\\frac{1}{2}", "113"],
     "HuggingFaceH4/MATH-500": ["3", "\\frac{1}{2}", "5"],
     "hiyouga/geometry3k": ["2 \\sqrt { 3 }", "14", "30"],
+    "agentrl/pictures": ["red", "3", "5"],
     **{source: [{"target": ["Rome"]}, {"target": ["Wales"]}, {"target": ["1969"]}] for source in QUESTIONS},
 }
 
@@ -74,8 +76,9 @@ def test_every_built_in_score_knows_its_own_answers(write: Write) -> None:
         result = check(write(truths, source.replace("*", "nq")))
         assert result.exit_code == 0, result.output
         wrong = "-1.000" if function is math_dapo.compute_score else "0.000"
+        right = "0.900" if function is geo3k.compute_score else "1.000"  # the rest is for thinking before the answer
         found = [cell.strip() for cell in result.output.split("│")[3:7]]
-        assert found == ["3", "1.000", wrong, wrong]
+        assert found == ["3", right, wrong, wrong]
         assert result.output.endswith("usable\n")
 
 
@@ -160,3 +163,24 @@ def test_rows_that_ask_for_a_model_are_no_rule_s(write: Write) -> None:
     result = check(rows)
     assert result.exit_code == 1
     assert "`reward_model.style` is 'model', but the score of data_source 'openai/gsm8k' is a rule" in result.output
+
+
+def test_a_judge_is_tried_like_a_score_function(write: Write) -> None:
+    def reply(_: JudgeEndpoint, text: str) -> str:
+        right, answer = text.split("|")
+        return str(float(answer == right))
+
+    rows = write(["72", "5"], source="own")
+    with judging(reply) as endpoint:
+        judge = [f"reward_model.judge.base_url={endpoint.url}", "reward_model.judge.template='{ground_truth}|{answer}'"]
+        result = check(rows, *judge, "reward_model.combine.outcome=0")
+        assert result.exit_code == 0, result.output
+        assert [cell.strip() for cell in result.output.split("│")[3:7]] == ["2", "1.000", "0.000", "0.000"]
+        endpoint.reply = lambda *_: "0.5"
+        result = check(rows, *judge, "reward_model.combine.outcome=0", "reward_model.judge.cache=false")
+        assert result.exit_code == 1
+        assert "scores 0.5, an empty answer 0.5" in result.output
+        endpoint.reply = lambda *_: 401
+        result = check(rows, *judge, "reward_model.combine.outcome=0")
+        assert "the judge: " in result.output
+        assert "HTTP 401" in result.output

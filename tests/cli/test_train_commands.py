@@ -51,6 +51,15 @@ def test_dry_run_prints_a_recipe_and_what_will_run_where(recipe: Path, tmp_path:
     assert not (tmp_path / "outputs").exists()
 
 
+def test_dry_run_names_the_judge(recipe: Path) -> None:
+    judge = ["reward_model.judge.base_url=http://127.0.0.1:9/v1", "reward_model.combine={outcome: 0, judge: 0.5}"]
+    result = runner.invoke(app, ["train", str(recipe), *judge, "reward_model.judge.rubric=Right?", "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    assert "# reward:        0.5 x 0 to 1 of the judge default at http://127.0.0.1:9/v1" in result.stdout
+    result = runner.invoke(app, ["train", str(recipe), *judge, "--dry-run"])
+    assert "reward_model.judge.rubric: not given" in result.stderr
+
+
 def test_dry_run_says_which_role_is_in_which_pool(recipe: Path) -> None:
     overrides = ["algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "trainer.n_gpus_per_node=2"]
     pools = ["trainer.resource_pools.big.n_gpus=4", "trainer.resource_pools.big.nnodes=2", "ray_init.address=auto"]

@@ -74,10 +74,21 @@ def run_in_the_sandbox(seen: Seen) -> None:
     assert seen.config["reward_model"]["sandbox_fusion"]["max_concurrent"] == 128
 
 
+def in_words_of_vllm(check: Callable[[Seen], None]) -> Callable[[Seen], None]:
+    """The engine was asked as a vLLM server is."""
+
+    def checked(seen: Seen) -> None:
+        check(seen)
+        assert seen.config["actor_rollout_ref"]["rollout"]["name"] == "vllm"
+        assert all("return_logprob" not in request for request in seen.requests)
+
+    return checked
+
+
 COMMANDS = (
     Command("ppo", ppo, (*SMALL[1:], "data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8")),
-    Command("grpo", grpo),
-    Command("group", groups_of(4)),
+    Command("grpo", in_words_of_vllm(grpo)),
+    Command("group", in_words_of_vllm(groups_of(4))),
     Command("gae", with_critic),
     Command("multi_turn", multi_turn, SMALL[:1], (CALL, "#### 4")),
     Command("stage2", with_critic),
@@ -105,6 +116,13 @@ def test_a_command_for_a_step(command: Command, stage: Stage, sandbox: Sandbox) 
     seen = stage.step(*stage.shell(line), *command.sizes)
     assert seen.code == 0, seen.err
     command.check(seen)
+
+
+def test_vllm_where_it_is_not_installed(stage: Stage) -> None:
+    command = COMMANDS[1]
+    seen = stage.dry(*stage.shell(command.line), *command.sizes)
+    assert "rollout.name: vllm is read as auto: vLLM is not installed here (pip install vllm" in seen.err
+    assert "1 embedded server started" in seen.out
 
 
 def test_the_module_and_the_command_are_the_same(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:

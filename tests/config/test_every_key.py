@@ -32,7 +32,12 @@ KEYS = [key for key, field in walk(RunConfig) if section_of(field) is None]
 
 GPU = "needs a GPU: tests/workers runs it there"
 RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
+PICTURES = "needs a model that sees pictures: tests/e2e/test_pictures_train.py"
 UNSEEN = {
+    "data.image_key": PICTURES,
+    "data.video_key": "needs a model that sees pictures: tests/data/test_row_pictures.py",
+    "data.max_image_pixels": PICTURES,
+    f"{ROLLOUT}limit_images": PICTURES,
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
     "reward_model.model.trust_remote_code": "needs a model folder with code of its own",

@@ -245,15 +245,33 @@ def test_what_is_no_recipe_at_all_is_one_message(tmp_path: Path) -> None:
     assert len(caught.value.problems) == 2
 
 
-@pytest.mark.parametrize("name", ["vllm", "hf"])
-def test_an_engine_of_verl(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (
+            "vllm",
+            "vLLM is not installed here (pip install vllm, or name a Python that has it in rollout.server.python)",
+        ),
+        ("trtllm", "the engines here are SGLang, vLLM, hf and the embedded one"),
+    ],
+)
+def test_an_engine_of_verl_that_is_absent(
+    tmp_path: Path, name: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert load(tmp_path, "", f"{AR}rollout.name={name}").actor_rollout_ref.rollout.name == "auto"
-    assert caplog.messages == [
-        f"{AR}rollout.name: {name} is read as auto: the engines here are SGLang and the embedded one"
-    ]
+    assert caplog.messages == [f"{AR}rollout.name: {name} is read as auto: {reason}"]
     caplog.clear()
     recipe = f"actor_rollout_ref: {{rollout: {{name: {name}}}}}\n"
     assert load(tmp_path, recipe, f"{AR}rollout.name=embedded").actor_rollout_ref.rollout.name == "embedded"
+    assert caplog.messages == []
+
+
+def test_an_engine_of_verl_that_is_present(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(tmp_path, "", f"{AR}rollout.name=hf").actor_rollout_ref.rollout.name == "hf"
+    monkeypatch.setattr("agentrl.config.engine_choice.vllm_installed", lambda: True)
+    assert load(tmp_path, "", f"{AR}rollout.name=vllm").actor_rollout_ref.rollout.name == "vllm"
     assert caplog.messages == []
 
 

@@ -93,7 +93,7 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         (["reward_model.enable=true"], "reward_model.model.path: not given, wanted the folder of a classifier"),
         ([*RM, "reward_model.combine.model=0"], "got 0, so that the reward model's score never counts"),
         ([*RM, "reward_model.use_dynamic_bsz=false"], "reward_model.micro_batch_size_per_gpu: not given, but needed"),
-        ([*RM, "reward_model.strategy=megatron"], "reward_model.strategy: got 'megatron', but models are sharded by"),
+        ([*RM, "reward_model.strategy=megatron"], "reward_model.strategy: got 'megatron', but Megatron is not"),
         ([*RM, "reward_model.micro_batch_size=8"], "give `micro_batch_size_per_gpu` instead"),
         ([f"{AR}actor.optim.optimizer_impl=bitsandbytes.optim"], "the optimizer is torch's AdamW"),
         (

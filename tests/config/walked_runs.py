@@ -231,6 +231,7 @@ def _of_machines(address: str) -> Changes:
         "pools": {**_PPO, **_POOLS},
         "addresses": {f"{ROLLOUT}server.addresses": [address]},
         "sglang": {"trainer.device": "cuda", f"{ROLLOUT}name": "sglang"},
+        "vllm": {"trainer.device": "cuda", f"{ROLLOUT}name": "vllm"},
         "small prefill": {f"{ROLLOUT}max_num_batched_tokens": 64},
     }
 

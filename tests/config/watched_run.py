@@ -23,7 +23,7 @@ import pytest
 import torch
 from stand_ins import StandIns
 
-from agentrl.config import RunConfig, load_config, machine
+from agentrl.config import RunConfig, engine_choice, load_config, machine
 from agentrl.config.base import Section
 from agentrl.config.schema import _alternatives, walk
 from agentrl.errors import ConfigError
@@ -128,11 +128,14 @@ class Stage:
 
     @contextlib.contextmanager
     def surroundings(self, changes: Mapping[str, Any]) -> Iterator[None]:
-        """With the device `cuda` this machine pretends to have GPUs and SGLang; nothing is run then."""
+        """With the device `cuda` this machine pretends to have GPUs, SGLang and vLLM; nothing is run then."""
         with pytest.MonkeyPatch.context() as patch:
             if on_gpus(changes):
                 for module in (machine, sglang):
                     patch.setattr(module, "sglang_installed", lambda: True)
+                for module in (engine_choice, sglang):
+                    patch.setattr(module, "vllm_installed", lambda: True)
+                patch.setattr(sglang, "has_package", lambda *_: True)
             yield
 
     def load(self, changes: Mapping[str, Any]) -> RunConfig:

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from needs import python_with
 
 from agentrl.config import RunConfig
+from agentrl.config.machine import OWN_ENGINES
+from agentrl.errors import EngineUnavailable
 from agentrl.inference.clients import client_class
 from agentrl.inference.launch import EngineServers
 from agentrl.testing.engine_contract import ENGINE_CONTRACTS, EngineCase, EngineCheck
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 
-CONTEXT = 1024
+CONTEXT = 512
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
 """Heads of 32 features: vLLM's attention on a CPU takes no smaller ones."""
-
-
-def python_of(engine: str) -> str | None:
-    """The Python of an engine that is not agentrl's own; skips where none is named."""
-    if engine in ("embedded", "hf"):
-        return None
-    variable = f"AGENTRL_{engine.upper()}_PYTHON"
-    if variable not in os.environ:
-        pytest.skip(f"{variable} is not set: it names a Python that has {engine}")
-    return os.environ[variable]
 
 
 @pytest.fixture(scope="module")
@@ -37,30 +32,40 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [build_tiny_model(root / str(seed), seed=seed, **SHAPE) for seed in (0, 5)]
 
 
-@pytest.fixture(scope="module", params=["embedded", "hf", "vllm", "sglang"])
-def case(
-    request: pytest.FixtureRequest, models: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EngineCase]:
+def run_with(engine: str, model: Path) -> RunConfig:
+    """A run whose engine takes requests of up to `CONTEXT` tokens."""
     rollout: dict[str, Any] = {
-        "name": request.param,
+        "name": engine,
         "max_num_seqs": 16,
-        "server": {"python": python_of(request.param), "start_timeout_s": 600.0},
+        "server": {"python": python_with(engine), "start_timeout_s": 600.0},
         "embedded": {"threads": 1},
     }
-    if request.param == "sglang":
+    if engine == "sglang":
         rollout["server"]["args"] = ["--enable-metrics"]
-    config = RunConfig.model_validate(
+    return RunConfig.model_validate(
         {
-            "data": {"max_prompt_length": 24, "max_response_length": 1000},
-            "actor_rollout_ref": {"model": {"path": str(models[0])}, "rollout": rollout},
+            "data": {"max_prompt_length": 24, "max_response_length": CONTEXT - 24},
+            "actor_rollout_ref": {"model": {"path": str(model)}, "rollout": rollout},
             "trainer": {"device": "cpu"},
         }
     )
+
+
+@pytest.fixture(scope="module", params=["embedded", "hf", "vllm", "sglang"])
+def servers(
+    request: pytest.FixtureRequest, models: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineServers]:
+    config = run_with(request.param, models[0])
+    with EngineServers.start(config, tmp_path_factory.mktemp("logs")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def case(servers: EngineServers, models: list[Path]) -> EngineCase:
     tokenizer = byte_tokenizer()
     (letter,) = tokenizer.encode("a", add_special_tokens=False)
-    with EngineServers.start(config, tmp_path_factory.mktemp("logs")) as servers:
-        client = client_class(config)(servers.addresses[0], vocab_size=len(tokenizer))
-        yield EngineCase(client, *models, letter=letter, text="a", eos=tokenizer.eos_token_id, context=CONTEXT)
+    client = client_class(servers._config)(servers.addresses[0], vocab_size=len(tokenizer))
+    return EngineCase(client, *models, letter=letter, text="a", eos=tokenizer.eos_token_id, context=CONTEXT)
 
 
 @pytest.mark.parametrize("check", ENGINE_CONTRACTS, ids=lambda check: check.__name__)
@@ -72,3 +77,29 @@ def test_contract(case: EngineCase, check: EngineCheck) -> None:
             await case.client.close()
 
     asyncio.run(checked())
+
+
+def test_an_engine_that_is_killed_is_started_again(servers: EngineServers, case: EngineCase) -> None:
+    """The process that computes dies: the server is found dead, however many processes it has, and leaves none."""
+    if servers._config.actor_rollout_ref.rollout.name in OWN_ENGINES:
+        pytest.skip("tests/inference/test_launch.py kills agentrl's own engines")
+    assert servers.tend() == servers.addresses
+    (server,) = servers._servers
+    assert server.process is not None
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    family[-1].kill()
+    deadline = time.monotonic() + 300
+    while servers.restarts == 0 and time.monotonic() < deadline:
+        with contextlib.suppress(EngineUnavailable):
+            servers.tend()
+        time.sleep(0.1)
+    assert servers.restarts == 1
+    assert servers.tend() == servers.addresses
+    assert not any(process.is_running() for process in family)
+
+    async def serves_the_first_weights() -> None:
+        assert await case.client.weight_version() == 0
+        case.check_greedy([1], await case.generate([1], 2, temperature=0.0, ignore_eos=True))
+        await case.client.close()
+
+    asyncio.run(serves_the_first_weights())

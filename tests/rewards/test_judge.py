@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, RewardError, ToolServiceError
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.rewards.combine import combine
-from agentrl.rewards.judge import Judge, load_judge
+from agentrl.rewards.judge import RubricJudge, load_judge
 from agentrl.rewards.judge_text import read_score, request_text
 from agentrl.rewards.judged_answers import load_answer_scores
 from agentrl.types import TrajectoryFacts
@@ -54,9 +54,9 @@ def endpoint() -> Iterator[JudgeEndpoint]:
 
 
 @asynccontextmanager
-async def judge_of(endpoint: JudgeEndpoint, **config: Any) -> AsyncIterator[Judge]:
+async def judge_of(endpoint: JudgeEndpoint, **config: Any) -> AsyncIterator[RubricJudge]:
     given = {"base_url": endpoint.url, "rubric": "Is it right?", "backoff_s": 0.001, "retries": 1, **config}
-    judge = Judge(JudgeConfig.model_validate(given))
+    judge = RubricJudge(JudgeConfig.model_validate(given))
     yield judge
     await judge.aclose()
 
@@ -252,12 +252,12 @@ def test_the_judges_part_of_a_reward() -> None:
 
 async def test_answers_outside_a_rollout(endpoint: JudgeEndpoint) -> None:
     run = {"judge": {"base_url": endpoint.url, "rubric": "r"}, "combine": {"judge": 2.0, "outcome": 3.0}}
-    result = await load_answer_scores(RunConfig.model_validate({"reward_model": run})).score(
-        RewardInput("openai/gsm8k", "#### 72", "72")
-    )
+    async with aclosing(load_answer_scores(RunConfig.model_validate({"reward_model": run}))) as scores:
+        result = await scores.score(RewardInput("openai/gsm8k", "#### 72", "72"))
     assert result.score == 4.0
     run["combine"] = {"outcome": 0.0}
-    result = await load_answer_scores(RunConfig.model_validate({"reward_model": run})).score(item())
+    async with aclosing(load_answer_scores(RunConfig.model_validate({"reward_model": run}))) as scores:
+        result = await scores.score(item())
     assert (result.score, result.extra["judge_score"]) == (0.5, 0.5)
 
 
