@@ -123,7 +123,6 @@ VERL_KEYS: dict[str, Answer] = {
     "data.tokenizer": Renamed("actor_rollout_ref.model.tokenizer_path"),
     "data.trust_remote_code": Renamed("actor_rollout_ref.model.trust_remote_code"),
     "data.dataloader_num_workers": Harmless("the loader reads in this process, so that it resumes exactly"),
-    "data.gen_batch_size": Only(_OFF, "a step generates `data.train_batch_size` prompts"),
     "data.validation_shuffle": Only(_OFF, "validation rows keep their order"),
     "data.image_patch_size": Harmless("the model's own image processor knows its patches"),
     "data.use_shm": Only(_OFF, "files are memory-mapped where they are"),
