@@ -146,6 +146,7 @@ VERL_KEYS: dict[str, Answer] = {
     "reward_model.rollout.*": Harmless("the reward model scores in the ranks of the trainer, without an engine"),
     "*.model.use_shm": Harmless("weights are read where they are"),
     "*.model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
+    "*.model.override_config.*drop*": Only((0, None), "dropout is always off: the policy that samples has none"),
     "*.model.override_config*": Only((None, {}), "change the model folder's config.json"),
     "*.model.enable_activation_offload*": Only(_OFF, "activations are not offloaded"),
     **lora_answers("*.model."),
