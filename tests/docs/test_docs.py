@@ -41,6 +41,7 @@ GUIDE = (
     "docs/port_from_verl.md",
     "docs/testing_plugins.md",
     "docs/rewards.md",
+    "docs/algorithms.md",
     "docs/services.md",
     "docs/trackers.md",
     "docs/placement.md",
@@ -58,6 +59,7 @@ SAID = {
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
     ),
+    "docs/algorithms.md": ("contract of advantages", "contract of policy_losses"),
     "docs/vision.md": (
         *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),
         "# pictures:      32 in 32 rows, up to 1 in a row; prompts with pictures take up to",
