@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (
     "README.md",
     "docs/quickstart.md",
+    "docs/engines.md",
     "docs/python_api.md",
     "docs/data.md",
     "docs/sft.md",
