@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 _STEP = "global_step_"
+ADAPTER_FOLDER = "lora_adapter"
+"""Of a checkpoint's `actor/` and `critic/`: the LoRA adapter, as peft reads it."""
 _MODEL_FOLDERS = ("actor/huggingface", "huggingface")
 _TEXT_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.py"]
 _ASK_TIMEOUT_S = 5.0
@@ -97,6 +99,19 @@ def model_of_checkpoint(path: str) -> str:
             if (step / inside / "config.json").is_file():
                 return str(step / inside)
     return path
+
+
+def holds_adapter(path: str) -> bool:
+    """Whether a folder without a model is a LoRA adapter, or a checkpoint or run folder with one."""
+    folder = Path(path).expanduser()
+    if not path or not folder.is_dir() or (folder / "config.json").is_file():
+        return False
+    places = (
+        inside
+        for step in (folder, *_steps(folder))
+        for inside in (step, step / ADAPTER_FOLDER, step / "actor" / ADAPTER_FOLDER)
+    )
+    return any((place / "adapter_config.json").is_file() for place in places)
 
 
 def _steps(run: Path) -> list[Path]:

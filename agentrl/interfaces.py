@@ -371,9 +371,8 @@ class RewardInput:
     """The row's `extra_info`, `num_turns`, and of `agentrl.types.TrajectoryFacts` the `messages`, `turn_scores`,
     `tool_rewards`, `tool_scores` and `num_tool_calls`, and what else the loop gives."""
     sample: Sample | None = None
-    """The row; None in `agentrl check --grader`."""
     output: AgentLoopOutput | None = None
-    """The trajectory's tokens; None in `agentrl check --grader`."""
+    """The row and the trajectory's tokens; None where only an answer is known, as in `agentrl check --grader`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +385,7 @@ class RewardResult:
     """False: no service was called for this score, so it does not show that the service is up."""
     placed: tuple[tuple[int, float], ...] = ()
     """The part of the score that is on response tokens other than the last sampled one: `((place, reward), ...)`."""
+    metrics: dict[str, float] = field(default_factory=dict)  # each step reports `reward/NAME/{mean,max,min}` of them
 
 
 class RewardManager(ABC):

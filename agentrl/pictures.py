@@ -154,7 +154,7 @@ def content_of(text: str, pictures: Sequence[Picture]) -> str | list[JsonDict]:
 
 
 def smaller(picture: Picture, max_pixels: int | None) -> Picture:
-    """The picture with at most so many pixels and the same aspect; None: as it is."""
+    """The picture with at most `max_pixels` pixels and the same aspect; None: as it is."""
     width, height = picture.size
     if max_pixels is None or width * height <= max_pixels:
         return picture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import string
 from collections.abc import Sequence
@@ -110,9 +109,7 @@ class UserSimulatorInteraction(BaseInteraction):
             "max_tokens": int(self.config.get("max_tokens", 256)),
             **(self.config.get("extra") or {}),
         }
-        answer = await self._service.post("/chat/completions", body, refuse=_no_text)
-        text: str = answer["choices"][0]["message"]["content"]
-        return _THINKING.sub("", text).strip()
+        return await self._service.chat(body)
 
 
 def swap_roles(messages: Sequence[Message]) -> list[Message]:
@@ -134,13 +131,11 @@ def swap_roles(messages: Sequence[Message]) -> list[Message]:
 
 
 def _service(config: JsonDict) -> ServiceClient:
-    headers = {}
     variable = config.get("api_key_env")
-    if variable is not None:
-        key = os.environ.get(str(variable))
-        if not key:
-            raise ValueError(f"`config.api_key_env`: the environment variable '{variable}' is not set")
-        headers["Authorization"] = f"Bearer {key}"
+    try:
+        headers = ServiceClient.bearer(None if variable is None else str(variable))
+    except ValueError as error:
+        raise ValueError(f"`config.api_key_env`: {error}") from error
     try:
         return ServiceClient(
             config.get("base_url"),
@@ -166,11 +161,3 @@ def _script(value: Any) -> list[str] | None:
     if not isinstance(value, list | tuple) or not all(isinstance(line, str) for line in value):
         raise ValueError(f"`script`: got {value!r:.200}, wanted a list of texts")
     return list(value)
-
-
-def _no_text(answer: Any) -> str | None:
-    try:
-        text = answer["choices"][0]["message"]["content"]
-    except (KeyError, IndexError, TypeError):
-        text = None
-    return None if isinstance(text, str) and text.strip() else f"the answer holds no text: {str(answer)[:200]}"

@@ -15,17 +15,20 @@ from agentrl.algorithms.groups import group_metrics, zero_variance_rows
 from agentrl.algorithms.kl import AdaptiveKLController, FixedKLController, kl_in_reward, kl_penalty
 from agentrl.algorithms.masked import masked_mean, masked_whiten
 from agentrl.algorithms.policy_losses import POLICY_LOSSES, loss_options
+from agentrl.algorithms.rejection import REJECTION_KINDS, Rejection
 from agentrl.algorithms.value_loss import value_loss
 
 __all__ = [
     "ADVANTAGE_ESTIMATORS",
     "AGGREGATION_MODES",
     "POLICY_LOSSES",
+    "REJECTION_KINDS",
     "SCORES_OF_LOSS",
     "AdaptiveKLController",
     "FixedKLController",
     "LossShare",
     "MiniBatchMeans",
+    "Rejection",
     "TokenScores",
     "aggregate_loss",
     "finite_rows",

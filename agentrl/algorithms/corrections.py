@@ -6,14 +6,18 @@ by the trainer, the second by the engine. All values are detached.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from agentrl.algorithms.kl import LOG_RATIO_LIMIT
 from agentrl.algorithms.masked import masked_mean, zero_outside
+from agentrl.algorithms.rejection import Rejection, check_rejection, passes, vetoed
 from agentrl.errors import suggest
 
-LEVELS = ("token", "sequence")
+LEVELS = ("token", "sequence", "geometric")
+_SMALLEST_MEAN = 1e-8
 
 
 def rollout_correction(
@@ -22,50 +26,70 @@ def rollout_correction(
     mask: Tensor,
     *,
     is_level: str | None = "token",
-    is_threshold: float = 2.0,
+    is_threshold: float | tuple[float, float] = 2.0,
+    is_batch_normalize: bool = False,
     rs: tuple[float, float] | None = None,
     rs_level: str = "sequence",
+    rejections: Sequence[Rejection] = (),
+    veto_threshold: float | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, float]]:
     """Truncated importance weights and a mask without rejected tokens (truncation: arXiv 1802.01561).
 
     * `is_level="token"`: `min(exp(log_ratio), is_threshold)` at each token;
     * `is_level="sequence"`: `min(exp(sum of log_ratio), is_threshold)`, the likelihood ratio of the row, at all its
       tokens;
+    * `is_level="geometric"`: `min(exp(mean of log_ratio), is_threshold)`, the same at all tokens of a row;
     * `is_level=None`: weights of 1.
 
-    Rejection needs bounds `rs = (low, high)`: with `rs_level="sequence"` a row leaves the mask if the geometric mean of
-    its token ratios is outside, with `"token"` each token does so on its own.
+    A rejected token or row leaves the mask; what is left has passed every rule (`rejection.py`). `rs` is the rule on
+    the geometric mean of a row's ratios or, with `rs_level="token"`, on each token's ratio.
 
     Args:
         old_log_probs: `(B, T)`.
         rollout_log_probs: `(B, T)`.
         mask: `(B, T)`.
-        is_level: `token`, `sequence` or None.
-        is_threshold: C, the largest weight.
+        is_level: `token`, `sequence`, `geometric` or None.
+        is_threshold: C, the largest weight; or bounds outside which a weight is 0 (IcePop, arXiv 2510.18855).
+        is_batch_normalize: divide the weights by their mean: over tokens at token level, else over rows.
         rs: rejection bounds of the ratio, or None.
         rs_level: `sequence` or `token`.
+        rejections: further rules.
+        veto_threshold: a row with a token whose ratio is below it leaves the mask; None: none does.
 
     Returns:
         Weights `(B, T)`, 0 outside the given mask; the mask `(B, T)` of what is left, in the type it came; metrics
         under `rollout_corr/`.
 
     Raises:
-        ValueError: an unknown level, a threshold that is not positive, or bounds that hold nothing.
+        ValueError: an unknown level or kind, a threshold that is not positive, or bounds that hold nothing.
     """
-    _check(is_level, is_threshold, rs, rs_level)
+    low, high = is_threshold if isinstance(is_threshold, tuple) else (0.0, is_threshold)
+    rules = [*([] if rs is None else [Rejection(_kind_of(rs_level), *rs)]), *rejections]
+    _check(is_level, low, high, rs_level, rules, veto_threshold)
     log_ratio = _log_ratio(old_log_probs, rollout_log_probs, mask)
-    raw = torch.ones_like(log_ratio)
+    raw = _ratios(log_ratio, mask, is_level)
+    bounded = raw.clamp(max=high) if low == 0 else torch.where((raw >= low) & (raw <= high), raw, 0.0)
+    weights = zero_outside(bounded, mask)
+    kept, metrics = _kept(log_ratio, mask, rules, veto_threshold)
+    metrics = _correction_metrics(raw, weights, mask, kept, (low, high)) | metrics
+    if is_batch_normalize and is_level is not None:
+        factor = mean_weight(*weight_sums(weights, mask, is_level))
+        weights = weights / factor
+        metrics["rollout_corr/is_batch_norm_factor"] = factor
+    return weights, kept.to(mask.dtype), metrics
+
+
+def weight_sums(weights: Tensor, mask: Tensor, is_level: str) -> tuple[float, float]:
+    """Sum and number of the weights that a batch's mean is taken over: one per token, or one per row."""
     if is_level == "token":
-        raw = log_ratio.exp()
-    elif is_level == "sequence":
-        total = log_ratio.sum(-1, keepdim=True).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        raw = total.exp().expand_as(log_ratio)
-    weights = zero_outside(raw.clamp(max=is_threshold), mask)
-    kept = mask.bool()
-    if rs is not None:
-        ratio = log_ratio if rs_level == "token" else masked_mean(log_ratio, mask, dim=-1).unsqueeze(-1)
-        kept = kept & ((ratio.exp() >= rs[0]) & (ratio.exp() <= rs[1]))
-    return weights, kept.to(mask.dtype), _correction_metrics(raw, weights, mask, kept, is_threshold)
+        return float(zero_outside(weights, mask).double().sum()), float(mask.bool().sum())
+    return float(masked_mean(weights.double(), mask, dim=-1).sum()), float(mask.bool().any(-1).sum())
+
+
+def mean_weight(total: float, count: float) -> float:
+    """Divisor of batch normalisation: the mean; 1 where there is nothing to divide."""
+    mean = total / max(count, 1.0)
+    return mean if mean > _SMALLEST_MEAN else 1.0
 
 
 def mismatch_metrics(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> dict[str, float]:
@@ -114,26 +138,66 @@ def _log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -
     return difference.float().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def _check(is_level: str | None, is_threshold: float, rs: tuple[float, float] | None, rs_level: str) -> None:
-    for level in (is_level, rs_level):
-        if level is not None and level not in LEVELS:
-            raise ValueError(f"unknown level '{level}' of rollout correction.{suggest(level, LEVELS)}")
-    if is_threshold <= 0:
-        raise ValueError(f"the threshold of importance weights must be positive, got {is_threshold}")
-    if rs is not None and not 0 <= rs[0] <= rs[1]:
-        raise ValueError(f"rejection bounds must be 0 <= low <= high, got {rs}")
+def _kind_of(rs_level: str) -> str:
+    return "geometric" if rs_level == "sequence" else rs_level
 
 
-def _correction_metrics(raw: Tensor, weights: Tensor, mask: Tensor, kept: Tensor, threshold: float) -> dict[str, float]:
+def _ratios(log_ratio: Tensor, mask: Tensor, is_level: str | None) -> Tensor:
+    """`(B, T)` importance ratios as they are, before anything is cut."""
+    if is_level is None:
+        return torch.ones_like(log_ratio)
+    if is_level == "token":
+        return log_ratio.exp()
+    rows = log_ratio.sum(-1) if is_level == "sequence" else masked_mean(log_ratio, mask, dim=-1)
+    return rows.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().unsqueeze(-1).expand_as(log_ratio)
+
+
+def _kept(
+    log_ratio: Tensor, mask: Tensor, rules: Sequence[Rejection], veto_threshold: float | None
+) -> tuple[Tensor, dict[str, float]]:
+    """`(B, T)` what every rule keeps of the mask, and the share that each would reject alone."""
+    given, metrics = mask.bool(), {}
+    kept = given
+    for rule in rules:
+        passed, statistic = passes(rule, log_ratio, mask)
+        kept = kept & passed
+        name = f"rollout_corr/rs_{rule.kind}"
+        metrics[f"{name}_masked_fraction"] = float(masked_mean((~passed).float().expand_as(log_ratio), given))
+        metrics[f"{name}_mean"] = float(masked_mean(statistic.expand_as(log_ratio), given))
+    if veto_threshold is not None:
+        out = vetoed(log_ratio, mask, veto_threshold)
+        kept = kept & ~out
+        metrics["rollout_corr/veto_seq_fraction"] = float(masked_mean(out[:, 0].float(), given.any(-1)))
+    return kept, metrics
+
+
+def _check(
+    is_level: str | None, low: float, high: float, rs_level: str, rules: Sequence[Rejection], veto: float | None
+) -> None:
+    for level, levels in ((is_level, LEVELS), (rs_level, ("token", "sequence"))):
+        if level is not None and level not in levels:
+            raise ValueError(f"unknown level '{level}' of rollout correction.{suggest(level, levels)}")
+    if high <= 0 or not 0 <= low <= high:
+        raise ValueError(f"the threshold of importance weights must be positive, got {(low, high) if low else high}")
+    if veto is not None and veto <= 0:
+        raise ValueError(f"the veto threshold of a token's ratio must be positive, got {veto}")
+    for rule in rules:
+        check_rejection(rule)
+
+
+def _correction_metrics(
+    raw: Tensor, weights: Tensor, mask: Tensor, kept: Tensor, bounds: tuple[float, float]
+) -> dict[str, float]:
     given = mask.bool()
     had_rows, has_rows = given.any(-1), kept.any(-1)
     mean = masked_mean(weights, given)
     low = torch.where(given, weights, torch.inf).min() if bool(given.any()) else mean
+    cut = (raw > bounds[1]) | (raw < bounds[0])
     values = {
         "rollout_corr/is_mean": mean,
         "rollout_corr/is_max": weights.max() if weights.numel() else mean,
         "rollout_corr/is_min": low,
-        "rollout_corr/is_truncated_fraction": masked_mean((raw > threshold).float(), given),
+        "rollout_corr/is_truncated_fraction": masked_mean(cut.float(), given),
         "rollout_corr/is_eff_sample_size": mean.square() / masked_mean(weights.square(), given).clamp(min=1e-12),
         "rollout_corr/rs_masked_fraction": masked_mean((~kept).float(), given),
         "rollout_corr/rs_seq_masked_fraction": masked_mean((~has_rows).float(), had_rows),

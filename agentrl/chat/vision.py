@@ -25,6 +25,8 @@ FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """Values of `model_type` whose pictures agentrl reads."""
 PictureInputs = dict[str, npt.NDArray[Any]]
 """`{"pixel_values": (patches, values) float32, "image_grid_thw": (pictures, 3) int64}`, as the model takes them."""
+MULTI_MODAL = "multi_modal_inputs"
+"""Column of a batch: the `PictureInputs` of each trajectory; None: it shows no picture."""
 _KEPT_SMALLER = 256
 _KEPT_BYTES = 256 * 2**20
 
@@ -149,12 +151,22 @@ def load_vision(folder: str | Path, max_pixels: int | None = None) -> Vision | N
     Raises:
         TemplateError: the folder lacks an image processor, or has one that agentrl cannot use.
     """
+    tokens = picture_tokens(_read_config(folder))
+    return None if tokens is None else Vision(_load_processor(str(folder)), tokens, max_pixels)
+
+
+def model_sees_pictures(folder: str | Path) -> bool:
+    """Whether the model of a folder sees pictures."""
+    return picture_tokens(_read_config(folder)) is not None
+
+
+def _read_config(folder: str | Path) -> dict[str, Any]:
     file = Path(folder) / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    tokens = picture_tokens(config) if isinstance(config, dict) else None
-    if tokens is None:
-        return None
-    return Vision(_load_processor(str(folder)), tokens, max_pixels)
+    try:
+        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise TemplateError(f"{file} is not JSON: {error}") from error
+    return config if isinstance(config, dict) else {}
 
 
 def _load_processor(folder: str) -> Any:

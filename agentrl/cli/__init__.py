@@ -196,11 +196,13 @@ def evaluate(
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="A global_step_N folder, or a run folder for its newest one.")],
     out: Annotated[Path, typer.Argument(help="Folder for the Hugging Face model; must not exist.")],
+    adapter: Annotated[bool, typer.Option("--adapter", help="Write the LoRA adapter alone, as peft reads it.")] = False,
+    base: Annotated[str | None, typer.Option(help="Model that the LoRA adapter was trained on, if it moved.")] = None,
 ) -> None:
-    """Copy the trained policy of a checkpoint to a Hugging Face folder."""
+    """Write the trained policy of a checkpoint as a Hugging Face folder; a LoRA adapter is merged into its model."""
     from agentrl.cli.export import export_policy as run
 
-    run(checkpoint, out)
+    run(checkpoint, out, adapter=adapter, base=base)
 
 
 @app.command()

@@ -17,7 +17,8 @@ from agentrl.config import RunConfig, load_config
 from agentrl.data.dataset import RLHFDataset
 from agentrl.errors import UserInputError
 from agentrl.rewards.gold import GradedRow, grade_golds
-from agentrl.rewards.loading import load_reward_manager, scores_by_source
+from agentrl.rewards.judged_answers import load_answer_scores
+from agentrl.rewards.loading import scores_by_source
 
 _SHOWN_PROBLEMS = 20
 
@@ -35,7 +36,7 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
         typer.Exit: code 1 if a right answer does not score more than a wrong one.
     """
     resolved = load_config(*split_arguments(config, overrides))
-    if resolved.reward_model.combine.outcome == 0:
+    if resolved.reward_model.combine.outcome == 0 and not resolved.reward_model.has_judge:
         raise UserInputError("reward_model.combine.outcome is 0: this run calls no score function")
     console = Console()
     table = Table("files", "data source")
@@ -70,7 +71,8 @@ def _grade(dataset: RLHFDataset, config: RunConfig) -> list[GradedRow]:
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("scoring", total=len(dataset))
         samples = (dataset[position] for position in range(len(dataset)))
-        manager, built_in = load_reward_manager(config), scores_by_source(config)
+        manager = load_answer_scores(config)
+        built_in = scores_by_source(config) and config.reward_model.combine.outcome != 0
         return asyncio.run(grade_golds(samples, manager, lambda: bars.advance(task), built_in=built_in))
 
 

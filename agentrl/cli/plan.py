@@ -9,7 +9,7 @@ from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
 from agentrl.config.resource_pools import Pool, pools_in_use, roles_of, total_ranks
 from agentrl.inference.sglang import resolve_engine
-from agentrl.trainer.inputs import RunInputs
+from agentrl.trainer.inputs import RunInputs, lora_counts
 
 PlanLine = tuple[str, str]
 
@@ -39,6 +39,8 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
             f"trajectories, then {_count(updates, 'optimizer step')} of {actor.ppo_mini_batch_size} prompts",
         ),
     ]
+    if (shown := inputs.pictures.sentence) is not None:
+        lines.append(("pictures", shown))
     if inputs.val_samples:
         lines.append(("val rows", f"{len(inputs.val_samples)}, {_count(rollout.val_kwargs.n, 'rollout')} each"))
     return lines
@@ -47,25 +49,33 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
 def _training(config: RunConfig) -> list[PlanLine]:
     trainer = config.trainer
     device = "cuda" if uses_cuda(config) else "cpu"
-    actor = config.actor_rollout_ref.actor
+    actor, lora = config.actor_rollout_ref.actor, _lora(config)
     dtype = actor.fsdp_config.compute_dtype
     dtype = ("bfloat16" if device == "cuda" else actor.fsdp_config.model_dtype) if dtype == "auto" else dtype
     pools = pools_in_use(config)
     model = ("model", config.actor_rollout_ref.model.path)
     if trainer.backend == "local":
         roles = ", ".join(_ROLES[role] for role in roles_of(config))
-        return [model, ("training", f"1 rank in this process, {device}, FSDP2, {dtype}; {roles}")]
+        return [model, *lora, ("training", f"1 rank in this process, {device}, FSDP2, {dtype}; {roles}")]
     if len(pools) == 1:
         return [
             model,
+            *lora,
             ("training", f"{_where(pools[0], ' in Ray actors')}, {device}, FSDP2, {dtype}; {_who(pools[0])}"),
         ]
     ranks = f"{' + '.join(str(pool.world_size) for pool in pools)} = {_count(total_ranks(config), 'rank')}"
     return [
         model,
+        *lora,
         ("training", f"{len(pools)} pools, {ranks} in Ray actors, {device}, FSDP2, {dtype}"),
         *((f"pool {pool.name}", f"{_where(pool)}; {_who(pool)}") for pool in pools),
     ]
+
+
+def _lora(config: RunConfig) -> list[PlanLine]:
+    """What learns in each model with adapters."""
+    lines = [("LoRA", f"{section.removesuffix('.model')}: {counts}") for section, counts in lora_counts(config).items()]
+    return [*lines, *([("reference", "the actor without its adapters")] if config.has_adapters_off else [])]
 
 
 _ROLES = {"actor": "actor", "ref": "reference", "critic": "critic", "reward_model": "reward model"}
@@ -108,6 +118,10 @@ def _conversations(config: RunConfig) -> list[PlanLine]:
     parts = [f"{config.reward_manager_name} manager, score function {score}"] if weights.outcome else []
     if config.reward_model.enable:
         parts.append(f"{weights.model:g} x the score of the reward model {config.reward_model.model.path}")
+    judge = config.reward_model.judge
+    if config.reward_model.has_judge:
+        low, high = judge.score_range
+        parts.append(f"{weights.judge:g} x {low:g} to {high:g} of the judge {judge.model} at {judge.base_url}")
     return [*lines, ("reward", " + ".join(parts) or "turns and tool calls alone")]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,6 +26,7 @@ _SHOWN = 200
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 """Failures after which the service has certainly not begun."""
 _NOT_THERE = (404, 405, 410)
+THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 OwnSeconds = Callable[[Any], float]
 Refuse = Callable[[Any], str | None]
 """Returns why a decoded answer must not be used and the request is retried; None: the answer is good."""
@@ -71,6 +74,20 @@ class ServiceClient:
         self._headers = dict(headers or {})
         self._own_scope: WorkerScope | None = None
 
+    @staticmethod
+    def bearer(variable: str | None) -> dict[str, str]:
+        """The headers of requests whose key is in an environment variable; None: no key.
+
+        Raises:
+            ValueError: the variable is not set.
+        """
+        if variable is None:
+            return {}
+        key = os.environ.get(variable)
+        if not key:
+            raise ValueError(f"the environment variable '{variable}' is not set")
+        return {"Authorization": f"Bearer {key}"}
+
     async def post(
         self,
         path: str,
@@ -104,6 +121,19 @@ class ServiceClient:
             *("POST", self.url + path, body, timeout_s or self._timeout_s, refuse, may_lack), line, own_seconds
         )
         return await self._call(request, repeatable)
+
+    async def chat(self, body: Mapping[str, Any]) -> str:
+        """The reply of an OpenAI-compatible endpoint, without its thinking.
+
+        Args:
+            body: of `POST /chat/completions`: `model`, `messages`, ….
+
+        Raises:
+            ToolServiceError: no reply with text after all attempts, or the endpoint is busy and does not move.
+        """
+        answer = await self.post("/chat/completions", body, refuse=_no_text)
+        text: str = answer["choices"][0]["message"]["content"]
+        return THINKING.sub("", text).strip()
 
     async def delete(self, path: str) -> None:
         """`DELETE`; a resource that is already gone is fine.
@@ -202,6 +232,14 @@ class ServiceClient:
             scope = self._own_scope = self._own_scope or WorkerScope()
         parts = urlsplit(self.url)
         return await scope.get(("http", parts.scheme, parts.netloc), lambda: _connections(parts.scheme == "https"))
+
+
+def _no_text(answer: Any) -> str | None:
+    try:
+        text = answer["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        text = None
+    return None if isinstance(text, str) and text.strip() else f"the answer holds no text: {str(answer)[:_SHOWN]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, RowsDecide, Section
+from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, RowsDecide, Section, TokenizerPath
+from agentrl.config.lora import LoraKeys
 from agentrl.config.rollout import RolloutConfig
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -26,13 +27,17 @@ class BackboneConfig(Section):
     """Run model code that comes with the model folder."""
 
 
-class ModelConfig(BackboneConfig):
+class ModelConfig(LoraKeys, BackboneConfig):
     """The policy's model, its tokenizer and its chat template."""
 
-    tokenizer_path: ModelPath | None = None
+    tokenizer_path: TokenizerPath | None = None
     """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""
+
+
+class CriticModelConfig(LoraKeys, BackboneConfig):
+    """Which weights, and how they are loaded."""
 
 
 class OptimConfig(Section):
@@ -68,8 +73,9 @@ class FSDPConfig(Section):
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
     model_dtype: Annotated[Literal["float32", "bfloat16"], DtypeSpelling] = "float32"
-    """Data type of frozen weights (the reference), and of the computation where `compute_dtype` is auto. Weights that
-    learn, their gradients and the optimizer state are always float32, 16 bytes a weight: bfloat16 loses small steps."""
+    """Data type of frozen weights (the reference; all but the adapters of LoRA), and of the computation where
+    `compute_dtype` is auto. Weights that learn, their gradients and the optimizer state are always float32, 16 bytes a
+    weight: bfloat16 loses small steps."""
     compute_dtype: Annotated[Literal["auto", "float32", "bfloat16"], DtypeSpelling] = "auto"
     """Data type of the forward and backward pass; auto: bfloat16 on GPU, on CPU `model_dtype`."""
     fsdp_size: int = Field(default=-1, ge=-1)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from agentrl.hub import model_of_checkpoint
+from agentrl.hub import holds_adapter, model_of_checkpoint
 from agentrl.observability.said_once import say_once
 
 logger = logging.getLogger(__name__)
@@ -83,12 +83,18 @@ class PathKind:
 InputPath = Annotated[str, PathKind("input")]
 ModelPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path))]
 """A model folder or a name of the hub; of a checkpoint of a run, the model that is in it."""
+TokenizerPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path, whole=False))]
+"""The same for a tokenizer, which the folder of a LoRA adapter has too."""
 OutputPath = Annotated[str, PathKind("output")]
 UsedPath = Annotated[str, PathKind("used")]
 
 
-def _model_of(path: str) -> str:
+def _model_of(path: str, *, whole: bool = True) -> str:
     found = model_of_checkpoint(path)
+    if whole and found == path and holds_adapter(path):
+        raise ValueError(
+            f"that holds a LoRA adapter and no model: `agentrl export {path} OUT` merges it into its model"
+        )
     if found != path:
         say_once(logger, logging.INFO, f"'{path}' is a checkpoint: its model is {found}")
     return found

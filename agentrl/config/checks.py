@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 
 from agentrl.config.actor import ActorConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
+from agentrl.config.lora_checks import check_lora
 from agentrl.config.machine_checks import MACHINE_CHECKS
+from agentrl.config.parallel_checks import check_parallel
+from agentrl.config.reward_checks import REWARD_CHECKS
 from agentrl.config.reward_model_checks import check_reward_model
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, UserInputError, suggest
@@ -144,9 +147,10 @@ def check_search(config: RunConfig) -> Problems:
 
 def check_reward_manager(config: RunConfig) -> Problems:
     """A reward manager of the user's own has a place and a name."""
-    module = config.reward_manager.module
-    if config.reward_manager.source == "importlib":
-        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", module.name, "a class")):
+    own, module = config.reward_manager, config.reward_manager.module
+    if own.source == "importlib":
+        named = module.name or own.name
+        for key, value, wanted in (("path", module.path, "a Python file or module"), ("name", named, "a class")):
             if not value:
                 yield f"reward_manager.module.{key}: not given, wanted {wanted}: reward_manager.source is importlib"
         if module.path is not None and module.path.endswith(".py"):
@@ -266,17 +270,24 @@ def check_old_log_probs(config: RunConfig) -> Problems:
                 f"actor_rollout_ref.rollout.{name} {getattr(rollout, name)} they do not belong to the distribution "
                 "that was sampled from"
             )
-    for name in ("is_level", "rs"):
-        if getattr(correction, name) is not None:
-            other = f"algorithm.rollout_correction.{name}"
-            yield f"{key}: got true, so {other} has nothing to correct: unset one of the two"
+    if correction.is_level is not None and correction.loss_type == "ppo_clip":
+        yield (
+            f"{key}: got true, so algorithm.rollout_correction.is_level has nothing to correct: the ratio of the loss "
+            "is policy / rollout already. Unset one of the two, or set loss_type=reinforce"
+        )
 
 
-def check_rejection_bounds(config: RunConfig) -> Problems:
-    """Rejection bounds are in order."""
-    bounds = config.algorithm.rollout_correction.rs
-    if bounds is not None and not 0 <= bounds[0] < bounds[1]:
-        yield f"algorithm.rollout_correction.rs: got {list(bounds)}, wanted 0 <= lower < upper"
+def check_rollout_correction(config: RunConfig) -> Problems:
+    """Kinds of rejection are known, and thresholds fit them."""
+    from agentrl.algorithms import REJECTION_KINDS
+
+    section, correction = "algorithm.rollout_correction", config.algorithm.rollout_correction
+    unknown = [kind for kind in correction.kinds if kind not in REJECTION_KINDS]
+    for kind in unknown:
+        yield f"{section}.rollout_rs: got '{kind}'.{suggest(kind, REJECTION_KINDS)}"
+    for key, problem in correction.problems():
+        if not (unknown and key == "rollout_rs_threshold"):
+            yield f"{section}.{key}: {problem}"
 
 
 def check_validation_sampling(config: RunConfig) -> Problems:
@@ -313,7 +324,7 @@ def check_tool_cache(config: RunConfig) -> Problems:
 def check_combine(config: RunConfig) -> Problems:
     """Some reward has a weight, and rewards are placed on turns only if the estimator looks at single tokens."""
     combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
-    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.enable:
+    if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.scores_by_model:
         yield "reward_model.combine: outcome, turn and tool are all 0, wanted at least one weight that is not 0"
     if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
         yield (
@@ -337,11 +348,14 @@ CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_critic,
     check_kl,
     check_old_log_probs,
-    check_rejection_bounds,
+    check_rollout_correction,
     check_validation_sampling,
     check_resume,
     check_tool_cache,
     check_combine,
+    *REWARD_CHECKS,
+    check_lora,
+    check_parallel,
     check_reward_model,
     *MACHINE_CHECKS,
 )

@@ -1,5 +1,4 @@
-"""Values that other keys decide where the user gave none: the rollouts of a prompt, the size of a mini-batch, and how
-the reference is spread over ranks.
+"""Values that other keys decide where the user gave none: of rollouts, of mini-batches, and of the reference's mesh.
 
 ::
 

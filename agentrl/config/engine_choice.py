@@ -33,7 +33,7 @@ def vllm_is_named(addresses: object, python: object) -> bool:
 
 
 def settle_engine(tree: Tree) -> dict[str, str]:
-    """Read `vllm` as `auto` where there is none, so that commands written for it also run on a laptop.
+    """Read `vllm` as `auto` where vLLM is absent, so that commands written for it also run on a laptop.
 
     Returns:
         The note about it, by key; empty if nothing was changed.

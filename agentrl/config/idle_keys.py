@@ -13,8 +13,11 @@ from typing import Any
 
 from agentrl.config.actor import ActorRolloutRefConfig, OptimConfig
 from agentrl.config.idle import Idle, value_at
+from agentrl.config.idle_correction_keys import OF_ROLLOUT_CORRECTION
 from agentrl.config.idle_engine_keys import IDLE_ENGINE_KEYS
 from agentrl.config.idle_machine_keys import OF_MICRO_BATCHES, OF_THE_MACHINE
+from agentrl.config.lora_checks import IDLE_LORA
+from agentrl.config.reward_checks import IDLE_REWARD_KEYS
 from agentrl.config.reward_model_checks import IDLE_REWARD_MODEL_KEYS
 from agentrl.config.root import RunConfig
 
@@ -140,11 +143,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         lambda run: not run.algorithm.filter_zero_variance_groups,
         "algorithm.filter_zero_variance_groups is false",
     ),
-    Idle(
-        ("algorithm.rollout_correction.is_threshold",),
-        lambda run: run.algorithm.rollout_correction.is_level is None,
-        "algorithm.rollout_correction.is_level is null",
-    ),
+    *OF_ROLLOUT_CORRECTION,
     Idle(
         (f"{_ACTOR}clip_ratio*",),
         lambda run: _policy(run).actor.policy_loss in NO_CLIP,
@@ -159,11 +158,6 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         (f"{_ACTOR}clip_ratio",),
         lambda run: None not in (_policy(run).actor.clip_ratio_low, _policy(run).actor.clip_ratio_high),
         "actor.clip_ratio_low and clip_ratio_high are given",
-    ),
-    Idle(
-        (f"{_ROLLOUT}log_prob_*",),
-        lambda run: run.algorithm.rollout_correction.bypass_old_log_prob,
-        "algorithm.rollout_correction.bypass_old_log_prob is true, so old log-probs are not computed",
     ),
 )
 _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
@@ -219,6 +213,7 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
         (
             *("custom_reward_function.*", "reward_model.sandbox_fusion.*"),
             *("reward_model.reward_manager", "reward_model.timeout_s", "reward_manager.*"),
+            *("reward_model.overlong_buffer.*", "reward_model.num_processes"),
         ),
         lambda run: run.reward_model.combine.outcome == 0,
         "reward_model.combine.outcome is 0, so no score function is called",
@@ -229,15 +224,16 @@ _OF_ROLLOUTS: tuple[Idle[RunConfig], ...] = (
         "reward_manager.source is register, so the manager is found by its name",
     ),
     Idle(
-        ("reward_manager.name", "reward_model.reward_manager"),
+        ("reward_model.reward_manager",),
         lambda run: run.reward_manager.source == "importlib",
         "reward_manager.source is importlib, so reward_manager.module names the manager",
     ),
     Idle(
-        ("reward_model.reward_manager",),
-        lambda run: run.reward_manager.name is not None,
-        "reward_manager.name is given",
+        ("reward_manager.name",),
+        lambda run: run.reward_manager.source == "importlib" and run.reward_manager.module.name is not None,
+        "reward_manager.source is importlib, so reward_manager.module names the manager",
     ),
+    *IDLE_REWARD_KEYS,
     Idle(
         ("reward_model.combine.level",),
         lambda run: run.reward_model.combine.turn == run.reward_model.combine.tool == 0,
@@ -320,6 +316,7 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
 )
 IDLE_KEYS: tuple[Idle[RunConfig], ...] = (
     *_OF_TRAINING,
+    *IDLE_LORA,
     *OF_MICRO_BATCHES,
     *IDLE_REWARD_MODEL_KEYS,
     *OF_THE_MACHINE,

@@ -42,16 +42,23 @@ def _no_other_pool(run: RunConfig) -> bool:
     return not run.trainer.resource_pools.keys() & {pool.name for pool in pools_in_use(run)}
 
 
-def _precision(section: str) -> tuple[Idle[RunConfig], ...]:
-    """Weights that learn are float32: `model_dtype` says only what `compute_dtype: auto` is on the CPU."""
+def _precision(section: str, model: str) -> tuple[Idle[RunConfig], ...]:
+    """Weights that learn are float32: `model_dtype` says only what `compute_dtype: auto` is on the CPU.
+
+    With LoRA in the section `model` it is also the data type of the frozen weights.
+    """
     key, compute = f"{section}.fsdp_config.model_dtype", f"{section}.fsdp_config.compute_dtype"
     return (
         Idle(
             (key,),
-            lambda run: value_at(run, compute) != "auto",
+            lambda run: value_at(run, compute) != "auto" and not value_at(run, model).adapts,
             f"weights that learn are float32, and the computation is {{{compute}}} ({compute})",
         ),
-        Idle((key,), uses_cuda, f"weights that learn are float32, and {compute} is auto, which is bfloat16 on a GPU"),
+        Idle(
+            (key,),
+            lambda run: uses_cuda(run) and not value_at(run, model).adapts,
+            f"weights that learn are float32, and {compute} is auto, which is bfloat16 on a GPU",
+        ),
     )
 
 
@@ -61,9 +68,10 @@ OF_MICRO_BATCHES: tuple[Idle[RunConfig], ...] = (
     *rows_or_tokens(f"{_AR}rollout", RolloutConfig, "log_prob_max_token_len_per_gpu"),
     *rows_or_tokens(f"{_AR}ref", LogProbSection, "log_prob_max_token_len_per_gpu"),
 )
+_OF_REWARD_POOL = tuple(f"reward_model.{name}" for name in ("enable_resource_pool", "nnodes", "n_gpus_per_node"))
 OF_POOLS: tuple[Idle[RunConfig], ...] = (
     Idle(
-        ("trainer.resource_pools", "trainer.role_pools.*"),
+        ("trainer.resource_pools", "trainer.role_pools.*", *_OF_REWARD_POOL),
         lambda run: run.trainer.backend == "local",
         "trainer.backend is local: every role runs in this process",
     ),
@@ -90,12 +98,17 @@ OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
         "training runs on the CPU",
     ),
     Idle(
-        ("*.fsdp_config.reshard_after_forward", f"{_AR}nccl_timeout", "trainer.balance_batch"),
+        (
+            "*.fsdp_config.reshard_after_forward",
+            "*.fsdp_config.fsdp_size",
+            f"{_AR}nccl_timeout",
+            "trainer.balance_batch",
+        ),
         _one_rank,
         "one rank holds the whole model and all rows, and waits for no other",
     ),
-    *_precision(f"{_AR}actor"),
-    *_precision("critic"),
+    *_precision(f"{_AR}actor", f"{_AR}model"),
+    *_precision("critic", "critic.model"),
     Idle(
         (f"{_ROLLOUT}agent.num_workers", "ray_init.num_cpus", "ray_init.timeline_json_file"),
         lambda run: run.trainer.backend == "local",

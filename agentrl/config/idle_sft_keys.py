@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentrl.config.idle import Idle
 from agentrl.config.idle_keys import schedule
 from agentrl.config.idle_machine_keys import rows_or_tokens
+from agentrl.config.lora_checks import idle_lora
 from agentrl.config.machine import is_cuda
 from agentrl.config.sft import SINGLE_TURN, SFTConfig, SFTDataConfig
 
@@ -40,9 +41,10 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
         "training runs on the CPU",
     ),
     Idle(
-        ("model.fsdp_config.reshard_after_forward", "ray_init.*"),
+        ("model.fsdp_config.reshard_after_forward", "model.fsdp_config.fsdp_size", "ray_init.*"),
         lambda run: run.trainer.ranks == 1,
         "one rank holds the whole model and runs in this process",
     ),
+    *idle_lora("model"),
     *schedule("optim"),
 )

@@ -15,6 +15,7 @@ from agentrl.config.idle_keys import IDLE_KEYS
 from agentrl.config.jobs import EvalConfig, GenerationConfig
 from agentrl.config.loader import load
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
+from agentrl.config.reward_checks import IDLE_JUDGE_KEYS, check_judge
 from agentrl.config.reward_model_checks import OF_REWARD_MODELS
 from agentrl.config.rollout import RolloutConfig, ToolAgentLimits
 from agentrl.config.root import RunConfig
@@ -148,6 +149,7 @@ def check_evaluation(job: EvalConfig) -> Iterator[str]:
             "reward_model.enable: got true, but a job scores with score functions only: the reward model scores "
             "validation in `agentrl train` with trainer.val_only=true"
         )
+    yield from check_judge(scoring_of(job))
     if job.model.path:
         yield from _check_run(job)
 
@@ -263,13 +265,33 @@ IDLE_EVAL_KEYS: tuple[Idle[EvalConfig], ...] = (
         "custom_reward_function.path names your own score function, which runs no tests in this sandbox",
     ),
     Idle(
+        ("reward_model.overlong_buffer.*",),
+        lambda job: True,
+        "responses are read as text, so nobody knows how many tokens they had",
+    ),
+    Idle(
+        ("reward_model.num_processes",),
+        lambda job: job.reward_model.reward_manager != "prime" or job.custom_reward_function.path is None,
+        "only the reward manager prime has processes, for a score function of your own (custom_reward_function.path)",
+    ),
+    Idle(
         OF_REWARD_MODELS,
         lambda job: not job.reward_model.enable,
         "reward_model.enable is false",
         but=("reward_model.enable", "reward_model.combine.model"),
     ),
+    *IDLE_JUDGE_KEYS,
     Idle(
-        ("reward_model.combine.*",), lambda job: True, "the score function's score is evaluated, without other rewards"
+        ("reward_model.combine.*",),
+        lambda job: job.reward_model.has_judge,
+        "an answer is evaluated without the rewards of its turns and calls",
+        but=("reward_model.combine.outcome", "reward_model.combine.judge"),
+    ),
+    Idle(
+        ("reward_model.combine.*",),
+        lambda job: not job.reward_model.has_judge,
+        "the score function's score is evaluated, without other rewards",
+        but=("reward_model.combine.judge",),
     ),
     Idle(
         ("custom_reward_function.name",),

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from agentrl.config.actor import ModelConfig
-from agentrl.config.base import InputPath, ModelPath, OutputPath, Section
+from agentrl.config.base import InputPath, ModelPath, OutputPath, Section, TokenizerPath
+from agentrl.config.rewards import CustomRewardFunction
 from agentrl.config.rollout import RolloutConfig
-from agentrl.config.root import CustomRewardFunction, RewardModelConfig
+from agentrl.config.root import RewardModelConfig
 from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer, Harmless
 
@@ -51,7 +52,7 @@ class GenerationModelConfig(Section):
 
     path: ModelPath = ""
     """Hugging Face folder of the model, or its name on the hub."""
-    tokenizer_path: ModelPath | None = None
+    tokenizer_path: TokenizerPath | None = None
     """Folder of the tokenizer; null: the model's."""
     chat_template: InputPath | None = None
     """A Jinja chat template (text, or path of a `.jinja` file) that replaces the tokenizer's own."""

@@ -11,7 +11,7 @@ from agentrl.config.actor import FSDPConfig
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
-from agentrl.config.trainer import RayInitConfig
+from agentrl.config.trainer import DEFAULT_POOL, RayInitConfig
 
 Problems = Iterator[str]
 
@@ -22,7 +22,7 @@ def check_backend(config: RunConfig) -> Problems:
         return
     for pool in pools_in_use(config):
         if pool.world_size > 1:
-            given = "nnodes x n_gpus_per_node" if pool.key == "trainer.nnodes" else pool.key
+            given = f"{pool.name}: {pool.key}" if pool.name != DEFAULT_POOL else "nnodes x n_gpus_per_node"
             yield f"trainer.backend: got 'local' with {pool.world_size} ranks ({given}); local runs one: use ray"
     if config.ray_init.address is not None:
         yield "ray_init.address: given, but trainer.backend is local"
@@ -38,7 +38,7 @@ def check_ray(config: RunConfig) -> Problems:
 def cluster_problems(nodes: int, ray: RayInitConfig, key: str = "trainer.nnodes") -> Problems:
     """Why Ray, started so, does not have this number of machines, which `key` asks for, or CPUs."""
     if nodes > 1 and ray.address is None and not _ray_is_connected():
-        asked = nodes if key == "trainer.nnodes" else f"{nodes} machines"
+        asked = f"{nodes} machines" if "resource_pools" in key else nodes
         yield (
             f"{key}: got {asked}, but without ray_init.address the run starts a private Ray on this machine "
             "alone: run `ray start --head` on the first machine and `ray start --address=HOST:6379` on the others, and "

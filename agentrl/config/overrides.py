@@ -56,6 +56,8 @@ def read_value(key: str, text: str, model: type[Section]) -> Any:
     if text == "" and field is not None and accepts(field, str):
         return ""
     value = parse_scalar(text)
+    if "_" in text and (field is None or accepts(field, str)):
+        return text  # two bounds, such as `0.5_2`, which YAML reads as 0.52; where a number is wanted it is read as one
     if field is not None and isinstance(value, (bool, int, float)) and accepts(field, str):
         kinds = (int, float) if isinstance(value, int) and not isinstance(value, bool) else (type(value),)
         return value if any(accepts(field, kind) for kind in kinds) else text

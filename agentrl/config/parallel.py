@@ -29,7 +29,7 @@ def mesh_sizes(config: FSDPConfig, world: int, key: str = "fsdp_config") -> tupl
         asked = " * ".join(f"{name} ({size})" for name, size in ((SP, sp), (TP, tp)) if size > 1)
         product = f" = {sp * tp}" if min(sp, tp) > 1 else ""
         return MeshSizes(1, 1, sp, tp), [
-            f"{key}: got {asked}{product}, but the run has {world} ranks, which it does not divide: "
+            f"{key}: got {asked}{product}, but the run has {world} rank{'s' * (world > 1)}, which it does not divide: "
             f"wanted a divisor of {world}"
         ]
     most = world // tp

@@ -1,14 +1,105 @@
-"""Which models can be spread over several ranks, and how; part of `checks.CHECKS`."""
+"""Which models can be spread over several ranks, and how; `check_parallel` is part of `checks.CHECKS`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from agentrl.config.actor import BackboneConfig, FSDPConfig
+from agentrl.config.parallel import SP, TP, mesh_sizes
+from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 
+Problems = Iterator[str]
+
 WHOLE_STYLES = frozenset({"packed_colwise", "moe_tp_experts", "embedding_rowwise", "colwise_gather_output"})
-"""Styles of transformers' plans for modules that stay whole: experts are, and the head is cut by its vocabulary."""
+"""Styles of transformers' plans for modules that stay whole: experts do, and the head is cut by its vocabulary."""
 CUT_STYLES = frozenset({"colwise", "rowwise", "replicated_with_grad_allreduce"})
+"""Styles that `workers/tensor_parallel.py` follows."""
+WHOLE_ROWS = frozenset({"full_attention", "sliding_attention"})
+"""Kinds of layers whose attention over packed rows can be shared by heads."""
+
+
+def check_parallel(config: RunConfig) -> Problems:
+    """Each model can be spread over the ranks as its section asks."""
+    policy, critic = config.actor_rollout_ref, config.critic
+    sections: dict[str, tuple[FSDPConfig, BackboneConfig]] = {
+        "actor_rollout_ref.actor": (policy.actor.fsdp_config, policy.model)
+    }
+    if config.needs_reference:
+        sections["actor_rollout_ref.ref"] = (policy.ref.fsdp_config, policy.model)
+    if config.needs_critic:
+        own = critic.model if critic.model.path else critic.model.model_copy(update={"path": policy.model.path})
+        sections["critic"] = (critic.fsdp_config, own)
+    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    for key, (fsdp, model) in sections.items():
+        model_key = "critic.model" if key == "critic" else "actor_rollout_ref.model"
+        yield from parallel_problems(f"{key}.fsdp_config", fsdp, world, model_key, model)
+
+
+def parallel_problems(key: str, fsdp: FSDPConfig, world: int, model_key: str, model: BackboneConfig) -> Problems:
+    """What does not fit in one section.
+
+    Args:
+        key: of the `fsdp_config`.
+        fsdp: the section.
+        world: ranks of this model.
+        model_key: of the section of the model.
+        model: that section.
+    """
+    yield from mesh_sizes(fsdp, world, key)[1]
+    sp, tp = fsdp.ulysses_sequence_parallel_size, fsdp.tensor_parallel_size
+    if sp > 1 and not model.use_remove_padding:
+        yield (
+            f"{key}.{SP}: got {sp}, but {model_key}.use_remove_padding is false, and ranks share only packed rows: "
+            "set it to true"
+        )
+    if tp > 1 and (lora := getattr(model, "lora_rank", None)):
+        yield (
+            f"{key}.{TP}: got {tp}, but {model_key}.lora_rank is {lora}, and adapters are not cut "
+            f"over ranks: set {TP}=1, and {SP} to share rows instead"
+        )
+    if max(sp, tp) > 1 and (own := _model_config(model)) is not None:
+        yield from model_problems(key, fsdp, own)
+
+
+def model_problems(key: str, fsdp: FSDPConfig, config: Any) -> Problems:
+    """What in a model does not fit a `fsdp_config`; `config` is transformers' own."""
+    sp, tp = fsdp.ulysses_sequence_parallel_size, fsdp.tensor_parallel_size
+    if getattr(config, "vision_config", None) is not None:
+        name, size = (SP, sp) if sp > 1 else (TP, tp)
+        yield f"{key}.{name}: got {size}, but '{config.model_type}' reads images, and those models are not spread"
+        return
+    config = config.get_text_config()
+    heads = config.num_attention_heads
+    if tp > 1:
+        yield from _tp_problems(f"{key}.{TP}", tp, config)
+    if sp > 1 and heads % tp == 0 and heads // tp % sp:
+        left, on_each = heads // tp, f" on each of {tp} tensor-parallel ranks" if tp > 1 else ""
+        yield f"{key}.{SP}: {_no_divisor(sp, left, f'{left} attention heads{on_each}')}: wanted {_divisors(left)}"
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - WHOLE_ROWS)
+    if sp > 1 and kinds:
+        yield f"{key}.{SP}: got {sp}, but '{config.model_type}' has layers of {', '.join(kinds)}, which read whole rows"
+    if sp > 1 and getattr(config, "attn_logit_softcapping", None) is not None:
+        yield f"{key}.{SP}: got {sp}, but '{config.model_type}' caps its scores, which attention over ranks does not"
+
+
+def _tp_problems(key: str, tp: int, config: Any) -> Problems:
+    try:
+        plan = tp_plan_of(config)
+    except ConfigError as error:
+        yield f"{key}: got {tp}, but {error}"
+        return
+    counts = {"attention heads": config.num_attention_heads}
+    counts["heads of keys and values"] = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    if any(".mlp." in name and style in CUT_STYLES for name, style in plan.items()):
+        counts["columns in its MLPs (intermediate_size)"] = config.intermediate_size
+    wrong = [f"{count} {what}" for what, count in counts.items() if count % tp]
+    if wrong:
+        first = int(wrong[0].split()[0])
+        yield f"{key}: {_no_divisor(tp, first, ' and '.join(wrong))}: wanted {_divisors(math.gcd(*counts.values()))}"
 
 
 def tp_plan_of(config: Any) -> dict[str, str]:
@@ -27,3 +118,26 @@ def tp_plan_of(config: Any) -> dict[str, str]:
             f"which agentrl cannot; it can {', '.join(sorted(CUT_STYLES))}"
         )
     return plan
+
+
+def _no_divisor(size: int, count: int, what: str) -> str:
+    """`got 3, but the model has 4 attention heads (4 / 3 = 1.33)`."""
+    return f"got {size}, but the model has {what} ({count} / {size} = {count / size:.2f})"
+
+
+def _divisors(count: int) -> str:
+    found = [str(n) for n in range(1, count + 1) if count % n == 0]
+    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} or {found[-1]}"
+
+
+def _model_config(model: BackboneConfig) -> Any:
+    """The configuration of a model in a folder; None: another check or the loading of the model tells what is wrong."""
+    from transformers import AutoConfig
+
+    folder = Path(model.path).expanduser()
+    if not (folder / "config.json").is_file():
+        return None
+    try:
+        return AutoConfig.from_pretrained(str(folder), trust_remote_code=model.trust_remote_code)
+    except (OSError, ValueError, KeyError):
+        return None

@@ -13,6 +13,7 @@ from agentrl.config.base import Section
 from agentrl.config.overrides import read_value
 from agentrl.config.recipe import Recipe
 from agentrl.config.schema import accepts, find_field, nearest, path_kind
+from agentrl.config.translate import known_name
 from agentrl.config.value_tree import get_value, leaves, set_value
 from agentrl.errors import ConfigError, suggest
 from agentrl.files import expand, find_file, find_input
@@ -111,7 +112,7 @@ class _Resolver:
         """The value of a key, by agentrl's or verl's name."""
         if name in visiting:
             raise _UnresolvedError(f"${{...}} refers to itself: {' -> '.join((*visiting, name))}")
-        known = self._recipe.renamed.get(name, name)
+        known = self._recipe.renamed.get(name) or known_name(name, self._model)
         foreign = self._recipe.foreign.get(name)
         try:
             value = foreign.value if foreign is not None else get_value(self._recipe.tree, known)

@@ -1,15 +1,15 @@
 """The pools of a run: which roles are in each, and its ranks by machine.
 
-trainer: {nnodes: 1, n_gpus_per_node: 2, resource_pools: {small: {n_gpus: 1}}, role_pools: {critic: small}}
+With `trainer: {n_gpus_per_node: 2, resource_pools: {small: {n_gpus: 1}}, role_pools: {critic: small}}`::
 
-global_pool    (2,)    actor, ref
-small          (1,)    critic
+    global_pool    (2,)    actor, ref
+    small          (1,)    critic
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentrl.config.problems import show_value
@@ -20,6 +20,8 @@ from agentrl.errors import suggest
 Problems = Iterator[str]
 
 ROLES = tuple(RolePools.model_fields)
+REWARD_POOL = "reward_pool"
+"""The pool of `reward_model.enable_resource_pool`."""
 _PER_MACHINE = ("n_gpus", "n_gpus_per_node")
 _WANTED = "wanted {nnodes: 1, n_gpus: 2} (the ranks of each machine), or a list of the ranks of every machine"
 
@@ -32,21 +34,18 @@ class Pool:
         name: as in `trainer.resource_pools`; or `global_pool`.
         process_on_nodes: ranks of each machine.
         roles: in the order of `ROLES`.
+        key: where its machines are given, for errors.
     """
 
     name: str
     process_on_nodes: tuple[int, ...]
     roles: tuple[str, ...]
+    key: str = field(default="", compare=False)
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return sum(self.process_on_nodes)
-
-    @property
-    def key(self) -> str:
-        """Where its ranks are given, for errors."""
-        return "trainer.nnodes" if self.name == DEFAULT_POOL else f"trainer.resource_pools.{self.name}"
 
 
 def roles_of(config: RunConfig) -> list[str]:
@@ -54,7 +53,7 @@ def roles_of(config: RunConfig) -> list[str]:
     trains = not config.trainer.val_only
     present = {
         "actor": True,
-        "ref": trains and config.needs_reference,
+        "ref": trains and config.needs_reference and not config.has_adapters_off,
         "critic": trains and config.needs_critic,
         "reward_model": config.reward_model.enable,
     }
@@ -66,9 +65,18 @@ def pools_in_use(config: RunConfig) -> list[Pool]:
     sizes = _sizes(config)
     roles: dict[str, list[str]] = {}
     for role in roles_of(config):
-        roles.setdefault(getattr(config.trainer.role_pools, role), []).append(role)
+        roles.setdefault(_pool_names(config)[role], []).append(role)
     # An unknown name is reported by `check_pools`; until then it counts as the pool that every run has.
-    return [Pool(name, sizes.get(name, sizes[DEFAULT_POOL]), tuple(members)) for name, members in roles.items()]
+    return [
+        Pool(name, sizes.get(name, sizes[DEFAULT_POOL]), tuple(members), _key(config, name))
+        for name, members in roles.items()
+    ]
+
+
+def _key(config: RunConfig, name: str) -> str:
+    if name in config.trainer.resource_pools:
+        return f"trainer.resource_pools.{name}"
+    return "reward_model.nnodes" if name == REWARD_POOL else "trainer.nnodes"
 
 
 def pool_of(config: RunConfig, role: str) -> Pool:
@@ -92,9 +100,10 @@ def check_pools(config: RunConfig) -> Problems:
     declared = trainer.resource_pools
     for name, spec in declared.items():
         yield from (f"trainer.resource_pools.{name}{problem}" for problem in _problems(spec))
-    mapped = {role: getattr(trainer.role_pools, role) for role in ROLES}
+    mapped = _pool_names(config)
+    yield from _reward_pool_problems(config)
     for role, name in mapped.items():
-        if name not in declared and name != DEFAULT_POOL:
+        if name not in declared and name not in (DEFAULT_POOL, REWARD_POOL if _has_reward_pool(config) else None):
             hint = suggest(name, [*declared, DEFAULT_POOL])
             yield f"trainer.role_pools.{role}: got '{name}', which is no pool.{hint}"
     for name in declared.keys() - set(mapped.values()):
@@ -104,10 +113,39 @@ def check_pools(config: RunConfig) -> Problems:
         )
 
 
+def _has_reward_pool(config: RunConfig) -> bool:
+    return config.reward_model.enable and config.reward_model.enable_resource_pool
+
+
+def _reward_pool_problems(config: RunConfig) -> Problems:
+    if not _has_reward_pool(config):
+        return
+    section = config.reward_model
+    key = "reward_model.enable_resource_pool"
+    for name in ("nnodes", "n_gpus_per_node"):
+        if getattr(section, name) < 1:
+            yield f"reward_model.{name}: got {getattr(section, name)}, wanted at least 1: {key} is true"
+    own = config.trainer.role_pools.reward_model
+    if own != DEFAULT_POOL:
+        yield f"{key}: got true, but trainer.role_pools.reward_model is '{own}': give one of them"
+    if REWARD_POOL in config.trainer.resource_pools:
+        yield f"{key}: got true, but trainer.resource_pools has a {REWARD_POOL} too: give one of them"
+
+
+def _pool_names(config: RunConfig) -> dict[str, str]:
+    """The pool of every role, also of those that this run does not have."""
+    names: dict[str, str] = {role: getattr(config.trainer.role_pools, role) for role in ROLES}
+    if _has_reward_pool(config) and names["reward_model"] == DEFAULT_POOL:
+        names["reward_model"] = REWARD_POOL
+    return names
+
+
 def _sizes(config: RunConfig) -> dict[str, tuple[int, ...]]:
     """The ranks of each machine, by pool; pools that are written wrong are left out."""
     trainer = config.trainer
-    default = {DEFAULT_POOL: (trainer.n_gpus_per_node,) * trainer.nnodes}
+    default: dict[str, tuple[int, ...]] = {DEFAULT_POOL: (trainer.n_gpus_per_node,) * trainer.nnodes}
+    if _has_reward_pool(config):
+        default[REWARD_POOL] = (max(1, config.reward_model.n_gpus_per_node),) * max(1, config.reward_model.nnodes)
     right = {name: spec for name, spec in trainer.resource_pools.items() if not list(_problems(spec))}
     return default | {name: _process_on_nodes(spec) for name, spec in right.items()}
 

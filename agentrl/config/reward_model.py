@@ -13,7 +13,7 @@ POLICY = "policy"
 
 
 class CombineConfig(Section):
-    """A trajectory's reward: `outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards) + model * rm`."""
+    """Weights of the parts of a trajectory's reward, which is their sum (docs/rewards.md)."""
 
     outcome: float = 1.0
     """Weight of the score function's score; 0: no score function is called."""
@@ -23,6 +23,8 @@ class CombineConfig(Section):
     """Weight of the rewards that tools give to calls."""
     model: float = 1.0
     """Weight of the reward model's score, where `reward_model.enable` is true."""
+    judge: float = 1.0
+    """Weight of the judge's score, where `reward_model.judge.base_url` is given; 0: the judge is not asked."""
     level: Literal["trajectory", "turn"] = "trajectory"
     """trajectory: the whole reward is on the last sampled token; turn: turn scores and tool rewards are on the last
     sampled token of their own turn."""
@@ -63,6 +65,13 @@ class ClassifierSection(RowsDecide):
     """Most tokens of a micro-batch, padding included."""
     micro_batch_size_per_gpu: int | None = Field(default=None, ge=1)
     """Conversations of a micro-batch. Where it is given, `use_dynamic_bsz` is false unless it is given too."""
+    enable_resource_pool: bool = False
+    """Give the reward model a pool of its own, `reward_pool`; `trainer.resource_pools` and `role_pools` do the same for
+    every role."""
+    nnodes: int = Field(default=0, ge=0)
+    """Machines of `reward_pool`."""
+    n_gpus_per_node: int = Field(default=0, ge=0)
+    """Ranks of `reward_pool` on each machine."""
     max_length: int | None = Field(default=None, ge=1)
     """Most tokens of a conversation that the reward model reads; null: as many as it has positions."""
     truncation: Literal["left", "right"] = "left"

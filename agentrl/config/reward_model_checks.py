@@ -11,7 +11,7 @@ from agentrl.config.root import RewardModelConfig, RunConfig
 _SIZES = ("use_dynamic_bsz", "forward_max_token_len_per_gpu", "micro_batch_size_per_gpu", "max_length", "truncation")
 OF_REWARD_MODELS = (
     *("reward_model.enable", "reward_model.model.*", "reward_model.fsdp_config.*", "reward_model.combine.model"),
-    *(f"reward_model.{name}" for name in _SIZES),
+    *(f"reward_model.{name}" for name in (*_SIZES, "enable_resource_pool", "nnodes", "n_gpus_per_node")),
 )
 """The keys of a reward model."""
 
@@ -44,6 +44,11 @@ IDLE_REWARD_MODEL_KEYS: tuple[Idle[RunConfig], ...] = (
         ("reward_model.model.chat_template",),
         lambda run: run.reward_model.model.input_tokenizer is None,
         "reward_model.model.input_tokenizer is null, so the reward model reads the policy's tokens as they are",
+    ),
+    Idle(
+        ("reward_model.nnodes", "reward_model.n_gpus_per_node"),
+        lambda run: not run.reward_model.enable_resource_pool,
+        "reward_model.enable_resource_pool is false",
     ),
     Idle(
         ("reward_model.fsdp_config.optimizer_offload",),

@@ -178,6 +178,9 @@ class RolloutConfig(RowsDecide):
     """Most tokens of a prompt; null: `data.max_prompt_length`."""
     response_length: int | None = Field(default=None, ge=1)
     """Most tokens of a response; null: `data.max_response_length`."""
+    limit_images: int | None = Field(default=None, ge=1)
+    """Most pictures of a trajectory, those of its prompt and of tools together; null: no limit. A prompt with more is
+    an error, and an observation with more ends the trajectory."""
     max_failure_rate: float = Field(default=0.1, ge=0, le=1)
     """Largest share of a step's trajectories that may end in infrastructure failures; above it the run stops."""
     refill: bool = False

@@ -9,20 +9,30 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from agentrl.config.actor import (
     ActorRolloutRefConfig,
-    BackboneConfig,
+    CriticModelConfig,
     FSDPConfig,
     KLKind,
     LossAggMode,
     MicroBatchSection,
     OptimConfig,
 )
-from agentrl.config.base import InputPath, Section, UsedPath
+from agentrl.config.base import InputPath, Section
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
+from agentrl.config.judge import JudgeConfig
 from agentrl.config.reward_model import ClassifierSection, CombineConfig
+from agentrl.config.rewards import (
+    CustomRewardFunction,
+    OverlongBufferConfig,
+    RewardManagerConfig,
+    SandboxFusionConfig,
+)
+from agentrl.config.rollout_correction import RolloutCorrectionConfig
 from agentrl.config.trainer import RayInitConfig, TrainerConfig
 
 SEARCH_LOOP = "search_r1_agent"
+CHOOSES_TOKENS = ("clip_cov", "kl_cov")
+"""Policy losses that compare a mini-batch's log-probs with the old ones before its update."""
 
 
 class CriticOptimConfig(OptimConfig):
@@ -37,8 +47,8 @@ class CriticConfig(MicroBatchSection):
 
     enable: bool | None = None
     """Whether there is a critic: null, or what `algorithm.adv_estimator` says anyway."""
-    model: BackboneConfig = Field(default_factory=BackboneConfig)
-    """The value model; an empty path: the policy's."""
+    model: CriticModelConfig = Field(default_factory=CriticModelConfig)
+    """The value model; an empty path: the policy's. With LoRA its adapters learn, and its value head."""
     optim: CriticOptimConfig = Field(default_factory=CriticOptimConfig)
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
@@ -55,54 +65,39 @@ class CriticConfig(MicroBatchSection):
     """How token losses are combined into one number."""
 
 
-class SandboxFusionConfig(Section):
-    """The sandbox service that runs the tests of coding tasks."""
-
-    url: str | None = None
-    """Address of `agentrl serve sandbox`, or of any service with SandboxFusion's protocol, with or without `/run_code`;
-    required by rows whose `data_source` is codecontests, apps, codeforces or taco."""
-    max_concurrent: int = Field(default=64, ge=1)
-    """Most requests at the same time, of all agent-loop workers together."""
-    memory_limit_mb: int = Field(default=1024, ge=1)
-    """Memory limit of each test."""
-    headers: dict[str, str] = Field(default_factory=dict)
-    """Sent with every request, for example `{Authorization: "Bearer TOKEN"}`."""
-
-
 class RewardModelConfig(ClassifierSection):
     """Scoring of trajectories."""
 
     reward_manager: str = "naive"
     """naive: one call of the score function per trajectory, concurrently; batch: one call for several trajectories;
-    prime (the name in verl's coding recipes): the same as naive; or the name of a plug-in."""
+    prime: your own score function runs in a pool of processes, which are killed at its deadline (score 0); dapo: naive,
+    with a penalty for long responses (`overlong_buffer`); or a plug-in: its name, `file.py:Class` or `module.Class`."""
     reward_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Options of a reward manager of your own; the named ones take none."""
+    """Options of a reward manager of your own. dapo takes `overlong_buffer_cfg` and `max_resp_len` here too, as in
+    verl."""
+    overlong_buffer: OverlongBufferConfig = Field(default_factory=OverlongBufferConfig)
+    """The penalty for long responses of `reward_manager: dapo`."""
+    num_processes: int | None = Field(default=None, ge=1)
+    """Processes of `reward_manager: prime`, of all agent-loop workers together (each has at least one); null: one per
+    processor."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of one call of the score function; its time in queues does not count."""
     combine: CombineConfig = Field(default_factory=CombineConfig)
     """The parts of a trajectory's reward."""
+    judge: JudgeConfig = Field(default_factory=JudgeConfig)
+    """A language model that scores trajectories by a rubric."""
     sandbox_fusion: SandboxFusionConfig = Field(default_factory=SandboxFusionConfig)
     """The sandbox service that runs the tests of coding tasks."""
 
+    @property
+    def has_judge(self) -> bool:
+        """Whether a judge is asked."""
+        return self.judge.base_url is not None and self.combine.judge != 0
 
-class RewardModuleConfig(Section):
-    """The user's own reward manager."""
-
-    path: UsedPath | None = None
-    """Python file or dotted module, for `source: importlib`."""
-    name: str | None = None
-    """Class or function in it."""
-
-
-class RewardManagerConfig(Section):
-    """Another way to name the reward manager, which counts more than `reward_model.reward_manager`."""
-
-    source: Literal["register", "importlib"] = "register"
-    """register: the manager is called `name`; importlib: it is `module.name` in `module.path`."""
-    name: str | None = None
-    """As `reward_model.reward_manager`; null: that one."""
-    module: RewardModuleConfig = Field(default_factory=RewardModuleConfig)
-    """The user's own reward manager."""
+    @property
+    def scores_by_model(self) -> bool:
+        """Whether a reward model or a judge scores trajectories, whatever the score function does."""
+        return self.enable or self.has_judge
 
 
 class RetrieverConfig(Section):
@@ -112,17 +107,6 @@ class RetrieverConfig(Section):
     """Its address, with or without `/retrieve`; null: as the tool YAML says."""
     topk: int | None = Field(default=None, ge=1)
     """Documents per query; null: as the tool YAML says, else 3."""
-
-
-class CustomRewardFunction(Section):
-    """The user's own score function."""
-
-    path: InputPath | None = None
-    """Python file, dotted module, or the registered name of a score function."""
-    name: str = "compute_score"
-    """Function in that file or module."""
-    reward_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to every call."""
 
 
 class KLControlConfig(Section):
@@ -136,19 +120,6 @@ class KLControlConfig(Section):
     """Target of the adaptive controller."""
     horizon: int = Field(default=10000, ge=1)
     """Time constant of the adaptive controller, in trajectories."""
-
-
-class RolloutCorrectionConfig(Section):
-    """The source of old log-probs, and corrections for the mismatch between rollout and trainer."""
-
-    bypass_old_log_prob: bool = False
-    """Use the rollout's log-probs as old log-probs instead of recomputing them."""
-    is_level: Literal["token", "sequence"] | None = None
-    """Level of truncated importance sampling; null: off."""
-    is_threshold: float = Field(default=2.0, gt=0)
-    """Largest importance weight."""
-    rs: tuple[float, float] | None = None
-    """Lower and upper bound of a row's mean ratio for rejection; null: off."""
 
 
 class StateMaskingConfig(Section):
@@ -270,7 +241,7 @@ class RunConfig(Section):
         if own.source == "register":
             return own.name or self.reward_model.reward_manager
         path = own.module.path or ""
-        return f"{path}{':' if path.endswith('.py') else '.'}{own.module.name}"
+        return f"{path}{':' if path.endswith('.py') else '.'}{own.module.name or own.name}"
 
     @property
     def choices(self) -> list[str]:
@@ -295,6 +266,19 @@ class RunConfig(Section):
         return self.algorithm.adv_estimator == "gae"
 
     @property
+    def needs_old_log_probs(self) -> bool:
+        """Whether old log-probs are computed in a pass of their own.
+
+        Not where the rollout's stand in for them; nor where a batch is one optimizer step, whose own log-probs they
+        are, and nothing needs them before it: no correction, no KL in the reward, no choice of tokens by the loss.
+        """
+        algorithm, actor = self.algorithm, self.actor_rollout_ref.actor
+        steps = actor.ppo_epochs * -(-self.data.train_batch_size // actor.ppo_mini_batch_size)
+        needed = algorithm.rollout_correction.corrects or algorithm.use_kl_in_reward or self.trainer.critic_warmup > 0
+        chooses = actor.policy_loss in CHOOSES_TOKENS
+        return not algorithm.rollout_correction.bypass_old_log_prob and (steps > 1 or needed or chooses)
+
+    @property
     def needs_greedy_rollouts(self) -> bool:
         """Whether every prompt has a greedy rollout beside its samples, whose reward is their baseline."""
         return self.algorithm.adv_estimator == "remax"
@@ -303,3 +287,8 @@ class RunConfig(Section):
     def needs_reference(self) -> bool:
         """Whether the KL to the reference policy is used."""
         return self.algorithm.use_kl_in_reward or self.actor_rollout_ref.actor.use_kl_loss
+
+    @property
+    def has_adapters_off(self) -> bool:
+        """Whether the reference policy is the actor without its LoRA adapters, and no model of its own."""
+        return self.needs_reference and self.actor_rollout_ref.model.adapts and not self.trainer.val_only

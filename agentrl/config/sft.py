@@ -10,7 +10,9 @@ from pydantic import Field
 from agentrl.config.actor import FSDPConfig, ModelConfig, OptimConfig
 from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Section
 from agentrl.config.checks import resume_problems
+from agentrl.config.lora_checks import lora_problems
 from agentrl.config.machine_checks import cluster_problems, offload_problems
+from agentrl.config.parallel_checks import parallel_problems
 from agentrl.config.sft_keys import SFT_KEYS
 from agentrl.config.trainer import RayInitConfig
 from agentrl.config.verl_keys import Answer
@@ -209,4 +211,23 @@ def check_sft_machine(config: SFTConfig) -> Iterator[str]:
         yield from offload_problems("model.fsdp_config", config.model.fsdp_config)
 
 
-SFT_CHECKS = (check_sft_required, check_sft_rows, check_sft_resume, check_sft_machine)
+def check_sft_lora(config: SFTConfig) -> Iterator[str]:
+    """LoRA has a rank and no dropout."""
+    yield from lora_problems("model", config.model, "model.fsdp_config", config.model.fsdp_config)
+
+
+def check_sft_parallel(config: SFTConfig) -> Iterator[str]:
+    """The model can be spread over the ranks as its section asks."""
+    yield from parallel_problems(
+        "model.fsdp_config", config.model.fsdp_config, config.trainer.ranks, "model", config.model
+    )
+
+
+SFT_CHECKS = (
+    check_sft_required,
+    check_sft_rows,
+    check_sft_resume,
+    check_sft_machine,
+    check_sft_lora,
+    check_sft_parallel,
+)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from agentrl.config.verl_keys import Answer, Harmless, Only, Renamed
+from agentrl.config.verl_keys import Answer, Harmless, Only, Renamed, lora_answers
 
 _OFF = (False, None, 0)
-_NO_LORA = "LoRA is not supported: leave it out (or 0) to train all weights"
 
 SFT_KEYS: dict[str, Answer] = {
     # data
@@ -28,24 +27,20 @@ SFT_KEYS: dict[str, Answer] = {
     "model.partial_pretrain": Renamed("model.path"),
     "model.custom_chat_template": Renamed("model.chat_template"),
     "model.hf_config_path": Only((None,), "the configuration is read from the model folder"),
-    "model.use_shm": Only(_OFF, "weights are read where they are"),
+    "model.use_shm": Harmless("weights are read where they are"),
     "model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
     "model.override_config*": Only((None, {}), "change the model folder's config.json"),
     "model.enable_activation_offload": Only(_OFF, "activations are not offloaded"),
-    "model.lora_alpha": Harmless("LoRA is not supported; it is off"),
-    "model.lora_rank": Only(_OFF, _NO_LORA),
-    "model.lora_*": Only((None,), _NO_LORA),
-    "model.lora.enable": Only(_OFF, _NO_LORA),
-    "model.lora.*": Harmless("LoRA is not supported; it is off"),
-    "model.target_modules": Harmless("LoRA is not supported; it is off"),
-    "model.exclude_modules": Harmless("LoRA is not supported; it is off"),
+    **lora_answers("model."),
+    "lora": Renamed("model.lora_enable"),
+    "lora.*": Renamed("model.lora.*"),
     "model.use_liger": Only(_OFF, "Liger kernels are not supported"),
     "model.use_fused_kernels": Only(_OFF, "agentrl has no fused kernels"),
     "model.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     "model.fsdp_config.cpu_offload": Renamed("model.fsdp_config.param_offload"),
     "model.fsdp_config.offload_params": Harmless("`param_offload` (in verl `cpu_offload`) counts"),
     "use_remove_padding": Renamed("model.use_remove_padding"),
-    "ulysses_sequence_parallel_size": Only((1, None), "sequence parallelism is not supported"),
+    "ulysses_sequence_parallel_size": Renamed("model.fsdp_config.ulysses_sequence_parallel_size"),
     # optim
     "optim.warmup_steps_ratio": Renamed("optim.lr_warmup_steps_ratio"),
     "optim.warmup_steps": Renamed("optim.lr_warmup_steps"),

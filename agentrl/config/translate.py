@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
+from agentrl.config import megatron
 from agentrl.config.base import Section
 from agentrl.config.problems import show_value
 from agentrl.config.schema import find_field, is_free, list_item
@@ -116,16 +117,29 @@ def settle_foreign(
             if switch is not None and switch.value is False:
                 idle[name] = f"{switch.written or switch.key} is false"
             else:
-                refused.setdefault((given.where, answer.reason), []).append(given)
+                reason = megatron.REASON if value == megatron.STRATEGY else answer.reason
+                refused.setdefault((given.where, reason), []).append(given)
     return used, idle, list(_refusals(refused))
 
 
 def _refusals(refused: Mapping[tuple[str, str], list[Foreign]]) -> Iterator[str]:
     """One sentence per reason: `actor.lora.enable and actor.lora.r: got true and 16, but LoRA is not supported`."""
-    for (where, reason), keys in refused.items():
-        names = " and ".join(given.written or given.key for given in keys)
-        values = " and ".join(show_value(given.value) for given in keys)
-        yield f"{where}{': ' if where else ''}{names}: got {values}, but {reason}"
+    sections: dict[str, list[Foreign]] = {}
+    for (_, reason), keys in refused.items():
+        if reason != megatron.REASON:
+            yield _refusal(keys, reason)
+            continue
+        for given in keys:  # wherever they stand: what to do instead depends on all of a section
+            sections.setdefault(megatron.megatron_section(given.key), []).append(given)
+    for section, keys in sections.items():
+        yield _refusal(keys, megatron.instead(section, {given.key: given.value for given in keys}))
+
+
+def _refusal(keys: list[Foreign], reason: str) -> str:
+    where = keys[0].where
+    names = " and ".join(given.written or given.key for given in keys)
+    values = " and ".join(show_value(given.value) for given in keys)
+    return f"{where}{': ' if where else ''}{names}: got {values}, but {reason}"
 
 
 def _answer(model: type[Section], key: str) -> tuple[str, Fallback | Harmless | Only | None]:
@@ -150,6 +164,11 @@ def is_known(key: str, model: type[Section]) -> bool:
     """Whether a key, or a section with it, is agentrl's or verl's."""
     new, answer = _answer(model, key)
     return answer is not None or find_field(model, new) is not None or is_free(model, new) or _is_section(key)
+
+
+def known_name(key: str, model: type[Section]) -> str:
+    """A key under agentrl's name: `actor.ulysses_sequence_parallel_size` is `actor.fsdp_config.…`; else as it is."""
+    return _answer(model, key)[0]
 
 
 def _is_section(key: str) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.config import megatron
+
 _AR = "actor_rollout_ref."
 
 
@@ -69,7 +71,6 @@ _SMALL = (1, None)
 _NO_COMPILE = Harmless("agentrl does not use torch.compile")
 _BATCH_PER_GPU = "give `{}` instead: a size per GPU does not depend on the number of GPUs"
 _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
-_SHARES_RANKS = "the reward model shares the ranks of the policy"
 _PROFILED = Harmless("`trainer.profile_steps` says which steps are profiled, in every process")
 _NSIGHT = Harmless("Nsight's options stand on its own command line: `nsys profile OPTIONS agentrl train …`")
 _WHOLE = frozenset({"model", "optimizer", "extra"})
@@ -77,22 +78,35 @@ _WHOLE_CHECKPOINT = Only(
     (None, _WHOLE, _WHOLE | {"hf_model"}),
     "a checkpoint always holds model, optimizer and extra, and the model as a Hugging Face folder",
 )
-_NO_LORA = Harmless("LoRA is not supported")
-_LORA = Only(
-    (*_OFF, {}), "LoRA is not supported: leave it out, and all weights are trained", switch=f"{_AR}actor.lora.enable"
-)
 _TURNS = _AR + "rollout.multi_turn."
 
 _TIS = (
     "importance weights are cut here: set algorithm.rollout_correction.is_level=token, and "
     "algorithm.rollout_correction.is_threshold to the cap"
 )
-_REJECTION = "set algorithm.rollout_correction.rs=[lower,upper], bounds of a trajectory's mean ratio"
-OVERLONG = (
-    "no reward manager here has a penalty for long responses: subtract it in your own score function "
-    "(custom_reward_function.path) or reward manager (reward_manager.source=importlib)"
-)
 _ONE_KIND = Harmless("every section has one kind, so it needs no class")
+
+
+def lora_answers(model: str) -> dict[str, Answer]:
+    """Other spellings of the keys of LoRA: the section `lora` of peft's names and of verl's, below `model`."""
+    names = {
+        "lora_rank": ("rank", "r", "lora_rank"),
+        "lora_alpha": ("alpha", "lora_alpha"),
+        "lora_dropout": ("dropout", "lora_dropout"),
+        "lora_adapter_path": ("adapter_path", "lora_adapter_path"),
+        "lora_enable": ("enable", "enabled"),
+        "target_modules": ("target_modules",),
+        "exclude_modules": ("exclude_modules",),
+    }
+    return {
+        f"{model}lora": Renamed(f"{model}lora_enable"),
+        **{f"{model}lora.{other}": Renamed(f"{model}{own}") for own, others in names.items() for other in others},
+        f"{model}lora.type": Only(("lora", None), "plain LoRA is the one kind of adapter here"),
+        f"{model}lora.task_type": Harmless("the model says what it is"),
+        f"{model}lora.merge": Harmless("engines get merged weights"),
+        f"{model}lora.*": Only((*_OFF, "none", "pre", {}, []), "LoRA here is plain: leave it out"),
+    }
+
 
 # The first pattern that fits a key counts.
 VERL_KEYS: dict[str, Answer] = {
@@ -102,7 +116,7 @@ VERL_KEYS: dict[str, Answer] = {
     "data.return_raw_chat": Only((True,), "agent loops need the raw messages"),
     "data.return_raw_input_ids": Harmless("the agent loop makes the ids"),
     "data.return_full_prompt": Harmless("rollout dumps hold the whole prompt"),
-    "data.return_multi_modal_inputs": Harmless("agentrl has no multi-modal inputs"),
+    "data.return_multi_modal_inputs": Harmless("the inputs of pictures always travel beside the tokens"),
     "data.truncation": Only(("error",), "a prompt is never cut: set `data.filter_overlong_prompts=true`"),
     "data.filter_overlong_prompts_workers": Harmless("filtering needs no extra processes"),
     "data.reward_fn_key": Only(("data_source",), "the score function is picked by the column `data_source`"),
@@ -111,9 +125,7 @@ VERL_KEYS: dict[str, Answer] = {
     "data.dataloader_num_workers": Harmless("the loader reads in this process, so that it resumes exactly"),
     "data.gen_batch_size": Only(_OFF, "a step generates `data.train_batch_size` prompts"),
     "data.validation_shuffle": Only(_OFF, "validation rows keep their order"),
-    "data.image_key": Harmless("agentrl has no multi-modal inputs"),
-    "data.video_key": Harmless("agentrl has no multi-modal inputs"),
-    "data.image_patch_size": Harmless("agentrl has no multi-modal inputs"),
+    "data.image_patch_size": Harmless("the model's own image processor knows its patches"),
     "data.use_shm": Only(_OFF, "files are memory-mapped where they are"),
     "data.train_data_num": Renamed("data.train_max_samples"),
     "data.val_data_num": Renamed("data.val_max_samples"),
@@ -133,28 +145,15 @@ VERL_KEYS: dict[str, Answer] = {
     "reward_model.model.fsdp_config.*": Renamed("reward_model.fsdp_config.*"),
     "reward_model.model.enable_gradient_checkpointing": Harmless("the reward model does not learn"),
     "reward_model.rollout.*": Harmless("the reward model scores in the ranks of the trainer, without an engine"),
-    "*.model.use_shm": Only(_OFF, "weights are read where they are"),
+    "*.model.use_shm": Harmless("weights are read where they are"),
     "*.model.external_lib": Only((None,), "model code comes with the model folder (`trust_remote_code`)"),
     "*.model.override_config*": Only((None, {}), "change the model folder's config.json"),
     "*.model.enable_activation_offload*": Only(_OFF, "activations are not offloaded"),
-    "*.model.lora_alpha": _NO_LORA,
-    "*.model.lora_*": _LORA,
-    "*.model.lora": _LORA,
-    _AR + "model.lora.enable": Renamed(_AR + "actor.lora.enable"),
-    "*.model.lora.rank": Renamed("*.model.lora_rank"),
-    "*.model.lora.r": Renamed("*.model.lora_rank"),
-    "*.model.lora.alpha": Renamed("*.model.lora_alpha"),
-    "*.model.lora.*": _NO_LORA,
-    "lora": _LORA,
-    "lora.*": Renamed(_AR + "actor.lora.*"),
-    _AR + "actor.lora": _LORA,
-    _AR + "actor.lora.enable": _LORA,
-    _AR + "actor.lora.r": Renamed(_AR + "model.lora_rank"),
-    _AR + "actor.lora.lora_alpha": Renamed(_AR + "model.lora_alpha"),
-    _AR + "actor.lora.target_modules": Renamed(_AR + "model.target_modules"),
-    _AR + "actor.lora.*": _NO_LORA,
-    "*.model.target_modules": _NO_LORA,
-    "*.model.exclude_modules": _NO_LORA,
+    **lora_answers("*.model."),
+    "lora": Renamed(_AR + "model.lora_enable"),
+    "lora.*": Renamed(_AR + "model.lora.*"),
+    _AR + "actor.lora": Renamed(_AR + "model.lora_enable"),
+    _AR + "actor.lora.*": Renamed(_AR + "model.lora.*"),
     "*.model.use_liger": Only(_OFF, "Liger kernels are not supported"),
     "*.use_fused_kernels": Only(_OFF, "agentrl has no fused kernels"),
     "*.model.fused_kernel_options.*": Harmless("agentrl has no fused kernels"),
@@ -164,10 +163,8 @@ VERL_KEYS: dict[str, Answer] = {
     "*.model.tiled_mlp.enabled": Only(_OFF, "tiled MLPs are not supported"),
     "*.model.tiled_mlp.*": Harmless("tiled MLPs are not supported"),
     _AR + "ref.model*": Only((None, {}), "the reference policy is the model at the start of the run"),
-    "*.ulysses_sequence_parallel_size": Only(_SMALL, "sequence parallelism is not supported"),
-    "*.megatron.*": Only(
-        (*_OFF, *_SMALL), "Megatron is not supported: models are sharded by FSDP2, so leave its section out"
-    ),
+    "*.ulysses_sequence_parallel_size": Renamed("*.fsdp_config.ulysses_sequence_parallel_size"),
+    "*.megatron.*": Only((*_OFF, *_SMALL, {}), megatron.REASON),
     "*.use_torch_compile": _NO_COMPILE,
     "*.entropy_from_logits_with_chunking": Harmless("log-probs and entropy are computed in chunks anyway"),
     "*.entropy_checkpointing": Harmless("log-probs and entropy are computed in chunks anyway"),
@@ -181,7 +178,6 @@ VERL_KEYS: dict[str, Answer] = {
     "*.checkpoint.*": Harmless("a checkpoint holds model, optimizer and the rest of the state"),
     "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
     "*.fsdp_config.offload_policy": Only(_OFF, "use `param_offload` and `optimizer_offload`"),
-    "*.fsdp_config.fsdp_size": Only((-1, None), "parameters are sharded over all ranks"),
     "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),
     "*.fsdp_config.use_orig_params": Harmless("FSDP2 keeps the original parameters"),
     "*.fsdp_config.grad_offload": Only(_OFF, "gradients are not offloaded"),
@@ -218,7 +214,7 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "actor.loss_scale_factor": Only(
         (None,), "`loss_agg_mode=seq-mean-token-sum-norm` divides by the longest response that the run allows"
     ),
-    _AR + "actor.freeze_vision_tower": Harmless("agentrl has no multi-modal inputs"),
+    _AR + "actor.freeze_vision_tower": Only(_OFF, "the vision tower is trained with the rest of the model"),
     _AR + "actor.calculate_sum_pi_squared": Only(_OFF, "the sum of squared probabilities is not computed"),
     "*.use_prefix_grouper": Only(_OFF, "prefixes of a group are not shared in training"),
     "*.router_replay.mode": Only((None, "disabled"), "router replay is not supported"),
@@ -271,7 +267,6 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.skip.*": Harmless("a step always rolls out"),
     _AR + "rollout.enable_rollout_routing_replay": Only(_OFF, "router replay is not supported"),
     _AR + "rollout.agent.agent_loop_manager_class": Only((None,), "agentrl has one agent-loop manager"),
-    _AR + "rollout.limit_images": Harmless("agentrl has no multi-modal inputs"),
     _AR + "rollout.multi_turn.tokenization_sanity_check_mode": Harmless("the template is probed when the run starts"),
     _AR + "rollout.multi_turn.use_inference_chat_template": Harmless("sampled turns are never rendered again"),
     _AR + "rollout.multi_turn.num_repeat_rollouts": Only((None,), "`rollout.n` counts"),
@@ -287,25 +282,24 @@ VERL_KEYS: dict[str, Answer] = {
     "critic.forward_*": Harmless("values are computed in the micro-batches of the update"),
     "critic.shuffle": Only(_OFF, "the critic sees rows in order"),
     "critic.model.tokenizer_path": Harmless("the critic reads the policy's token ids"),
-    "reward_model.enable_resource_pool": Only(_OFF, _SHARES_RANKS),
     "reward_model.strategy": Only(("fsdp2", "fsdp", None), "models are sharded by FSDP2"),
     "reward_model.micro_batch_size": Only((None,), _BATCH_PER_GPU.format("micro_batch_size_per_gpu")),
     "reward_model.launch_reward_fn_async": Harmless("scores are always computed while rollouts run"),
     "reward.sandbox_fusion.url": Renamed("reward_model.sandbox_fusion.url"),
     "reward.sandbox_fusion.max_concurrent": Renamed("reward_model.sandbox_fusion.max_concurrent"),
     "reward.sandbox_fusion.memory_limit_mb": Renamed("reward_model.sandbox_fusion.memory_limit_mb"),
-    "reward_model.overlong_buffer.enable": Only(_OFF, OVERLONG),
-    "reward_model.overlong_buffer.*": Harmless("`overlong_buffer.enable` is not set"),
+    "reward_model.reward_loop_source": Renamed("reward_manager.source"),
+    "reward_model.reward_loop_module_path": Renamed("reward_manager.module.path"),
+    "reward_model.reward_loop_class_name": Renamed("reward_manager.module.name"),
     "reward_model.num_workers": Harmless("scores are computed by the agent-loop workers (`rollout.agent.num_workers`)"),
     "reward_model.use_reward_loop": Harmless("scores are always computed while rollouts run"),
-    "reward_model.nnodes": Harmless(_SHARES_RANKS),
-    "reward_model.n_gpus_per_node": Harmless(_SHARES_RANKS),
     "reward.num_workers": Renamed("reward_model.num_workers"),
     "reward.reward_kwargs.*": Renamed("reward_model.reward_kwargs.*"),
     "reward.reward_model.*": Renamed("reward_model.*"),
     "reward.reward_manager.*": Renamed("reward_manager.*"),
     "reward.custom_reward_function.path": Renamed("custom_reward_function.path"),
     "reward.custom_reward_function.name": Renamed("custom_reward_function.name"),
+    "reward.custom_reward_function.reward_kwargs.*": Renamed("custom_reward_function.reward_kwargs.*"),
     # algorithm
     "algorithm.group_size": Renamed(_AR + "rollout.n"),
     "algorithm.use_pf_ppo": Only(_OFF, "preference feedback PPO is not supported"),
@@ -316,12 +310,15 @@ VERL_KEYS: dict[str, Answer] = {
     "algorithm.rollout_correction.rollout_is": Renamed("algorithm.rollout_correction.is_level"),
     "algorithm.rollout_correction.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     "algorithm.rollout_correction.bypass_mode": Renamed("algorithm.rollout_correction.bypass_old_log_prob"),
-    "algorithm.rollout_correction.rollout_rs": Only((None,), _REJECTION),
-    "algorithm.rollout_correction.rollout_rs_threshold*": Only((None,), _REJECTION),
-    "algorithm.rollout_correction.rollout_token_veto_threshold": Only((None,), _REJECTION),
-    "algorithm.rollout_correction.rollout_is_batch_normalize": Only(_OFF, "importance weights are not normalised"),
-    "algorithm.rollout_correction.loss_type": Only((None, "ppo_clip"), "`actor.policy_loss` names the loss"),
+    "algorithm.rollout_correction.rollout_is_batch_normalize": Renamed(
+        "algorithm.rollout_correction.is_batch_normalize"
+    ),
+    "algorithm.rollout_correction.bypass_old_logprob_for_rollout": Renamed(
+        "algorithm.rollout_correction.bypass_old_log_prob"
+    ),
+    "algorithm.rollout_correction.use_p*": Only(_OFF, "set algorithm.rollout_correction.loss_type=reinforce"),
     "algorithm.rollout_is": Only(_OFF, _TIS),
+    "algorithm.rollout_is_veto_threshold": Renamed("algorithm.rollout_correction.rollout_token_veto_threshold"),
     "algorithm.rollout_is_level": Renamed("algorithm.rollout_correction.is_level"),
     "algorithm.rollout_is_threshold": Renamed("algorithm.rollout_correction.is_threshold"),
     # trainer, Ray, Hydra
@@ -355,12 +352,17 @@ VERL_KEYS: dict[str, Answer] = {
 }
 
 SPELLINGS: dict[str, tuple[tuple[Any, Any], ...]] = {
+    "*.fsdp_config.fsdp_size": ((None, -1),),
+    "*.fsdp_config.ulysses_sequence_parallel_size": ((None, 1),),
     "*.fsdp_config.*_dtype": (("fp32", "float32"), ("bf16", "bfloat16")),
     _AR + "rollout.dtype": (
         *(("half", "float16"), ("fp16", "float16"), ("bf16", "bfloat16")),
         *(("float", "float32"), ("fp32", "float32")),
     ),
     "data.*_max_samples": ((None, -1),),
+    "algorithm.rollout_correction.is_threshold": ((None, 2.0),),
+    "algorithm.rollout_correction.loss_type": ((None, "ppo_clip"),),
+    "algorithm.rollout_correction.is_batch_normalize": ((None, False),),
     _AR + "rollout*.top_k": ((0, -1),),
     "trainer.profile_tool": ((None, "auto"),),
     "trainer.log_*_generations": ((True, 4), (False, 0)),
@@ -375,6 +377,9 @@ MISPLACED: dict[str, Fallback] = {"algorithm.kl_penalty": Fallback("algorithm.kl
 """Keys that want a name, under which some users write a number: the key that takes it."""
 
 VERL_VALUES: dict[str, dict[str, tuple[str, str]]] = {
+    _AR + "actor.policy_loss": {
+        "bypass_mode": ("vanilla", "algorithm.rollout_correction.loss_type names another one, where it is to be used"),
+    },
     _AR + "rollout.name": {
         "trtllm": ("auto", "the engines here are SGLang, vLLM, hf and the embedded one"),
         **{f"{name}_async": (name, "agent loops are always asynchronous") for name in ("vllm", "sglang")},

@@ -27,8 +27,7 @@ PROBE_INTERVAL_S = 1.0
 WATCH_INTERVAL_S = 10.0
 """An engine with waiting requests that answers none for so long is asked whether it is well."""
 
-Request = tuple[Sequence[int], JsonDict, str | None, SentPictures | None]
-"""What `EngineClient.generate` takes."""
+Request = tuple[Sequence[int], JsonDict, str | None, SentPictures | None]  # what `EngineClient.generate` takes
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +56,7 @@ class Router:
         retries: how often a call to one engine is retried before the engine is taken out.
         weight_version: the version that engines must serve; None: any, until `expect_version` or `update_weights`.
         recovery_wait_s: how long a generation waits for an engine to come back when all are out.
-        client: what talks to the engines; see `clients.client_class`.
+        client: talks to an engine.
     """
 
     def __init__(

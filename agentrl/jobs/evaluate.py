@@ -201,6 +201,9 @@ def _identity(job: EvalConfig, files: list[str]) -> dict[str, Any]:
     own = [score.path] if score.path is not None and score.path.endswith(".py") else []
     found: dict[str, Any] = {f"data.{key}": getattr(data, key) for key in keys}
     found["reward_model.reward_manager"] = job.reward_model.reward_manager
+    judged = {"judge": job.reward_model.judge, "combine": job.reward_model.combine}
+    for section, values in judged.items() if job.reward_model.has_judge else ():
+        found |= {f"reward_model.{section}.{key}": value for key, value in values.model_dump(mode="json").items()}
     found |= {f"custom_reward_function.{key}": value for key, value in score.model_dump(mode="json").items()}
     return found | identity_of([*files, *own])
 

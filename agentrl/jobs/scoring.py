@@ -18,7 +18,8 @@ from agentrl.plugins import registry
 from agentrl.reported import finite_number_of, json_of
 from agentrl.rewards.answers import answer_reader
 from agentrl.rewards.dispatcher import find_score, truth_problem
-from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager
+from agentrl.rewards.judged_answers import load_answer_scores
+from agentrl.rewards.loading import check_kwargs, load_code_score
 from agentrl.rollout.report import causes_of
 from agentrl.types import Sample
 
@@ -66,7 +67,8 @@ class ResponseScorer:
             "data.reward_model_key": data.reward_model_key,
         }
         table.need({"data.prompt_key": data.prompt_key, **needed} if "prompt_key" in data.model_fields_set else needed)
-        self._built_in = job.custom_reward_function.path is None
+        judged_alone = job.reward_model.has_judge and job.reward_model.combine.outcome == 0
+        self._built_in = job.custom_reward_function.path is None and not judged_alone
         code = load_code_score(run)
         self.rows = [self._read(table, number) for number in range(len(table))]
         if self._built_in:
@@ -76,7 +78,7 @@ class ResponseScorer:
                 if problem := truth_problem(row.sample):
                     file, place = table.place(number)
                     raise PluginError(f"{file}, row {place}: {problem}")
-        self._manager: RewardManager = load_reward_manager(run)
+        self._manager: RewardManager = load_answer_scores(run)
 
     async def score_all(self, parts: JobParts, batch_size: int, advance: Advance) -> list[list[ScoredResponse]]:
         """The scores of every row's responses; finished batches are kept in `parts`.

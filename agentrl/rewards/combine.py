@@ -1,8 +1,9 @@
-"""A trajectory's reward from its outcome, its turns, its tool calls and a reward model (`reward_model.combine`).
+"""A trajectory's reward from its outcome, turns, tool calls, judge and reward model (`reward_model.combine`).
 
 ::
 
-    reward = outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards) + model * score of the reward model
+    reward = (outcome * score + turn * sum(turn_scores) + tool * sum(tool_rewards)
+              + judge * judge_score + model * model_score)
 
 With `level: turn` each turn score and tool reward is placed on the last sampled token of its own turn, and the outcome
 on the trajectory's last one; with `level: trajectory` the whole reward is placed there. A reward manager that places
@@ -43,6 +44,7 @@ def combine(
     facts: TrajectoryFacts,
     response_mask: Sequence[int],
     weights: CombineConfig,
+    judge_score: float | None = None,
 ) -> Combined:
     """Weight and place the rewards of one trajectory.
 
@@ -51,15 +53,19 @@ def combine(
         facts: its turn scores and tool rewards, and the turn of each.
         response_mask: 1 for each response token that the policy sampled, else 0.
         weights: `reward_model.combine`.
+        judge_score: what the judge said; None: there is none.
 
     Raises:
         RewardError: the sum is not finite, or the loop does not say to which turns its rewards belong.
     """
-    if (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
+    if judge_score is None and (weights.outcome, weights.turn, weights.tool) == (1.0, 0.0, 0.0):
         return Combined(result.score, result.extra, list(result.placed))
     turn_scores, tool_rewards = facts.turn_scores, facts.tool_rewards
     parts = {"outcome_score": result.score, "turn_score": sum(turn_scores), "tool_reward": sum(tool_rewards)}
-    weighed = zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True)
+    weighed = list(zip((weights.outcome, weights.turn, weights.tool), parts.values(), strict=True))
+    if judge_score is not None:
+        parts["judge_score"] = judge_score
+        weighed.append((weights.judge, judge_score))
     score = sum(weight * part for weight, part in weighed if weight)
     if not math.isfinite(score):
         raise RewardError(

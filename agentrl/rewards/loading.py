@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from agentrl.chat.loading import load_renderer
+from agentrl.config.reward_checks import overlong_of
 from agentrl.config.root import RunConfig
-from agentrl.config.verl_keys import OVERLONG
 from agentrl.errors import ConfigError, PluginError, repr_of, suggest
 from agentrl.interfaces import RewardManager
 from agentrl.plugins import registry
 from agentrl.plugins.users_code import described
 from agentrl.plugins.verl.run_view import ConfigView, tokenizer_of
 from agentrl.rewards.batch import BatchRewardManager
+from agentrl.rewards.dapo import DapoRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction, default_compute_score
 from agentrl.rewards.naive import NaiveRewardManager
+from agentrl.rewards.prime import PrimeRewardManager
 from agentrl.rewards.score_call import MANY, ONE
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.rewards.verl_manager import is_verl_manager, load_verl_manager
 
-MANAGERS: dict[str, Callable[[ScoreFunction, float], RewardManager]] = {
+MANAGERS: dict[str, Callable[..., RewardManager]] = {
     "naive": NaiveRewardManager,
     "batch": BatchRewardManager,
-    "prime": NaiveRewardManager,
-    "dapo": NaiveRewardManager,
+    "prime": PrimeRewardManager,
+    "dapo": DapoRewardManager,
 }
-"""Reward managers by name. verl's `prime` scores rows side by side and calls score functions as `naive` does; so does
-its `dapo` without a penalty for long responses.
-"""
-
-
-_OF_DAPO = {"overlong_buffer_cfg", "max_resp_len"}
-"""Options of verl's `dapo` that only say how its penalty is computed."""
+"""Reward managers by name."""
 
 
 def load_code_score(config: RunConfig, workers: int = 1) -> CodeScore | None:
@@ -81,16 +78,21 @@ def load_score_function(config: RunConfig, workers: int = 1) -> ScoreFunction:
     function: ScoreFunction = default_compute_score
     if section.path is None and (code_score := load_code_score(config, workers)) is not None:
         function = functools.partial(default_compute_score, code_score=code_score)
-    if section.path is not None and section.path in registry.known("rewards"):
-        function = cast(ScoreFunction, registry.resolve("rewards", section.path))
-    elif section.path is not None:
-        path = section.path.removeprefix("pkg://")  # how verl marks a module
-        separator = ":" if path.endswith(".py") else "."
-        function = cast(ScoreFunction, registry.resolve("rewards", f"{path}{separator}{section.name}"))
+    if section.path is not None:
+        function = cast(ScoreFunction, registry.resolve("rewards", _reference(config) or section.path))
     if not callable(function) or isinstance(function, type):
         raise PluginError(f"custom_reward_function: {section.name} in {section.path} is not a function")
     check_kwargs(function, section.reward_kwargs)
     return functools.partial(function, **section.reward_kwargs) if section.reward_kwargs else function
+
+
+def _reference(config: RunConfig) -> str | None:
+    """The place of the user's score function, `file.py:name` or `module.name`; None: it is registered by its name."""
+    section = config.custom_reward_function
+    path = str(section.path).removeprefix("pkg://")  # how verl marks a module
+    if section.path in registry.known("rewards"):
+        return None
+    return f"{path}{':' if path.endswith('.py') else '.'}{section.name}"
 
 
 def check_kwargs(function: ScoreFunction, kwargs: Mapping[str, Any]) -> None:
@@ -139,10 +141,7 @@ def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = Non
             "reward_model.reward_manager: batch calls a score function with lists (data_sources, solution_strs, "
             "ground_truths, extra_infos), which the built-in functions do not take: set custom_reward_function.path"
         )
-    overlong = section.reward_kwargs.get("overlong_buffer_cfg")
-    if name == "dapo" and isinstance(overlong, Mapping) and overlong.get("enable"):
-        raise PluginError(f"reward_model.reward_kwargs.overlong_buffer_cfg.enable: got true, but {OVERLONG}")
-    if section.reward_kwargs.keys() - (_OF_DAPO if name == "dapo" else set()) and name in MANAGERS:
+    if section.reward_kwargs and name in MANAGERS and name != "dapo":
         where = f"reward_model.reward_kwargs.{next(iter(section.reward_kwargs))}"
         raise PluginError(
             f"{where}: the reward manager '{name}' takes no options; those of a score function are "
@@ -150,6 +149,8 @@ def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = Non
         )
     score_fn = load_score_function(config, workers)
     manager: Any = MANAGERS.get(name)
+    if name == "prime" and config.custom_reward_function.path is None:
+        manager = NaiveRewardManager  # the built-in functions have limits and processes of their own
     if manager is None:
         known = {*MANAGERS, *registry.known("rewards")}
         if not any(mark in name for mark in ".:") and name not in known:
@@ -166,7 +167,7 @@ def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = Non
             reward_kwargs=section.reward_kwargs,
         )
     wanted = "Derive it from agentrl.interfaces.RewardManager, or give it verl's __call__(data, return_dict)"
-    options = {} if name in MANAGERS else section.reward_kwargs
+    options = _options(config, workers)
     try:
         built = manager(score_fn, timeout_s, **options)
     except TypeError as error:
@@ -178,6 +179,18 @@ def load_reward_manager(config: RunConfig, workers: int = 1, renderer: Any = Non
             f"reward_model.reward_manager: '{name}' built {repr_of(built)}, which has no `score`. {wanted}"
         )
     return cast(RewardManager, built)
+
+
+def _options(config: RunConfig, workers: int) -> dict[str, Any]:
+    """What the manager is built with, besides its score function and its deadline."""
+    name = config.reward_manager_name
+    if name == "dapo":
+        overlong, most = overlong_of(config)
+        return {"overlong": overlong, "max_response_length": most}
+    if name == "prime" and config.custom_reward_function.path is not None:
+        processes = config.reward_model.num_processes or os.cpu_count() or 1
+        return {"num_processes": max(1, processes // workers), "reference": _reference(config)}
+    return {} if name in MANAGERS else config.reward_model.reward_kwargs
 
 
 def _load_renderer(config: RunConfig) -> Any:

@@ -1,7 +1,7 @@
 """Greedy rollouts: one per prompt beside its samples, whose reward is their baseline (ReMax, arXiv 2310.10505).
 
 A greedy rollout runs as the samples do, with the same agent loop, tools, interaction and score; only its temperature is
-0. It is no row of the batch: nothing trains on it, and no statistic of the samples counts it. If it fails, its group
+0. The batch has no row for it: nothing trains on it, and no statistic of the samples counts it. If it fails, its group
 has no baseline, and the samples of the group are left out of the update: a baseline of 0 or a mean of the samples would
 be another algorithm for some of the groups::
 

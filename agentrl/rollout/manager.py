@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentrl.chat.vision import MULTI_MODAL
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.rollout.batching import collate, join
@@ -135,6 +136,8 @@ class AgentLoopManager:
         columns: dict[str, list[Any]] = {name: [get(row) for row in rows] for name, get in COLUMNS.items()}
         columns |= {name: [get(samples[row.row]) for row in rows] for name, get in SAMPLE_COLUMNS.items()}
         columns["uid"] = [uids[row.row] for row in rows]
+        if self._setup.renderer.vision is not None:
+            columns[MULTI_MODAL] = [row.pictures for row in rows]
         if baselines is not None:
             columns[BASELINE] = [baselines.get(uid, math.nan) for uid in columns["uid"]]
         return DataProto(collate(rows, self._setup.pad_id), columns, meta)

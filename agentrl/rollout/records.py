@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from agentrl.chat.vision import PictureInputs
 from agentrl.errors import TokenStreamError
 from agentrl.trajectory import NO_VERSION
 from agentrl.types import AgentLoopOutput, Sample, StopReason, TrajectoryFacts
@@ -130,7 +131,10 @@ class RolloutRow:
     earlier_errors: list[str] = field(default_factory=list)
     """Why it was repeated (`rollout.refill`), one entry per earlier try."""
     reward_extra: dict[str, Any] = field(default_factory=dict)
+    reward_metrics: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    pictures: PictureInputs | None = None
+    """What the vision tower reads of the trajectory; None: it shows no picture."""
     facts: TrajectoryFacts = field(default_factory=TrajectoryFacts)
     """What the loop reported."""
 

@@ -57,6 +57,9 @@ def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
     metrics |= mean_max_min("prompt_length", (len(row.tokens.prompt) for row in alive))
     for name in ("generate_sequences", "tool_calls", "compute_score"):
         metrics |= mean_max_min(f"timing_s/agent_loop/{name}", (row.metrics.get(name, 0.0) for row in alive))
+    for name in dict.fromkeys(name for row in alive for name in row.reward_metrics):
+        values = [row.reward_metrics[name] for row in alive if name in row.reward_metrics]
+        metrics |= mean_max_min(f"reward/{name}", values)
     return metrics
 
 

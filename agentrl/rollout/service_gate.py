@@ -27,6 +27,7 @@ from agentrl.errors import ServiceDownError
 logger = logging.getLogger(__name__)
 
 ENGINE = "the engine"
+JUDGE = "the judge"
 MAX_BACKOFF_S = 30.0
 
 

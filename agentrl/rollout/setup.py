@@ -13,6 +13,7 @@ from agentrl.chat.tool_parsers.auto import load_tool_parser
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, PluginError, UserInputError, suggest
 from agentrl.interfaces import RewardManager, ToolParser
+from agentrl.pictures import pictures_in
 from agentrl.plugins import (
     InteractionSpec,
     LoopSpec,
@@ -25,9 +26,10 @@ from agentrl.plugins import (
 )
 from agentrl.plugins.tool_schemas import described_schema
 from agentrl.rewards.dispatcher import find_score, truth_problem
+from agentrl.rewards.judge import RubricJudge, load_judge
 from agentrl.rewards.loading import check_kwargs, load_code_score, load_reward_manager, scores_by_source
 from agentrl.rollout.search_keys import search_loops, search_tools
-from agentrl.rollout.service_gate import ENGINE, interaction_service, score_service, tool_service
+from agentrl.rollout.service_gate import ENGINE, JUDGE, interaction_service, score_service, tool_service
 from agentrl.rollout.tools.limits import check_limits
 from agentrl.rollout.tools.recording import check_recorded, recorded_discovery
 from agentrl.rollout.trained_tokens import Training
@@ -49,6 +51,7 @@ class RolloutSetup:
     loops: dict[str, LoopSpec]
     parser: ToolParser
     rewards: RewardManager
+    judge: RubricJudge | None
     limits: LoopLimits
     training: Training
     _known_good: set[tuple[object, ...]] = field(default_factory=set)
@@ -96,6 +99,7 @@ class RolloutSetup:
             loops=search_loops(config, load_agent_loops(rollout.agent.agent_loop_config_path)),
             parser=_parser(turns.format, renderer.template, renderer.name, offers_tools=bool(tools or tool_envs)),
             rewards=load_reward_manager(config, num_workers(config), renderer),
+            judge=load_judge(config, num_workers(config)),
             limits=loop_limits(config),
             training=Training(
                 turns.trainable_turns, turns.mask_tool_call_args, config.algorithm.state_masking.markers()
@@ -108,9 +112,9 @@ class RolloutSetup:
         return scores_by_source(self.config) and self.config.reward_model.combine.outcome != 0
 
     def has_outcome(self, sample: Sample) -> bool:
-        """Whether the score function scores a row; one of `style: model` may be left to the reward model alone."""
+        """Whether the score function scores a row; one of `style: model` may be left to a reward model or judge."""
         section = self.config.reward_model
-        alone = section.enable and sample.reward_model.get("style") == "model" and self._scores_by_source
+        alone = section.scores_by_model and sample.reward_model.get("style") == "model" and self._scores_by_source
         return section.combine.outcome != 0 and not alone
 
     @property
@@ -132,6 +136,7 @@ class RolloutSetup:
         offered = self.offered_tools(sample)
         interaction = self.interaction_of(sample)
         others = [interaction_service(interaction.name)] if interaction is not None else []
+        others += [JUDGE] if self.judge is not None else []
         return [ENGINE, *(tool_service(spec.name) for spec in offered), *others, score_service(sample.data_source)]
 
     def offered_tools(self, sample: Sample) -> list[ToolSpec]:
@@ -189,6 +194,9 @@ class RolloutSetup:
 
     def truth_problem(self, sample: Sample) -> str | None:
         """Why the score of a row cannot score it; None: it can. The user's own loop may score itself."""
+        section, has_truth = self.config.reward_model, sample.ground_truth not in (None, "", [], {})
+        if section.has_judge and not has_truth and "{ground_truth}" in (section.judge.template or ""):
+            return "no `reward_model.ground_truth`, which reward_model.judge.template names"
         if not self.has_outcome(sample) or not is_built_in(self.loop_of(sample)):
             return None
         if self._scores_by_source:
@@ -232,6 +240,11 @@ class RolloutSetup:
         self.parser_of(sample)
         loop = self.loop_of(sample)
         loop.check_options(f"agent loop '{loop.name}'")
+        if pictures_in(sample.prompt) and not loop.cls.sees_pictures:
+            raise PluginError(
+                f"agent loop '{loop.name}' shows no pictures, but the prompt has some: use tool_agent or "
+                "single_turn_agent (a loop of your own says `sees_pictures = True`)"
+            )
         text = self.renderer.encoder.decode(self.prompt_ids(sample))
         hidden = [spec.name for spec in self.offered_tools(sample) if spec.name not in text]
         if hidden and loop.cls.shows_tools:
@@ -248,9 +261,9 @@ class RolloutSetup:
         try:
             score = find_score(sample.data_source, load_code_score(self.config))
         except PluginError as error:
-            if not self.config.reward_model.enable:
+            if not self.config.reward_model.scores_by_model:
                 raise
-            alone = "For the reward model's score alone, set reward_model.combine.outcome=0"
+            alone = "For the score of the reward model or the judge alone, set reward_model.combine.outcome=0"
             raise PluginError(f"{error} {alone}, or `reward_model.style` of these rows to 'model'.") from error
         check_kwargs(score, self.config.custom_reward_function.reward_kwargs)
 
@@ -287,6 +300,7 @@ def row_kind(sample: Sample) -> tuple[object, ...]:
         "max_tool_calls" in sample.tool_config or "timeout" in sample.tool_config,
         sample.interaction_kwargs.get("name") if sample.interaction_kwargs else None,
         bool(sample.interaction_kwargs),
+        bool(pictures_in(sample.prompt)),
     )
 
 
@@ -309,6 +323,7 @@ def loop_limits(config: RunConfig) -> LoopLimits:
         max_tool_calls=turns.max_tool_calls,
         max_tool_response_length=turns.max_tool_response_length,
         tool_response_truncate_side=turns.tool_response_truncate_side,
+        max_images=rollout.limit_images,
         max_tokens_per_turn=turns.max_tokens_per_turn,
         stop_tools=tuple(turns.stop_tools),
         turn_timeout_s=turns.turn_timeout_s or rollout.server.request_timeout_s,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,15 @@ from agentrl.own_time import OwnTimeLimit
 from agentrl.plugins.users_code import raised_at
 from agentrl.reported import plain_values
 from agentrl.rewards.combine import combine
+from agentrl.rewards.judge import Verdict
 from agentrl.rollout.gc_pause import seldom_collected
 from agentrl.rollout.guarded_call import guarded_call
 from agentrl.rollout.loop_output import finite_score, loop_output, packed_tokens, read_facts
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo, TokenArrays
-from agentrl.rollout.service_gate import ServiceGate, score_service
+from agentrl.rollout.service_gate import JUDGE, ServiceGate, score_service
 from agentrl.rollout.session import Session
 from agentrl.rollout.setup import RolloutSetup, sampling_params
+from agentrl.rollout.shown_pictures import shown_pictures
 from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.trained_tokens import sampled_turns
 from agentrl.types import AgentLoopOutput, StopReason
@@ -151,6 +154,8 @@ class AgentLoopWorker:
             await self._router.close()
             self._router = None
         await self._tools.close()
+        if self._setup.judge is not None:
+            await self._setup.judge.aclose()
 
     @property
     def router(self) -> Router:
@@ -205,6 +210,7 @@ class AgentLoopWorker:
             metrics={"generate_sequences": session.generate_s, "tool_calls": 0.0, **output.metrics},
             facts=read_facts(output, loop),
         )
+        row.pictures = await shown_pictures(session, row.tokens)
         if row.stop_reason.is_failure:
             row.error = row.facts.error or output.stop_reason.value
         elif not row.tokens.mask.any() and not _is_empty(session):
@@ -215,9 +221,15 @@ class AgentLoopWorker:
             started = time.perf_counter()
             result = await self._score(session, output, row)
             row.metrics["compute_score"] = time.perf_counter() - started
+            verdict = await self._verdict(session, output, row)
             weights = self._setup.config.reward_model.combine
-            whole = combine(result, row.facts, output.response_mask, weights)
+            judged = None if verdict is None else verdict.score
+            whole = combine(result, row.facts, output.response_mask, weights, judged)
             row.score, row.reward_extra, row.placed = whole.score, plain_values(whole.extra), whole.placed
+            row.reward_metrics = result.metrics
+            if verdict is not None:
+                row.reward_extra |= verdict.extra
+                row.reward_metrics = {**result.metrics, **verdict.metrics}
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:
@@ -237,25 +249,45 @@ class AgentLoopWorker:
         sample = session.job.sample
         if not self._setup.has_outcome(sample):
             return RewardResult(0.0)
-        known = {**row.facts.as_fields(), "num_turns": row.num_turns, "num_tool_calls": row.num_tool_calls}
-        service, began = score_service(sample.data_source), time.monotonic()
-        try:
-            result = await self._setup.rewards.score(
-                RewardInput(
-                    data_source=sample.data_source,
-                    solution_str=self._assistant_text(output),
-                    ground_truth=sample.ground_truth,
-                    extra_info={**sample.extra_info, **known},
-                    sample=sample,
-                    output=output,
-                )
-            )
-        except InfrastructureError as error:
-            self._gate.failed(service, began, str(error))
-            raise
+        service = score_service(sample.data_source)
+        with self._watched(service):
+            result = await self._setup.rewards.score(self._reward_input(session, output, row))
         if result.service_used:
             self._gate.succeeded(service)
         return result
+
+    async def _verdict(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> Verdict | None:
+        """What the judge says; None: the run has none."""
+        judge = self._setup.judge
+        if judge is None:
+            return None
+        with self._watched(JUDGE):
+            verdict = await judge.score(self._reward_input(session, output, row))
+        if not verdict.cached:
+            self._gate.succeeded(JUDGE)
+        return verdict
+
+    @contextmanager
+    def _watched(self, service: str) -> Iterator[None]:
+        """Tell the gate if the service fails meanwhile."""
+        began = time.monotonic()
+        try:
+            yield
+        except InfrastructureError as error:
+            self._gate.failed(service, began, str(error))
+            raise
+
+    def _reward_input(self, session: Session, output: AgentLoopOutput, row: RolloutRow) -> RewardInput:
+        sample = session.job.sample
+        known = {**row.facts.as_fields(), "num_turns": row.num_turns, "num_tool_calls": row.num_tool_calls}
+        return RewardInput(
+            data_source=sample.data_source,
+            solution_str=self._assistant_text(output),
+            ground_truth=sample.ground_truth,
+            extra_info={**sample.extra_info, **known},
+            sample=sample,
+            output=output,
+        )
 
     def _assistant_text(self, output: AgentLoopOutput) -> str:
         """The assistant's text, turn by turn: exactly the tokens with mask 1."""

@@ -47,7 +47,7 @@ def build_tiny_model(folder: Path | str, family: str = "qwen2", *, seed: int = 0
 
     Args:
         folder: where to write; created if missing.
-        family: `qwen2`, `qwen3` or `llama`.
+        family: `qwen2`, `qwen3`, `llama`, or `qwen3_moe` with four experts.
         seed: seed of the weights.
         **overrides: fields of the model's configuration.
 
@@ -106,8 +106,10 @@ def _write(
         "bos_token_id": None,
         "initializer_range": 0.2,
     }
-    if family == "qwen3":
+    if family.startswith("qwen3"):
         fields["head_dim"] = 8
+    if family == "qwen3_moe":
+        fields |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = AutoConfig.for_model(family, **{**fields, **overrides})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import orjson
 from aiohttp import web
 
-if TYPE_CHECKING:
-    from agentrl.testing.scripted_engine import ScriptedEngine
-
 _FIELDS = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
 
 
-def vllm_routes(engine: ScriptedEngine) -> list[web.RouteDef]:
+class _Engine(Protocol):
+    """What the routes use of `ScriptedEngine`."""
+
+    healthy: bool
+    weight_version: str
+    aborted: list[str]
+    weight_updates: list[str]
+
+    async def generate(
+        self, request: web.Request, payload: dict[str, Any], shape: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> web.StreamResponse: ...
+
+    def set_version(self, version: str) -> None: ...
+
+
+def vllm_routes(engine: _Engine) -> list[web.RouteDef]:
     """The routes of a vLLM server with development endpoints, over a scripted engine."""
     paused: set[str] = set()
     posts = {
@@ -53,7 +66,7 @@ async def _body(request: web.Request) -> dict[str, Any]:
     return body
 
 
-async def _generate(engine: ScriptedEngine, request: web.Request) -> web.StreamResponse:
+async def _generate(engine: _Engine, request: web.Request) -> web.StreamResponse:
     body = await _body(request)
     params = {_FIELDS.get(name, name): value for name, value in body["sampling_params"].items() if name != "logprobs"}
     payload = {"rid": body["request_id"], "input_ids": body["token_ids"], "sampling_params": params}
@@ -104,13 +117,13 @@ def _answer(answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _abort(engine: ScriptedEngine, request: web.Request) -> web.Response:
+async def _abort(engine: _Engine, request: web.Request) -> web.Response:
     ids = (await _body(request))["request_ids"]
     engine.aborted += [each.removeprefix("generate-tokens-") for each in ids] or ["all"]
     return web.json_response({"status": "aborted", "aborted": len(ids)})
 
 
-async def _collective_rpc(engine: ScriptedEngine, request: web.Request) -> web.Response:
+async def _collective_rpc(engine: _Engine, request: web.Request) -> web.Response:
     body = await _body(request)
     if body["method"] != "reload_weights":
         return web.json_response({"error": {"message": f"no method {body['method']}"}}, status=500)
@@ -118,11 +131,11 @@ async def _collective_rpc(engine: ScriptedEngine, request: web.Request) -> web.R
     return web.json_response({"results": [None]})
 
 
-async def _update_version(engine: ScriptedEngine, request: web.Request) -> web.Response:
+async def _update_version(engine: _Engine, request: web.Request) -> web.Response:
     version = (await _body(request))["new_version"]
     engine.set_version(version)
     return web.json_response({"success": True, "new_version": version})
 
 
-async def _reset(engine: ScriptedEngine, request: web.Request) -> web.Response:
+async def _reset(engine: _Engine, request: web.Request) -> web.Response:
     return web.json_response({"success": True})

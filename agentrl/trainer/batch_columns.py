@@ -21,6 +21,7 @@ from agentrl.algorithms import (
     ADVANTAGE_ESTIMATORS,
     AdaptiveKLController,
     FixedKLController,
+    Rejection,
     aggregate_loss,
     finite_rows,
     group_metrics,
@@ -29,6 +30,7 @@ from agentrl.algorithms import (
     rollout_correction,
     zero_variance_rows,
 )
+from agentrl.chat.vision import MULTI_MODAL
 from agentrl.config import RunConfig
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
@@ -37,6 +39,7 @@ from agentrl.data_proto import DataProto
 from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
+from agentrl.workers.on_policy import ON_POLICY
 
 KLController = FixedKLController | AdaptiveKLController
 
@@ -138,14 +141,34 @@ def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunC
     metrics = {"actor/entropy": float(entropy), "training/non_finite_rows": float((~finite).sum())}
     metrics |= mismatch_metrics(old, rollout, trained)
     correction = config.algorithm.rollout_correction
-    if correction.is_level is not None or correction.rs is not None:
-        weights, kept, more = rollout_correction(
-            old, rollout, trained, is_level=correction.is_level, is_threshold=correction.is_threshold, rs=correction.rs
-        )
+    if correction.corrects:
+        rules = [Rejection(*rule) for rule in correction.rules()] if correction.kinds else []
+        weights, kept, more = rollout_correction(old, rollout, trained, **correction.options(), rejections=rules)
         batch.batch["rollout_is_weights"] = weights
         narrow_loss_mask(batch, kept)
         metrics |= more
     return metrics
+
+
+def skip_old_log_probs(batch: DataProto) -> Metrics:
+    """Let the update use its own log-probs as old ones: it takes one step, and nothing else needs them."""
+    batch.meta_info[ON_POLICY] = True
+    return {"training/old_log_prob_skipped": 1.0}
+
+
+def after_update(batch: DataProto, updated: DataProto) -> Metrics:
+    """What old log-probs show, where only the update itself could compute them.
+
+    Args:
+        batch: the rows of the update.
+        updated: its result, perhaps with `old_log_probs`: NaN in rows that had to be left out.
+    """
+    if "old_log_probs" not in updated.batch:
+        return {}
+    old = updated.batch["old_log_probs"]
+    finite = finite_rows(batch.batch["loss_mask"], old)
+    mismatch = mismatch_metrics(old, batch.batch["rollout_log_probs"], batch.batch["loss_mask"] * finite)
+    return {"training/non_finite_rows": float((~finite).sum()), **mismatch}
 
 
 def add_finite(batch: DataProto, more: DataProto, name: str, instead: str | None = None) -> Metrics:
@@ -224,7 +247,7 @@ def row_lengths(batch: DataProto) -> list[int]:
 def for_workers(
     batch: DataProto, num_ranks: Sequence[int], rows_per_mini_batch: int, balance: bool
 ) -> tuple[DataProto, Metrics]:
-    """The tensors of a batch and the rank of each row; conversations and other objects stay here.
+    """The tensors of a batch, its pictures, and the rank of each row; conversations and other objects stay here.
 
     Rows are numbered (`row_id`), so mini-batches are the same for every number of ranks. Balanced, every rank gets
     about the same number of tokens of each mini-batch.
@@ -237,7 +260,8 @@ def for_workers(
         balance: whether ranks get about the same number of tokens.
     """
     rows, lengths = len(batch), row_lengths(batch)
-    tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)})
+    pictures = {name: cells for name, cells in batch.non_tensor_batch.items() if name == MULTI_MODAL}
+    tensors = DataProto({**batch.batch, "row_id": torch.arange(rows)}, pictures)
     if not balance:
         return tensors, {}
     members = _members_of_mini_batches(rows, rows_per_mini_batch)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.chat.probe import probe_template
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config import RunConfig, check_run_config, note_idle
+from agentrl.config.lora_checks import POLICY
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
-from agentrl.errors import ConfigError, PluginError
+from agentrl.errors import ConfigError, PictureError, PluginError
 from agentrl.hub import check_model
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.batch_columns import truncates_sampling
@@ -20,7 +21,9 @@ from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.folders import check_folders, output_folders
 from agentrl.trainer.model_scores import ModelScorer
 from agentrl.trainer.row_keys import RowUse
+from agentrl.trainer.shown_pictures import ShownPictures
 from agentrl.types import Sample
+from agentrl.workers.lora import LoraCounts, preview
 
 _SHOWN_ROWS = 5
 """At most this many rows that cannot be scored are named."""
@@ -37,6 +40,8 @@ class RunInputs:
     total_steps: int
     model_scorer: ModelScorer | None = None
     """Scores rollouts with the reward model; None: the run has none."""
+    pictures: ShownPictures = field(default_factory=lambda: ShownPictures())
+    """What the rows show besides text."""
 
 
 def prepare(config: RunConfig) -> RunInputs:
@@ -58,14 +63,15 @@ def prepare(config: RunConfig) -> RunInputs:
     report = probe_template(setup.renderer, [tool.schema for tool in tools] or None, after)
     if report.message:
         logger.warning("%s", report.message)
-    use, val_only = RowUse(setup), config.trainer.val_only
+    use, val_only, pictures = RowUse(setup), config.trainer.val_only, ShownPictures(config, setup.renderer.vision)
     train_files = config.data.train_files or config.data.val_files or []
-    train = _load_rows(train_files, config.data.train_max_samples, setup, None if val_only else use)
-    val_samples = _validation_samples(setup, use)
+    train = _load_rows(train_files, config.data.train_max_samples, setup, None if val_only else use, pictures)
+    val_samples = _validation_samples(setup, use, pictures)
+    pictures.check()
     _check_use(config, use, _unread_variables(config, setup.renderer.template))
     batch_size = min(config.data.train_batch_size, len(train)) if val_only else config.data.train_batch_size
     loader = StatefulLoader(train, batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights)
-    return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader), model_scorer)
+    return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader), model_scorer, pictures)
 
 
 def _check_models(config: RunConfig) -> None:
@@ -83,9 +89,28 @@ def _check_models(config: RunConfig) -> None:
                 check_model(path)
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from error
+    lora_counts(config)
+
+
+def lora_counts(config: RunConfig) -> dict[str, LoraCounts]:
+    """What learns in each model that has LoRA, by its section; nothing is read but the models' configurations.
+
+    Raises:
+        ConfigError: no adapter can be built as the keys say.
+    """
+    policy, found = config.actor_rollout_ref.model, {}
+    if policy.adapts:
+        found[POLICY] = preview(policy.path, policy, POLICY, trust_remote_code=policy.trust_remote_code)
+    critic = config.critic.model
+    if config.needs_critic and not config.trainer.val_only and critic.adapts:
+        path, code = critic.path or policy.path, critic.trust_remote_code
+        found["critic.model"] = preview(path, critic, "critic.model", head=False, trust_remote_code=code)
+    return found
 
 
 def _check_trainer(config: RunConfig) -> None:
+    if not config.needs_old_log_probs and not config.algorithm.rollout_correction.bypass_old_log_prob:
+        logger.info("a batch is one optimizer step, so its own log-probs are the old ones: a forward pass less")
     cut = truncates_sampling(config.actor_rollout_ref.rollout)
     if cut and not config.trainer.val_only:
         logger.info(
@@ -119,7 +144,9 @@ def _check_use(config: RunConfig, use: RowUse, unread: dict[str, str]) -> None:
     note_idle(config, use.idle_keys(), use.idle_parts() | unread)
 
 
-def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, use: RowUse | None) -> RLHFDataset:
+def _load_rows(
+    files: str | list[str], max_samples: int, setup: RolloutSetup, use: RowUse | None, pictures: ShownPictures
+) -> RLHFDataset:
     """Read rows and check each: its cells, its routing, its ground truth and the length of its prompt.
 
     Args:
@@ -127,6 +154,7 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, us
         max_samples: see `RLHFDataset`.
         setup: of the run.
         use: is shown every row that the run rolls out.
+        pictures: counts and limits those of the rows.
     """
     config = setup.config
     dataset = RLHFDataset(files, config.data, max_samples, sees_pictures=setup.renderer.vision is not None)
@@ -142,7 +170,12 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, us
             unscorable.append(f"{dataset.place(sample)}: {problem}")
         if use is not None:
             use.see(sample)
-        return len(setup.prompt_ids(sample))
+        try:
+            count = len(setup.prompt_ids(sample))
+        except PictureError as error:
+            raise PictureError(f"{dataset.place(sample)}: {error}") from error
+        pictures.see(sample, count, dataset.place(sample))
+        return count
 
     dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)
     if unscorable:
@@ -151,11 +184,11 @@ def _load_rows(files: str | list[str], max_samples: int, setup: RolloutSetup, us
     return dataset
 
 
-def _validation_samples(setup: RolloutSetup, use: RowUse) -> list[Sample]:
+def _validation_samples(setup: RolloutSetup, use: RowUse, pictures: ShownPictures) -> list[Sample]:
     data, trainer = setup.config.data, setup.config.trainer
     if not data.val_files or not (trainer.test_freq > 0 or trainer.val_before_train or trainer.val_only):
         return []
-    rows = _load_rows(data.val_files, data.val_max_samples, setup, use)
+    rows = _load_rows(data.val_files, data.val_max_samples, setup, use, pictures)
     return [rows[position] for position in range(len(rows))]
 
 

@@ -11,15 +11,13 @@ from agentrl.single_controller import ResourcePool
 
 
 def make_pools(config: RunConfig) -> dict[str, ResourcePool]:
-    """The pools with a role of this run, by name. Worker groups of roles in one pool share its ranks' places."""
-    # In this process every role is on the same rank.
-    used = pools_in_use(config)[:1] if config.trainer.backend == "local" else pools_in_use(config)
-    parts = [pool.process_on_nodes for pool in used]
-    gpus = uses_cuda(config)
-    return {
-        pool.name: ResourcePool(pool.process_on_nodes, use_gpu=gpus, threads_per_rank=_threads(config, part, parts))
-        for pool, part in zip(used, parts, strict=True)
-    }
+    """By role of this run, the pool that it is in; the worker groups of roles in one pool share its ranks' places."""
+    used = pools_in_use(config)
+    gpus, parts = uses_cuda(config), [pool.process_on_nodes for pool in used]
+    made = [ResourcePool(part, use_gpu=gpus, threads_per_rank=_threads(config, part, parts)) for part in parts]
+    if config.trainer.backend == "local":  # in this process every role is on the same rank
+        made = made[:1] * len(made)
+    return {role: pool for each, pool in zip(used, made, strict=True) for role in each.roles}
 
 
 def _threads(config: RunConfig, part: tuple[int, ...], parts: list[tuple[int, ...]]) -> int:
@@ -27,6 +25,6 @@ def _threads(config: RunConfig, part: tuple[int, ...], parts: list[tuple[int, ..
     trainer = config.trainer
     if trainer.threads_per_rank is not None:
         return trainer.threads_per_rank
-    private = config.ray_init.address is None
-    neighbours = sum(max(each) for each in parts) if private else max(part)
+    alone = config.trainer.backend == "local" or config.ray_init.address is not None
+    neighbours = max(part) if alone else sum(map(max, parts))
     return 1 if trainer.deterministic else max(1, (os.cpu_count() or 1) // neighbours)

@@ -150,7 +150,8 @@ class RayPPOTrainer:
             updates = self.processes.start_updates(batch, actor=learns)
             for stage in updates.stages:
                 with timer(stage):
-                    metrics |= updates.result(stage).meta_info["metrics"]
+                    updated = updates.result(stage)
+                metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
             self.state.weight_version += int(learns)
             # With its new weights the step is finished: should no engine take them, it is not lost.
             self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
@@ -184,13 +185,16 @@ class RayPPOTrainer:
         metrics |= balance
         bypass = algorithm.rollout_correction.bypass_old_log_prob
         with timer("old_log_prob"):
-            passes = processes.start_columns(batch, old_log_probs=not bypass)
-            computed = None if bypass else passes.result("old_log_prob")
-            metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            passes = processes.start_columns(batch, old_log_probs=config.needs_old_log_probs)
+            if config.needs_old_log_probs or bypass:
+                computed = None if bypass else passes.result("old_log_prob")
+                metrics |= batch_columns.add_old_log_probs(batch, computed, config)
+            else:
+                metrics |= batch_columns.skip_old_log_probs(batch)
         if processes.reference is not None:
             with timer("ref"):
-                reference = passes.result("ref")
-                metrics |= batch_columns.add_finite(batch, reference, "ref_log_prob", instead="old_log_probs")
+                neutral = "old_log_probs" if "old_log_probs" in batch.batch else "rollout_log_probs"
+                metrics |= batch_columns.add_finite(batch, passes.result("ref"), "ref_log_prob", instead=neutral)
         if processes.critic is not None:
             with timer("values"):
                 metrics |= batch_columns.add_finite(batch, passes.result("values"), "values")

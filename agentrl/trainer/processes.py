@@ -10,7 +10,7 @@ from typing import Self
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
-from agentrl.config.resource_pools import roles_of
+from agentrl.config.resource_pools import pool_of, roles_of, total_ranks
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
@@ -36,6 +36,7 @@ class RunProcesses:
 
     actor: WorkerGroup
     reference: WorkerGroup | None
+    """Computes reference log-probs; with LoRA it is `actor`."""
     critic: WorkerGroup | None
     reward_model: WorkerGroup | None
     servers: EngineServers
@@ -101,12 +102,13 @@ class RunProcesses:
     @property
     def num_ranks(self) -> int:
         """Training ranks of all pools."""
-        return sum(pool.world_size for pool in self._pools.values())
+        return total_ranks(self._config)
 
     @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
-        return [group for group in (self.actor, self.reference, self.critic, self.reward_model) if group]
+        reference = None if self.reference is self.actor else self.reference
+        return [group for group in (self.actor, reference, self.critic, self.reward_model) if group]
 
     def start_columns(self, batch: DataProto, *, old_log_probs: bool) -> Passes:
         """The passes that give a batch its log-probs and values, as far as the run has the roles."""
@@ -139,7 +141,8 @@ class RunProcesses:
     def save_workers(self, folder: Path) -> None:
         """Write the training workers' part of a checkpoint."""
         self.actor.save_checkpoint(str(folder / "actor"))
-        self.actor.export_hf(str(folder / "actor" / "huggingface"))
+        if not self._config.actor_rollout_ref.model.adapts:  # else `agentrl export` merges the adapter when asked
+            self.actor.export_hf(str(folder / "actor" / "huggingface"))
         if self.critic is not None:
             self.critic.save_checkpoint(str(folder / "critic"))
 
@@ -176,8 +179,9 @@ class RunProcesses:
 
         ray = self._config.ray_init
         self._stack.enter_context(ray_runtime.init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
-        ray_placement.reserve(self._pools)
-        self._stack.callback(ray_placement.free, list(self._pools.values()))
+        pools = {pool_of(self._config, role).name: pool for role, pool in self._pools.items()}
+        ray_placement.reserve(pools)
+        self._stack.callback(ray_placement.free, list(pools.values()))
 
     def _make_groups(self) -> list[WorkerGroup]:
         from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
@@ -187,13 +191,13 @@ class RunProcesses:
         config, roles = self._config, roles_of(self._config)
 
         def start(role: str, worker: type[Worker], *args: object) -> WorkerGroup:
-            name = getattr(config.trainer.role_pools, role)
-            pool = self._pools.get(name) or next(iter(self._pools.values()))
-            group = create_worker_group(config.trainer.backend, pool, worker, config, *args)
+            group = create_worker_group(config.trainer.backend, self._pools[role], worker, config, *args)
             return self._stack.enter_context(group)
 
         self.actor = start("actor", ActorRolloutRefWorker, "actor")
         self.reference = start("ref", ActorRolloutRefWorker, "ref") if "ref" in roles else None
+        if config.has_adapters_off:
+            self.reference = self.actor
         self.critic = start("critic", CriticWorker) if "critic" in roles else None
         self.reward_model = start("reward_model", RewardModelWorker) if "reward_model" in roles else None
         return self.groups

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.config.idle import Idle
+from agentrl.pictures import pictures_in
 from agentrl.plugins import LoopSpec, load_agent_loops
 from agentrl.plugins.specs import names_in_loop_file
 from agentrl.rewards.dispatcher import CODE_SOURCES
@@ -41,7 +42,7 @@ class RowUse:
         """A loop is not agentrl's: it may do, and report, anything."""
         self.open_ended = False
         """A loop may take several turns without the row's tools and interactions."""
-        self.reads_format = False
+        self.reads_format = self.shows_pictures = False
 
     def see(self, sample: Sample) -> None:
         """Look at a row; thousands of rows share a few kinds, and each kind is looked at once."""
@@ -61,6 +62,7 @@ class RowUse:
         self.runs_code |= sample.data_source in CODE_SOURCES
         self.own_loop |= own
         self.open_ended |= open_ended
+        self.shows_pictures |= bool(pictures_in(sample.prompt))
         self.reads_format |= sample.tool_format is None and loop.cls.uses_format and (offered or open_ended)
 
     @property
@@ -83,7 +85,7 @@ class RowUse:
         """Rewards that every trajectory would lack."""
         combine = config.reward_model.combine
         given = [name for name, can in (("turn", self._scores_turns), ("tool", self._rewards_calls)) if can]
-        alone = combine.outcome == 0 and not config.reward_model.enable
+        alone = combine.outcome == 0 and not config.reward_model.scores_by_model
         if self.loops and alone and not any(getattr(combine, name) for name in given):
             lacks = {"turn": "no row has an interaction", "tool": "no row is offered tools"}
             why = " and ".join(lacks[name] for name in ("turn", "tool") if getattr(combine, name))
@@ -122,12 +124,21 @@ class RowUse:
             ((f"{_TURNS}format",), self._why_no_format(), not self.reads_format),
             (("reward_model.combine.turn",), "no row has an interaction, so no turn is scored", not self._scores_turns),
             (("reward_model.combine.tool",), f"{no_tools}, so no tool gives a reward", not self._rewards_calls),
+            (("data.image_key", "data.video_key"), self._why_no_pictures(), not self.shows_pictures),
+            (
+                ("data.max_image_pixels", f"{_ROLLOUT}limit_images"),
+                self._why_no_pictures(),
+                not self.shows_pictures and (not turns or self._setup.renderer.vision is None),
+            ),
             (
                 ("reward_model.sandbox_fusion.*",),
                 f"no row is scored by running code (data_source {', '.join(CODE_SOURCES)})",
                 not self.runs_code,
             ),
         ]
+
+    def _why_no_pictures(self) -> str:
+        return "the model reads text only" if self._setup.renderer.vision is None else "no row has pictures"
 
     def _why_no_tools(self) -> str:
         if not any(loop.cls.uses_tools for loop in self.loops.values()):

@@ -4,7 +4,8 @@ Layout under `trainer.default_local_dir`::
 
     config.yaml, metrics.jsonl, …     as of a run of `agentrl train`
     global_step_N/                    checkpoints, with the same names as those of `agentrl train`
-    huggingface/                      the trained model, after the last step
+    huggingface/                      the trained model, after the last step; of LoRA with its adapter merged
+    lora_adapter/                     of LoRA: the adapter alone, as peft reads it; checkpoints hold nothing more
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from agentrl.config import dump_config
 from agentrl.config.machine import is_cuda
 from agentrl.config.sft import Every, SFTConfig
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, DataError, text_of
-from agentrl.hub import model_folder
+from agentrl.hub import ADAPTER_FOLDER, model_folder
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
@@ -34,6 +35,7 @@ from agentrl.trainer.metrics import StageTimer
 from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch
 from agentrl.trainer.skipped_steps import SkippedSteps
 from agentrl.trainer.stopping import StopGuard
+from agentrl.workers.lora import preview
 from agentrl.workers.sft import SFTWorker
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class SFTTrainer:
         self.epoch_steps = max(1, len(self.train) // data.train_batch_size)
         self.total_steps = trainer.total_training_steps or self.epoch_steps * trainer.total_epochs
         self._check_sizes(renderer.name)
+        self.lora = preview(model.path, model, "model", trust_remote_code=code) if model.adapts else None
         self.rows = RowOrder(len(self.train), data.shuffle, trainer.seed)
         self.skipped = SkippedSteps(trainer.max_skipped_steps)
         self.step = 0
@@ -128,6 +131,7 @@ class SFTTrainer:
                 f"{ranks} on the {'GPU' if is_cuda(trainer.device) else 'CPU'}, "
                 + ("in this process" if ranks == 1 else f"on Ray, {trainer.n_gpus_per_node} per machine"),
             ),
+            *([("LoRA", str(self.lora))] if self.lora is not None else []),
             ("writes", str(self.folder / MODEL_FOLDER)),
         ]
 
@@ -257,7 +261,8 @@ class SFTTrainer:
         save_state(folder / DATA_FILE, self.rows.state_dict())
         save_state(folder / STATE_FILE, {"global_step": self.step, "sums": self._sums})
         self.group.save_checkpoint(str(folder / "actor"))
-        self.group.export_hf(str(folder / "actor" / MODEL_FOLDER))
+        if not self.config.model.adapts:
+            self.group.export_hf(str(folder / "actor" / MODEL_FOLDER))
 
     def _save_at_end(self, error: BaseException) -> None:
         """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
@@ -286,6 +291,8 @@ class SFTTrainer:
             for leftover in (part, old):
                 shutil.rmtree(leftover, ignore_errors=True)
             self.group.export_hf(str(part))
+            if self.config.model.adapts:
+                self.group.export_adapter(str(self.folder / ADAPTER_FOLDER))
             if final.exists():
                 os.replace(final, old)
             os.replace(part, final)

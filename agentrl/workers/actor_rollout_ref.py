@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,18 +16,21 @@ from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.export import write_engine_weights, write_hf_folder
+from agentrl.workers.export import write_engine_weights, write_hf_folder, write_merged_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
+from agentrl.workers.lora import adapters_off, start_adapter
+from agentrl.workers.lora_checkpoint import load_worker, save_worker
+from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan
+from agentrl.workers.on_policy import ON_POLICY, update_on_policy
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_update import update_policy
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
-from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
 from agentrl.workers.token_stats import EntropyMode
 
@@ -46,7 +50,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self.total_steps = 0
 
     @classmethod
-    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:  # type: ignore[override]
+    def copies_of(cls, config: RunConfig, role: str = "actor") -> int:
         """How many neighbouring ranks get the same rows."""
         policy = config.actor_rollout_ref
         return (policy.actor if role == "actor" else policy.ref).fsdp_config.copies
@@ -68,6 +72,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         net, shape = self._load(fsdp)
         passes = policy.rollout if self.role == "actor" else policy.ref
         self._infer_limits = log_prob_limits(passes, self.device, shape, fsdp)
+        self._ref_limits = log_prob_limits(policy.ref, self.device, shape, fsdp)
         if self.role == "ref":
             self.model = FSDPModel(net, self.device, fsdp)
             return
@@ -89,8 +94,9 @@ class ActorRolloutRefWorker(ProfiledWorker):
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_ref_log_prob(self, batch: DataProto) -> DataProto:
-        """The same as `ref_log_prob`, for a worker whose role is `ref`."""
-        return self._log_probs(batch, "ref_log_prob", EntropyMode.NONE)
+        """The same as `ref_log_prob`: of the role `ref`, or of the actor without its LoRA adapters."""
+        with adapters_off(self._lm):
+            return self._log_probs(batch, "ref_log_prob", EntropyMode.NONE, self._ref_limits)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def update_actor(self, batch: DataProto) -> DataProto:
@@ -98,23 +104,24 @@ class ActorRolloutRefWorker(ProfiledWorker):
 
         Args:
             batch: `input_ids, attention_mask, responses, loss_mask, old_log_probs, advantages`, and
-                `ref_log_prob` with `use_kl_loss`, `rollout_is_weights` and `row_id` where there are any.
+                `ref_log_prob` with `use_kl_loss`, `rollout_is_weights` and `row_id` where there are any. With
+                `on_policy.ON_POLICY` in its `meta_info`, `old_log_probs` are those of this step.
 
         Returns:
-            No rows; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on every rank.
+            No rows or, on-policy, `old_log_probs`; `meta_info["metrics"]` holds `actor/*` and `perf/*`, the same on
+            every rank.
         """
-        actor = self.config.actor_rollout_ref.actor
-        columns = ["old_log_probs", "advantages", *(["ref_log_prob"] if actor.use_kl_loss else [])]
+        actor, on_policy = self.config.actor_rollout_ref.actor, bool(batch.meta_info.get(ON_POLICY))
+        columns = [*([] if on_policy else ["old_log_probs"]), *(["ref_log_prob"] if actor.use_kl_loss else [])]
+        columns.append("advantages")
         optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
         batch = batch.select([*ROW_COLUMNS, "loss_mask", *columns, *optional])
-        rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        seed = [self.config.trainer.seed, self.updates_done]
-        order = seed if actor.shuffle else None
-        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, order, self.model.copies)
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
-        began = time.perf_counter()
-        scale = float(longest_response(self.config))
-        metrics = update_policy(self.model, batch, plan, self._limits, actor, scale=scale, lr=lr, seed=seed)
+        began, tensors = time.perf_counter(), {}
+        if on_policy:
+            metrics, tensors["old_log_probs"] = update_on_policy(batch, partial(self._update, lr))
+        else:
+            metrics = self._update(lr, batch)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)) / self.model.copies,
             time.perf_counter() - began,
@@ -124,7 +131,9 @@ class ActorRolloutRefWorker(ProfiledWorker):
         named = {f"actor/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         if actor.use_kl_loss:
             named["actor/kl_coef"] = actor.kl_loss_coef
-        return DataProto(meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
+        if self._counts is not None:
+            used["perf/trainable_parameters"] = float(self._counts.trainable)
+        return DataProto(tensors, meta_info={"metrics": {**named, **used, **memory_metrics(self.device)}})
 
     @register(Dispatch.ONE_TO_ALL)
     def count_updates(self) -> int | None:
@@ -134,32 +143,55 @@ class ActorRolloutRefWorker(ProfiledWorker):
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:
         """Rank 0 writes the weights in the form and data type that the engines read."""
-        weights = self.model.full_weights(self._lm, self._engine_dtype())
-        if dist.get_rank() == 0:
-            write_engine_weights(folder, self._lm, weights)
+        write_engine_weights(folder, self._lm, self.model.weight_parts(self._lm, self._engine_dtype()))
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:
         """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
+        model = self.config.actor_rollout_ref.model
+        if self.model.adapted:
+            write_merged_folder(folder, self._lm, self.model.weight_parts(self._lm), model)
+            return
         weights = self.model.full_weights(self._lm)
         if dist.get_rank() == 0:
-            write_hf_folder(folder, self._lm, weights, self.config.actor_rollout_ref.model)
+            write_hf_folder(folder, self._lm, weights, model)
 
     @register(Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: str) -> None:
         """Write this rank's shards of parameters and optimizer."""
-        save_shards(folder, self.model, self.updates_done)
+        save_worker(folder, self.model, self.updates_done, self._lm, self.config.actor_rollout_ref.model)
 
     @register(Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: str) -> None:
         """Resume from what `save_checkpoint` wrote, with any number of ranks."""
-        self.updates_done = load_shards(folder, self.model)
+        self.updates_done = load_worker(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
 
-    def _log_probs(self, batch: DataProto, name: str, entropy: EntropyMode) -> DataProto:
+    def _update(self, lr: float, batch: DataProto, own_log_probs: torch.Tensor | None = None) -> dict[str, float]:
+        """All steps of one update; see `update_policy`."""
+        actor, seed = self.config.actor_rollout_ref.actor, [self.config.trainer.seed, self.updates_done]
+        rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        order = seed if actor.shuffle else None
+        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, order, self.model.copies)
+        return update_policy(
+            self.model,
+            batch,
+            plan,
+            self._limits,
+            actor,
+            scale=float(longest_response(self.config)),
+            lr=lr,
+            seed=seed,
+            correction=self.config.algorithm.rollout_correction if own_log_probs is None else None,
+            own_log_probs=own_log_probs,
+        )
+
+    def _log_probs(
+        self, batch: DataProto, name: str, entropy: EntropyMode, limits: MicroLimits | None = None
+    ) -> DataProto:
         batch = batch.to(self.device)
         layout = RowLayout(batch, "response_mask")
         columns = [torch.zeros(layout.mask.shape, device=self.device) for _ in range(2)]
-        micros = layout.micro_batches(None, self._infer_limits)
+        micros = layout.micro_batches(None, limits or self._infer_limits)
         for micro, outputs in self.model.infer(micros, entropy):
             for column, values in zip(columns, outputs, strict=True):
                 if values is not None:
@@ -173,9 +205,11 @@ class ActorRolloutRefWorker(ProfiledWorker):
         """The model on the CPU, and the shape in which it reads rows."""
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
+        learns, adapts = self.role == "actor", self.role == "actor" and model.adapts
         sp = fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=self.role == "actor"), attention)
+        self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=learns and not adapts), attention)
+        self._counts = start_adapter(self._lm, model, "actor_rollout_ref.model") if adapts else None
         net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
         return net, row_shape(net, attention)
 

@@ -44,7 +44,7 @@ def read_classifier(model: ClassifierConfig) -> ClassifierInfo:
     """Look at the folder of a reward model, without its weights.
 
     Raises:
-        ConfigError: it is no model folder, or not that of a classifier with one label.
+        ConfigError: the folder holds no model, or one that is not a classifier with one label.
     """
     from transformers import AutoConfig
 

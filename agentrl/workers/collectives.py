@@ -42,13 +42,15 @@ class Summed(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:  # type: ignore[override]  # noqa: D102
+    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
+        """The sum, on every rank."""
         total = values.clone()
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]  # noqa: D102
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """As it is."""
         return gradient, None
 
 

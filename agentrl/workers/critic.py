@@ -5,20 +5,21 @@ from __future__ import annotations
 import torch
 
 from agentrl.algorithms import aggregate_loss, value_loss
-from agentrl.config.actor import BackboneConfig
+from agentrl.config.actor import CriticModelConfig
 from agentrl.config.root import CriticConfig, RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import load_backbone
+from agentrl.workers.lora import start_adapter
+from agentrl.workers.lora_checkpoint import load_worker, save_worker
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan, mini_batches
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
-from agentrl.workers.shards import load_shards, save_shards
 from agentrl.workers.token_nets import ValueNet, row_shape
 from agentrl.workers.update_report import UpdateReport
 
@@ -42,7 +43,7 @@ class CriticWorker(ProfiledWorker):
         return self.config.critic
 
     @classmethod
-    def copies_of(cls, config: RunConfig) -> int:  # type: ignore[override]
+    def copies_of(cls, config: RunConfig) -> int:
         """How many neighbouring ranks get the same rows."""
         return config.critic.fsdp_config.copies
 
@@ -61,7 +62,10 @@ class CriticWorker(ProfiledWorker):
         fsdp, model = self.section.fsdp_config, self._model_config()
         dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        net = ValueNet(load_backbone(model, weight_dtype(fsdp, learns=True), attention))
+        backbone = load_backbone(model, weight_dtype(fsdp, learns=not model.adapts), attention)
+        if model.adapts:
+            start_adapter(backbone, model, "critic.model")
+        net = ValueNet(backbone)
         self._limits = update_limits(self.section, self.device, row_shape(net, attention), "critic", fsdp)
         self.model = FSDPModel(net, self.device, fsdp, self.section.optim, self.section.grad_clip)
 
@@ -106,12 +110,12 @@ class CriticWorker(ProfiledWorker):
     @register(Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, folder: str) -> None:
         """Write this rank's shards of parameters and optimizer."""
-        save_shards(folder, self.model, self.updates_done)
+        save_worker(folder, self.model, self.updates_done, self.model.net.backbone, self._model_config())
 
     @register(Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, folder: str) -> None:
         """Resume from what `save_checkpoint` wrote, with any number of ranks."""
-        self.updates_done = load_shards(folder, self.model)
+        self.updates_done = load_worker(folder, self.model, self.model.net.backbone, self._model_config())
 
     def _update(self, batch: DataProto, plan: MiniBatchPlan, lr: float) -> dict[str, float]:
         """One optimizer step per mini-batch and epoch, as `policy_update.update_policy` takes them."""
@@ -135,6 +139,6 @@ class CriticWorker(ProfiledWorker):
             report.add_step(self.model.step(lr))
         return report.metrics()
 
-    def _model_config(self) -> BackboneConfig:
+    def _model_config(self) -> CriticModelConfig:
         own = self.section.model
         return own if own.path else own.model_copy(update={"path": self.config.actor_rollout_ref.model.path})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
@@ -17,6 +20,7 @@ from agentrl.hub import model_folder
 from agentrl.workers.loading import quiet_transformers
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -28,33 +32,56 @@ TOKENIZER_FILES = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
 )
 
 
-def write_engine_weights(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor]) -> None:
-    """Write the files that an engine reads for a weight update: one safetensors file and the model's configuration.
+def write_engine_weights(folder: str | Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]]) -> None:
+    """Write the files that an engine reads for a weight update: safetensors and the model's configuration.
 
-    The file appears under its name only when it is complete.
+    A file appears under its name only when it is complete. Several parts (a model with adapters, which is merged layer
+    by layer) make several files and an index, as Hugging Face has them. A collective call: taking a part is one.
 
     Args:
         folder: created if missing.
         lm: the model; it knows how checkpoints name its weights.
-        weights: whole tensors by the model's own names.
+        parts: whole tensors by the model's own names, on rank 0; empty dictionaries on the others.
 
     Raises:
         CheckpointError: the folder cannot be written.
     """
-    from transformers.core_model_loading import revert_weight_conversion
-
-    folder = Path(folder)
-    part = folder / f".{WEIGHTS}.part"
+    remaining = iter(parts)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(lm.config.to_json_string(), encoding="utf-8")
-        save_file(revert_weight_conversion(lm, weights), part, metadata={"format": "pt"})
-        os.replace(part, folder / WEIGHTS)
+        if dist.get_rank() == 0:
+            write_parts(Path(folder), lm, remaining)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write weights to {folder}: {error}") from error
+    finally:
+        for _ in remaining:  # the other ranks go on: without this one, each would wait without end
+            pass
+
+
+def write_parts(folder: Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]]) -> None:
+    """Write one file per part, then the index, as `write_engine_weights` on rank 0."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(lm.config.to_json_string(), encoding="utf-8")
+    written: list[list[str]] = []
+    for number, weights in enumerate(parts):
+        named = revert_weight_conversion(lm, weights)
+        save_file(named, folder / f".part_{number}", metadata={"format": "pt"})
+        written.append(list(named))
+    files = [f"model-{number + 1:05}-of-{len(written):05}.safetensors" for number in range(len(written))]
+    if len(written) == 1:
+        files = [WEIGHTS]
+    else:
+        places = {name: file for file, names in zip(files, written, strict=True) for name in names}
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=1), encoding="utf-8")
+    for number, file in enumerate(files):
+        os.replace(folder / f".part_{number}", folder / file)
 
 
 def write_hf_folder(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor], model: ModelConfig) -> None:
@@ -74,14 +101,42 @@ def write_hf_folder(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor
         folder.mkdir(parents=True, exist_ok=True)
         with quiet_transformers():
             lm.save_pretrained(folder, state_dict=weights)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot write the model folder {folder}: {error}") from error
+    copy_tokenizer(folder, model)
+
+
+def write_merged_folder(
+    folder: str | Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]], model: ModelConfig
+) -> None:
+    """As `write_hf_folder`, of a model with adapters: merged and written layer by layer. A collective call."""
+    write_engine_weights(folder, lm, parts)
+    if dist.get_rank() == 0:
+        complete_folder(Path(folder), lm, model)
+
+
+def complete_folder(folder: Path, lm: Any, model: ModelConfig) -> None:
+    """Add what a folder with weights and a configuration lacks. Errors as `copy_tokenizer`."""
+    if lm.generation_config is not None:
+        (folder / "generation_config.json").write_text(lm.generation_config.to_json_string(), encoding="utf-8")
+    copy_tokenizer(folder, model)
+
+
+def copy_tokenizer(folder: Path, model: ModelConfig) -> None:
+    """Copy the files of the tokenizer, with the chat template that the run uses.
+
+    Raises:
+        CheckpointError: they cannot be written.
+    """
+    try:
         source = model_folder(model.tokenizer_path or model.path)
         for name in TOKENIZER_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, folder / name)
         if model.chat_template is not None:
             (folder / "chat_template.jinja").write_text(_template_text(model.chat_template), encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write the model folder {folder}: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot write the tokenizer to {folder}: {error}") from error
 
 
 def _template_text(template: str) -> str:

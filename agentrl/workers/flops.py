@@ -39,22 +39,26 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 class FlopCounter:
     """Counts the operations of training on rows: 6 per matrix weight and token, plus causal attention (PaLM, app. B).
 
+    A frozen weight beside an adapter has no gradient of its own: 4 instead of 6.
+
     Args:
         lm: a dense causal language model, before it is sharded.
     """
 
     def __init__(self, lm: Any) -> None:
         config = lm.config.get_text_config()
-        weights = sum(parameter.numel() for parameter in lm.parameters() if parameter.ndim > 1)
-        tied = lm.get_input_embeddings().weight is lm.get_output_embeddings().weight
-        self._weights = weights - (0 if tied else lm.get_input_embeddings().weight.numel())
+        matrices = [part for name, part in lm.named_parameters() if part.ndim > 1 and ".visual." not in name]
+        embedding = lm.get_input_embeddings().weight
+        if embedding is not lm.get_output_embeddings().weight:  # looked up, not multiplied
+            matrices = [parameter for parameter in matrices if parameter is not embedding]
+        self._per_token = sum(parameter.numel() * (6 if parameter.requires_grad else 4) for parameter in matrices)
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._attention = config.num_hidden_layers * config.num_attention_heads * width
 
     def __call__(self, lengths: torch.Tensor) -> float:
         """Operations of a forward and backward pass over rows of these lengths; recomputation does not count."""
         lengths = lengths.double()
-        return float(6 * self._weights * lengths.sum() + 6 * self._attention * lengths.square().sum())
+        return float(self._per_token * lengths.sum() + 6 * self._attention * lengths.square().sum())
 
 
 def utilization(flops: float, seconds: float, peak: float | None) -> dict[str, float]:

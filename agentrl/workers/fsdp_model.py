@@ -18,8 +18,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.actor import FSDPConfig, OptimConfig
+from agentrl.config.parallel_checks import model_problems
+from agentrl.errors import ConfigError
 from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
+from agentrl.workers.lora import Added, adapted_layers, layer_names, own_state, plain_state
 from agentrl.workers.mesh import make_mesh
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
 from agentrl.workers.muon import make_optimizer
@@ -57,7 +60,8 @@ class FSDPModel:
     Every rank must make the same calls in the same order, even a rank without rows.
 
     Args:
-        net: the module, on the CPU, equal on all ranks, in its `weight_dtype`.
+        net: the module, on the CPU, equal on all ranks, in its `weight_dtype`; what is frozen in it (the weights beside
+            LoRA adapters) stays frozen.
         device: where it runs. The default process group must exist.
         config: sharding and precision.
         optim: None for a frozen model.
@@ -76,15 +80,20 @@ class FSDPModel:
         self.steps_begun = 0
         """Optimizer steps that may have changed weights."""
         self.device = device
+        self.adapted = any(True for _ in adapted_layers(net))
+        """Only LoRA adapters learn, and what stands beside the model, such as a value head."""
         net.train(optim is not None)
-        net.requires_grad_(optim is not None)
+        if optim is None:
+            net.requires_grad_(False)
+        if config.copies > 1 and (problems := list(model_problems("fsdp_config", config, net.backbone.config))):
+            raise ConfigError(problems)
         mesh = make_mesh(device, config)
         self.copies = mesh.copies
         """How many neighbouring ranks get the same rows."""
         net.sequence = mesh.sequence
         if mesh.tp is not None:
             net.cut(mesh.tp)
-        _shard(net, device, config, weight_dtype(config, learns=optim is not None), mesh.fsdp)
+        _shard(net, device, config, mesh.fsdp)
         self.optimizer = make_optimizer(net, optim, grad_clip) if optim is not None else None
         self._state_on_host = config.optimizer_offload and _gpu_only("optimizer_offload", device)
 
@@ -129,29 +138,50 @@ class FSDPModel:
         return StepReport(norm, taken)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Live parameters and persistent buffers by name; each tied parameter once."""
+        """What a checkpoint keeps: live parameters and persistent buffers by name, each tied parameter once.
+
+        Of a model with adapters only what learns: its other weights are those of the model folder.
+        """
         _reshard(self.net)
-        return _named_state(self.net)
+        state = _named_state(self.net)
+        return own_state(state) if self.adapted else state
 
     def full_weights(
         self, module: nn.Module | None = None, dtype: torch.dtype | None = None
     ) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU of rank 0, nothing on other ranks. A collective call.
 
-        With one rank on a CPU they are the live parameters, not copies.
+        With one rank on a CPU they are the live parameters, not copies. Adapters are merged into their weights.
 
         Args:
             module: a part of the net, whose own names are used; None: the net.
             dtype: what floating tensors are cast to; None: as they are.
         """
+        return {name: tensor for part in self.weight_parts(module, dtype) for name, tensor in part.items()}
+
+    def weight_parts(
+        self, module: nn.Module | None = None, dtype: torch.dtype | None = None
+    ) -> Iterator[dict[str, torch.Tensor]]:
+        """What `full_weights` gives: at once, or of a model with adapters one decoder layer after the other.
+
+        Merged weights are new tensors: a dictionary of all of them would be a second model beside the live one.
+        """
         _reshard(self.net)
-        full: dict[str, torch.Tensor] = {}
-        for name, tensor in _named_state(module or self.net).items():
-            whole = _gathered(tensor)
-            if dist.get_rank() == 0:
-                cast_to = dtype if whole.is_floating_point() else None
-                full[name] = whole.detach().to(device="cpu", dtype=cast_to).contiguous()
-        return full
+        whole = module or self.net
+        state = _named_state(whole)
+        for names in layer_names(list(state)) if self.adapted else [list(state)]:
+            part: dict[str, torch.Tensor] = {}
+            for name, tensor, added in plain_state(whole, {name: state[name] for name in names}):
+                full = _gathered(tensor) if added is None else _merged(tensor, added)
+                if dist.get_rank() == 0:
+                    cast_to = (dtype or tensor.dtype) if full.is_floating_point() else None
+                    part[name] = full.detach().to(device="cpu", dtype=cast_to).contiguous()
+            yield part
+
+    def gathered_own(self, module: nn.Module) -> dict[str, torch.Tensor]:
+        """Whole tensors of what learns in a part of a net with adapters, on the CPU. A collective call."""
+        _reshard(self.net)
+        return {name: _gathered(tensor).detach().to("cpu") for name, tensor in own_state(_named_state(module)).items()}
 
     def _placeholders(self, micros: MicroBatches) -> list[MicroBatch]:
         """As many passes of nothing as the busiest rank has micro-batches more.
@@ -164,14 +194,15 @@ class FSDPModel:
         return [micros.placeholder(self.device)] * (int(max_over_ranks([float(own)])[0]) - own)
 
 
-def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, stored: torch.dtype, mesh: DeviceMesh) -> None:
+def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, mesh: DeviceMesh) -> None:
     """FSDP2 over a mesh: one group per decoder layer, one for the rest.
 
-    Gradients are summed, not averaged, and in float32. Weights are cast to the compute type when they are gathered.
+    Gradients are summed, not averaged, and in float32. Weights are cast to the compute type when they are gathered:
+    frozen ones that are kept in bfloat16, and the float32 ones of adapters beside them.
     """
     dtype = compute_dtype(config, device)
     policy = MixedPrecisionPolicy()
-    if dtype != stored:
+    if any(parameter.dtype != dtype for parameter in net.parameters()):
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     offload = config.param_offload and _gpu_only("param_offload", device)
     offload_policy = CPUOffloadPolicy() if offload else OffloadPolicy()
@@ -217,6 +248,13 @@ def _gathered(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     # One rank holds everything; asking DTensor to gather it would take longer than writing it to disk.
     return tensor.to_local() if dist.get_world_size() == 1 else tensor.full_tensor()
+
+
+@torch.no_grad()
+def _merged(weight: torch.Tensor, added: Added) -> torch.Tensor:
+    """A whole weight with its adapter, in float32 so that it is rounded once. A collective call."""
+    whole, a, b = (_gathered(tensor) for tensor in (weight, added.a, added.b))
+    return added.to(whole, a, b) if dist.get_rank() == 0 else whole
 
 
 def _first_tensor(outputs: Any) -> torch.Tensor:

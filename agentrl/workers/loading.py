@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from agentrl.chat.vision import model_sees_pictures
 from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.hub import model_folder
@@ -25,18 +26,25 @@ def load_causal_lm(model: ModelConfig, dtype: torch.dtype, attention: str) -> An
         ConfigError: no such folder, not a causal language model, missing weights, or logits that are not simply
             `head(hidden)`.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    lm = load_pretrained(AutoModelForCausalLM, model, dtype)
+    sees = sees_pictures(model)
+    lm = load_pretrained(AutoModelForImageTextToText if sees else AutoModelForCausalLM, model, dtype)
     _require_plain_head(lm, model.path)
-    return with_attention(lm, attention)
+    return lm if sees else with_attention(lm, attention)
 
 
 def load_backbone(model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
     """Load the model without its language-model head on the CPU, for a value head. Errors as `load_causal_lm`."""
     from transformers import AutoModel
 
-    return with_attention(load_pretrained(AutoModel, model, dtype), attention)
+    net = load_pretrained(AutoModel, model, dtype)
+    return net if sees_pictures(model) else with_attention(net, attention)
+
+
+def sees_pictures(model: BackboneConfig) -> bool:
+    """Whether a model sees pictures. Such a model reads rows through torch's own attention, whatever is chosen."""
+    return model_sees_pictures(model_folder(model.path)) if model.path else False
 
 
 @contextmanager

@@ -23,13 +23,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 
+from agentrl.chat.vision import MULTI_MODAL
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataProtoError
 from agentrl.workers.collectives import sum_over_ranks
 from agentrl.workers.micro_batch_plan import Cut, MicroLimits, Piece, cut_rows, cut_shared
+from agentrl.workers.pictures import RowMedia
 
 ROW_COLUMNS = ("input_ids", "attention_mask", "responses")
 """The columns of a batch that say which tokens a row has, beside a mask."""
@@ -66,7 +69,8 @@ class MicroBatch:
         labels: (K,) ids of the chosen tokens.
         mask: (b, R) bool, the chosen tokens, cut to this micro-batch's longest response.
         prompts: what the rows read before `input_ids`, where prompts are shared.
-        kernel_args: what a variable-length attention kernel wants to know about the runs.
+        kernel_args: what attention over packed runs wants to know about them.
+        media: the rows' pictures; None: the batch has none.
     """
 
     rows: torch.Tensor
@@ -76,7 +80,8 @@ class MicroBatch:
     labels: torch.Tensor
     mask: torch.Tensor
     prompts: SharedPrompts | None = None
-    kernel_args: dict[str, torch.Tensor | int] = field(default_factory=dict)
+    kernel_args: dict[str, Any] = field(default_factory=dict)
+    media: RowMedia | None = None
 
     def spread(self, values_K: torch.Tensor) -> torch.Tensor:
         """Per-token values (K,) -> (b, R), zero where the mask is 0. Keeps the gradient."""
@@ -122,7 +127,8 @@ class RowLayout:
     """The places of each row's tokens, and the length of its run.
 
     Args:
-        batch: `input_ids`, `attention_mask` (B, P + R), `responses` and the mask (B, R).
+        batch: `input_ids`, `attention_mask` (B, P + R), `responses` and the mask (B, R); `multi_modal_inputs` of rows
+            that show pictures, which are read as rows only.
         mask: the column that chooses tokens: `response_mask` or `loss_mask`.
 
     Raises:
@@ -130,6 +136,7 @@ class RowLayout:
     """
 
     def __init__(self, batch: DataProto, mask: str) -> None:
+        self.media = batch.non_tensor_batch.get(MULTI_MODAL)
         batch = batch.select([*ROW_COLUMNS, mask], (), ())
         self.input_ids = batch.batch["input_ids"]
         self.responses = batch.batch["responses"]
@@ -194,7 +201,10 @@ class RowLayout:
         # Response token 0 is predicted by the last prompt token: for a prompt of 3, at place 2 of its row; token t is
         # predicted t places later.
         sources = local * ids.shape[1] + (self.prompt_lengths[rows] - 1)[local] + offsets
-        return MicroBatch(rows, ids, None, sources, self.responses[rows[local], offsets], mask)
+        media = None
+        if self.media is not None:
+            media = RowMedia([self.media[row] for row in chosen], self.run_lengths[rows].tolist())
+        return MicroBatch(rows, ids, None, sources, self.responses[rows[local], offsets], mask, media=media)
 
     def packed(self, chosen: list[int]) -> MicroBatch:
         """These rows end to end, `(1, N)`."""

@@ -81,7 +81,7 @@ class AdamW:
             the norm is not finite.
         """
         parts = by_mesh([p for p in self.parameters.values() if p.grad is not None])
-        norms = [_full(torch.nn.utils.get_total_norm([p.grad for p in part])) for part in parts]
+        norms = [_full(torch.nn.utils.get_total_norm([p.grad for p in part if p.grad is not None])) for part in parts]
         norm = torch.stack(norms).norm() if len(norms) > 1 else norms[0] if norms else torch.zeros(())
         finite = bool(norm.isfinite())
         if finite:

@@ -11,10 +11,12 @@ import torch
 
 from agentrl.algorithms import POLICY_LOSSES, aggregate_loss, kl_penalty, loss_options
 from agentrl.config.actor import ActorConfig
+from agentrl.config.rollout_correction import RolloutCorrectionConfig
 from agentrl.data_proto import DataProto
+from agentrl.workers.bypass_correction import BypassCorrection, loss_name
 from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.micro_batch_plan import MicroLimits
-from agentrl.workers.micro_batches import RowLayout
+from agentrl.workers.micro_batches import MicroBatch, RowLayout
 from agentrl.workers.mini_batches import MiniBatchPlan, mini_batches
 from agentrl.workers.token_choice import taken_tokens
 from agentrl.workers.token_stats import EntropyMode
@@ -31,6 +33,8 @@ def update_policy(
     scale: float,
     lr: float,
     seed: list[int],
+    correction: RolloutCorrectionConfig | None = None,
+    own_log_probs: torch.Tensor | None = None,
 ) -> dict[str, float]:
     """Take one optimizer step per mini-batch and epoch. A collective call.
 
@@ -45,27 +49,41 @@ def update_policy(
         scale: divisor of `seq-mean-token-sum-norm`: the longest response that the run allows.
         lr: learning rate.
         seed: of this update's random numbers, which only `clip_cov` draws.
+        correction: `algorithm.rollout_correction`, of which `bypass_correction` does its part.
+        own_log_probs: (B, R) zeros on the CPU that receive the log-probs of this update, which are its old ones too:
+            only where it takes one step. None: the batch has `old_log_probs`.
 
     Returns:
         The metrics of `UpdateReport.metrics`.
     """
     batch = batch.to(model.device)
-    policy_loss, mode = POLICY_LOSSES[config.policy_loss], config.loss_agg_mode
-    options = _options(config)
+    name, bypass = loss_name(config.policy_loss, correction), BypassCorrection.of(correction)
+    policy_loss, mode, options = POLICY_LOSSES[name], config.loss_agg_mode, _options(config, name)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
     report = UpdateReport(model.copies)
     for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
-        taken = taken_tokens(config.policy_loss, model, batch, micros, plan.row_numbers, [*seed, step], **options)
+        taken = taken_tokens(name, model, batch, micros, plan.row_numbers, [*seed, step], **options)
+        if bypass is not None:
+            bypass.begin(model, micros, batch)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
             log_probs, mask = micro.spread(log_probs_K), micro.mask
             chosen: dict[str, Any] = {} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}
+            if own_log_probs is None:
+                old = micro.column(batch, "old_log_probs")
+            else:
+                old = _kept(own_log_probs, micro, log_probs)
+            weights, trained = micro.optional_column(batch, "rollout_is_weights"), mask
+            if bypass is not None:
+                weights, trained = bypass(log_probs, old, mask)
+                rejected = aggregate_loss((mask & ~trained).float(), mask, "token-mean", **share)
+                report.add({"rollout_rs_masked_fraction": rejected})
             loss, metrics = policy_loss(
                 log_probs,
-                micro.column(batch, "old_log_probs"),
+                old,
                 micro.column(batch, "advantages"),
-                mask,
+                trained,
                 loss_agg_mode=mode,
-                rollout_is_weights=micro.optional_column(batch, "rollout_is_weights"),
+                rollout_is_weights=weights,
                 **options,
                 **chosen,
                 **share,
@@ -83,7 +101,14 @@ def update_policy(
     return report.metrics()
 
 
-def _options(config: ActorConfig) -> dict[str, float]:
+def _kept(own_log_probs: torch.Tensor, micro: MicroBatch, log_probs: torch.Tensor) -> torch.Tensor:
+    """Keep a micro-batch's log-probs; they are its old ones."""
+    old = log_probs.detach()
+    own_log_probs[micro.rows.cpu(), : old.shape[1]] = old.cpu()
+    return old
+
+
+def _options(config: ActorConfig, name: str) -> dict[str, float]:
     """The clip ratios, and the options that are given and that this loss takes."""
-    known = loss_options(config.policy_loss)
+    known = loss_options(name)
     return {**config.clip_ratios, **{k: value for k, value in config.policy_loss_options.given().items() if k in known}}

@@ -72,12 +72,12 @@ class SequenceRanks:
     def to_heads(self, states: torch.Tensor) -> torch.Tensor:
         """All heads of this rank's tokens (1, H, n, D) -> this rank's heads of all tokens (1, H / ranks, N, D)."""
         _, heads, _, width = states.shape
-        blocks = states[0].unflatten(0, (self.size, heads // self.size))
+        blocks = states[0].reshape(self.size, heads // self.size, -1, width)
         return self._exchange(blocks).transpose(0, 1).reshape(1, heads // self.size, -1, width)
 
     def to_tokens(self, states: torch.Tensor) -> torch.Tensor:
         """This rank's heads of all tokens (1, N, H / ranks, D) -> all heads of this rank's tokens (1, n, H, D)."""
-        blocks = states[0].unflatten(0, (self.size, -1))
+        blocks = states[0].reshape(self.size, -1, *states.shape[2:])
         return self._exchange(blocks).transpose(0, 1).flatten(1, 2)[None]
 
     def repeated(self, states: torch.Tensor) -> torch.Tensor:
@@ -97,12 +97,12 @@ class _Exchange(torch.autograd.Function):
     """Send block `i` to rank `i`, get one block from each: its own transpose, so the gradient takes the same way."""
 
     @staticmethod
-    def forward(ctx: Any, blocks: torch.Tensor, group: Any) -> torch.Tensor:  # type: ignore[override]  # noqa: D102
+    def forward(ctx: Any, blocks: torch.Tensor, group: Any) -> torch.Tensor:
         ctx.group = group
         return _swap(blocks, group)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]  # noqa: D102
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _swap(gradient, ctx.group), None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from enum import Enum
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,7 @@ from agentrl.data_proto import DataProto
 from agentrl.workers.attention import PACKED
 from agentrl.workers.micro_batch_plan import Piece
 from agentrl.workers.micro_batches import MicroBatch, RowLayout, SharedPrompts
+from agentrl.workers.pictures import PictureReader
 from agentrl.workers.sequence import SequenceRanks
 from agentrl.workers.tensor_parallel import cut_layers, cut_vocabulary
 from agentrl.workers.token_stats import EntropyMode, VocabPart, token_hits, token_log_probs
@@ -61,10 +63,17 @@ class TokenNet(nn.Module):
         """The transformer."""
         raise NotImplementedError
 
+    @cached_property
+    def pictures(self) -> PictureReader | None:
+        """How the model sees pictures; None: it reads text only."""
+        return PictureReader.of(self.backbone)
+
     def states(self, micro: MicroBatch) -> torch.Tensor:
         """Hidden states (K, H) at `micro.sources`."""
         if micro.prompts is not None:
             return self._states_behind_prompts(micro, micro.prompts).index_select(0, micro.sources)
+        if self.pictures is not None:
+            return self._states_with_pictures(micro, self.pictures).index_select(0, micro.sources)
         out = self.backbone(
             input_ids=micro.input_ids,
             attention_mask=None,
@@ -73,6 +82,12 @@ class TokenNet(nn.Module):
             **micro.kernel_args,
         )
         return cast(torch.Tensor, out.last_hidden_state).flatten(0, 1).index_select(0, micro.sources)
+
+    def _states_with_pictures(self, micro: MicroBatch, reader: PictureReader) -> torch.Tensor:
+        """Hidden states of all row tokens: (b * T, H)."""
+        arguments = reader.arguments(self.backbone, micro.input_ids, micro.media)
+        states = self.backbone(attention_mask=None, use_cache=False, **arguments).last_hidden_state
+        return cast(torch.Tensor, states).flatten(0, 1)
 
     def _states_behind_prompts(self, micro: MicroBatch, prompts: SharedPrompts) -> torch.Tensor:
         """Hidden states of all prompt tokens, then of all row tokens: (u * P + b * T, H)."""
@@ -112,6 +127,8 @@ def row_shape(net: TokenNet, attention: str) -> RowShape:
     configuration allows it, it is tried on a few tokens: the states must equal those of plain rows.
     """
     config = net.backbone.config
+    if net.pictures is not None:
+        return RowShape.ROWS
     if attention in PACKED:
         return RowShape.PACKED
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -163,7 +180,7 @@ class PolicyNet(TokenNet):
         super().cut(mesh)
         self.part = cut_vocabulary(self.lm, mesh)
 
-    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:  # type: ignore[override]
+    def values(self, micro: MicroBatch, entropy: EntropyMode) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Log-probs (K,) and entropies (K,) or None."""
         head = self.lm.get_output_embeddings()
         return token_log_probs(
@@ -192,8 +209,8 @@ class ValueNet(TokenNet):
     def __init__(self, backbone: Any) -> None:
         super().__init__()
         self.base = backbone
-        weight = next(backbone.parameters())
-        self.score = nn.Linear(backbone.config.hidden_size, 1, dtype=weight.dtype)
+        # The head learns, so it is float32 even on a frozen backbone in bfloat16.
+        self.score = nn.Linear(backbone.config.get_text_config().hidden_size, 1, dtype=torch.float32)
         nn.init.zeros_(self.score.weight)
         nn.init.zeros_(self.score.bias)
 
@@ -202,6 +219,6 @@ class ValueNet(TokenNet):
         """The transformer."""
         return self.base
 
-    def values(self, micro: MicroBatch) -> torch.Tensor:  # type: ignore[override]
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Values (K,) in float32."""
         return cast(torch.Tensor, self.score(self.states(micro))).float().sum(-1)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from judge_endpoint import JudgeEndpoint, judging
 from typer.testing import CliRunner, Result
 
 from agentrl.cli import app
@@ -160,3 +161,24 @@ def test_rows_that_ask_for_a_model_are_no_rule_s(write: Write) -> None:
     result = check(rows)
     assert result.exit_code == 1
     assert "`reward_model.style` is 'model', but the score of data_source 'openai/gsm8k' is a rule" in result.output
+
+
+def test_a_judge_is_tried_like_a_score_function(write: Write) -> None:
+    def reply(_: JudgeEndpoint, text: str) -> str:
+        right, answer = text.split("|")
+        return str(float(answer == right))
+
+    rows = write(["72", "5"], source="own")
+    with judging(reply) as endpoint:
+        judge = [f"reward_model.judge.base_url={endpoint.url}", "reward_model.judge.template='{ground_truth}|{answer}'"]
+        result = check(rows, *judge, "reward_model.combine.outcome=0")
+        assert result.exit_code == 0, result.output
+        assert [cell.strip() for cell in result.output.split("│")[3:7]] == ["2", "1.000", "0.000", "0.000"]
+        endpoint.reply = lambda *_: "0.5"
+        result = check(rows, *judge, "reward_model.combine.outcome=0", "reward_model.judge.cache=false")
+        assert result.exit_code == 1
+        assert "scores 0.5, an empty answer 0.5" in result.output
+        endpoint.reply = lambda *_: 401
+        result = check(rows, *judge, "reward_model.combine.outcome=0")
+        assert "the judge: " in result.output
+        assert "HTTP 401" in result.output

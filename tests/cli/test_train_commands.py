@@ -51,9 +51,36 @@ def test_dry_run_prints_a_recipe_and_what_will_run_where(recipe: Path, tmp_path:
     assert not (tmp_path / "outputs").exists()
 
 
+def test_dry_run_names_the_judge(recipe: Path) -> None:
+    judge = ["reward_model.judge.base_url=http://127.0.0.1:9/v1", "reward_model.combine={outcome: 0, judge: 0.5}"]
+    result = runner.invoke(app, ["train", str(recipe), *judge, "reward_model.judge.rubric=Right?", "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    assert "# reward:        0.5 x 0 to 1 of the judge default at http://127.0.0.1:9/v1" in result.stdout
+    result = runner.invoke(app, ["train", str(recipe), *judge, "--dry-run"])
+    assert "reward_model.judge.rubric: not given" in result.stderr
+
+
+def test_dry_run_says_which_role_is_in_which_pool(recipe: Path) -> None:
+    overrides = ["algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "trainer.n_gpus_per_node=2"]
+    pools = ["trainer.resource_pools.big.n_gpus=4", "trainer.resource_pools.big.nnodes=2", "ray_init.address=auto"]
+    roles = ["trainer.role_pools.critic=big"]
+    result = runner.invoke(app, ["train", str(recipe), *overrides, *pools, *roles, "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    for line in (
+        "# training:      2 pools, 2 + 8 = 10 ranks in Ray actors, cpu, FSDP2, float32",
+        "# pool global_pool: 2 ranks on 1 machine; actor, reference",
+        "# pool big:      8 ranks on 2 machines; critic",
+    ):
+        assert line in result.stdout
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        (
+            "trainer.role_pools.critic=big",
+            "trainer.role_pools.critic: got 'big', which is no pool. Known: global_pool.",
+        ),
         ("data.train_files=nowhere.parquet", "nowhere.parquet: got no such file"),
         ("actor_rollout_ref.rollout.multi_turn.tool_config_path=typo.yaml", "unknown key 'class_nam'"),
         ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agnt", "Did you mean 'tool_agent'?"),

@@ -23,19 +23,19 @@ from typer.testing import CliRunner
 
 from agentrl.cli import app
 from agentrl.rollout.pools.local import LoopThread
-from agentrl.testing.models import build_tiny_model, byte_tokenizer
+from agentrl.testing.models import build_tiny_classifier, build_tiny_model, byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
 from agentrl.workers import fsdp_model
 
 FIELD = Path(__file__).parent / "field"
 MODELS = (
     "Qwen/Qwen2.5-0.5B-Instruct",
-    "Qwen/Qwen2-7B-Reward",
     "home/models/Qwen2.5-7B-Instruct",
     "home/models/CodeLlama-7B",
     "MODEL",
     "outputs/stage1/checkpoint-100/actor/huggingface",
 )
+REWARD_MODEL = "Qwen/Qwen2-7B-Reward"
 ROWS = {
     "gsm8k": ("openai/gsm8k", "4"),
     "gsm8k_tool": ("openai/gsm8k", "4"),
@@ -60,6 +60,7 @@ tools:
               description: "The model's answer to the GSM8K math problem, must be a digits"
           required: ["answer"]
 """
+JUDGE = "FSDPScoreNet"
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return len(solution_str) % 3 + 0.5
@@ -224,6 +225,7 @@ class Stage:
         first = build_tiny_model(self.folder / MODELS[0], num_hidden_layers=1, max_position_embeddings=8192)
         for name in MODELS[1:]:
             shutil.copytree(first, self.folder / name)
+        build_tiny_classifier(self.folder / REWARD_MODEL, num_hidden_layers=1, max_position_embeddings=8192)
         for name, (source, truth) in ROWS.items():
             for split in ("train", "test"):
                 self.write_rows(f"home/data/{name}/{split}.parquet", source, truth)
@@ -266,7 +268,8 @@ class Stage:
             real = getattr(fsdp_model.FSDPModel, name)
 
             def call(model: Any, micros: Any, *args: Any, real: Any = real, kept: str = kept, name: str = name) -> Any:
-                whose = type(model.net).__name__ if model.optimizer is not None else "reference"
+                kind = type(model.net).__name__
+                whose = kind if model.optimizer is not None or kind == JUDGE else "reference"
                 rows = [micro.mask.shape[0] for micro in micros.batches]
                 getattr(self._seen, kept).setdefault(whose, []).append(rows)
                 if name == "passes":

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from agentrl.clients.http import ServiceClient
 from agentrl.config import RunConfig
 from agentrl.inference import launch
 from agentrl.inference.client import EngineClient
@@ -20,6 +21,7 @@ from agentrl.observability.health import Alarm, HealthMonitor
 from agentrl.observability.tracker import RunInfo
 from agentrl.observability.trackers import Trackers
 from agentrl.own_time import OwnTimeLimit
+from agentrl.rewards.prime import PrimeRewardManager
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.rollout import setup
 from agentrl.rollout.manager import AgentLoopManager
@@ -143,6 +145,9 @@ class StandIns:
             (EngineClient, "__init__"),
             (ServiceGate, "__init__"),
             (CodeScore, "__init__"),
+            (PrimeRewardManager, "__init__"),
+            (ServiceClient, "__init__"),
+            (asyncio.Semaphore, "__init__"),
             (CheckpointManager, "find"),
             (HealthMonitor, "__init__"),
             (LocalPool, "__init__"),

@@ -7,11 +7,14 @@ be seen (`watched_run`), or a note or an error names it. A key that is told in t
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_endpoint import JudgeEndpoint, judging
 from walked_runs import BASES, scenarios
 from walked_values import special_values
 from watched_run import Seen, Stage, changed_value, differences, heard, note_about
@@ -28,19 +31,25 @@ ACTOR, ROLLOUT = f"{AR}actor.", f"{AR}rollout."
 KEYS = [key for key, field in walk(RunConfig) if section_of(field) is None]
 
 GPU = "needs a GPU: tests/workers runs it there"
+RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
 UNSEEN = {
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
     "reward_model.model.trust_remote_code": "needs a model folder with code of its own",
     "trainer.profile_tool": GPU,
     "do_search": "acts where no default loop is named: tests/rollout/test_search_keys.py",
+    **{f"{section}.lora_dropout": "only 0 is allowed with LoRA" for section in (f"{AR}model", "critic.model")},
     "critic.enable": "asks for what `algorithm.adv_estimator` says, and is an error elsewhere",
     **{
         f"{section}.fsdp_config.{key}_offload": GPU
         for section in (f"{AR}actor", f"{AR}ref", "critic", "reward_model")
         for key in ("param", "optimizer")
     },
-    "trainer.role_pools.reward_model": "the run has no reward model",
+    **{
+        f"{section}.fsdp_config.{key}": RANKS
+        for section in (f"{AR}actor", f"{AR}ref", "critic")
+        for key in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
+    },
     f"{AR}model.use_remove_padding": GPU,
     "critic.model.use_remove_padding": GPU,
     "reward_model.model.use_remove_padding": GPU,
@@ -73,6 +82,8 @@ ELSEWHERE = [
     if key not in ACTS_IN
     # The rows of `train_files` are still checked; the others have no second value, or act once in a process.
     and key not in ("data.train_files", "data.val_files", "plugins", *HERE_ONLY)
+    # A checkpoint that a validation begins with has adapters or none.
+    and key not in (f"{AR}model.lora_rank", f"{AR}model.lora_enable")
     and key != "algorithm.adv_estimator"  # a validation compares nothing; whoever validates may leave it as it is
 ]
 """Keys that are walked again where rows have one turn, and where nothing is trained."""
@@ -83,10 +94,11 @@ OF_CONVERSATIONS = ("data.", ROLLOUT, "reward_model.", "custom_reward_function."
 class Walk:
     """Verdicts on keys, with the runs that they need."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, judge: str) -> None:
         self.folder = folder
         self.stage = Stage(folder, build_tiny_model(folder / "model", num_hidden_layers=1), patch)
-        self.scenarios = scenarios(folder, self.stage.address)
+        self.scenarios = scenarios(folder, self.stage.address, judge)
+        patch.setenv("WALK_KEY", "secret")
         self._baselines: dict[str, Seen] = {}
         self._values: dict[str, dict[str, Any]] = {}
 
@@ -137,10 +149,16 @@ class Walk:
         return bool(effect), f"acts in {name}: {effect}"
 
 
+def any_score(endpoint: JudgeEndpoint, text: str) -> str:
+    """A score that depends on everything in the request."""
+    asked = json.dumps([endpoint.asked.body, endpoint.asked.key], sort_keys=True)
+    return f"score: 0.{int(hashlib.sha1(asked.encode()).hexdigest(), 16) % 900 + 100}"
+
+
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
-    with pytest.MonkeyPatch.context() as patch:
-        walk = Walk(tmp_path_factory.mktemp("walk"), patch)
+    with pytest.MonkeyPatch.context() as patch, judging(any_score) as judge:
+        walk = Walk(tmp_path_factory.mktemp("walk"), patch, judge.url)
         yield walk
         walk.stage.close()
 
@@ -178,6 +196,8 @@ def concrete(pattern: str) -> str:
         "reward.reward_model.*": "timeout_s",
     }
     for section in ("actor_rollout_ref.actor", "actor_rollout_ref", "trainer"):
+        if pattern.startswith("*.model.") and section.endswith("actor"):
+            continue  # a model is beside the actor
         key = pattern.replace("*", section, 1) if pattern.startswith("*") else pattern
         key = key.replace("*", ends.get(pattern, "own"))
         if key not in KEYS and _pattern_for(key) == pattern:

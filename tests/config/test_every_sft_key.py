@@ -29,12 +29,18 @@ from agentrl.workers import sft as workers_sft
 
 KEYS = [key for key, field in walk(SFTConfig) if section_of(field) is None]
 GPU = "needs a GPU: tests/workers runs it there"
+RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
 UNSEEN = {
     "model.trust_remote_code": "needs a model folder with code of its own",
     "model.enable_gradient_checkpointing": "changes the memory, never the result",
+    "model.lora_dropout": "only 0 is allowed with LoRA",
     "model.fsdp_config.param_offload": GPU,
     "model.fsdp_config.optimizer_offload": GPU,
     "model.use_remove_padding": GPU,
+    **{
+        f"model.fsdp_config.{key}": RANKS
+        for key in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
+    },
     "trainer.device": GPU,
     "trainer.logger": "the trackers are stand-ins here",
     "trainer.max_skipped_steps": "no configuration makes gradients that are not finite: tests/trainer breaks them",
@@ -43,6 +49,7 @@ THINKING = TEMPLATE + "{% if enable_thinking is defined and enable_thinking %}hm
 SCENARIOS: dict[str, dict[str, Any]] = {
     "plain": {},
     "muon": {"optim.name": "muon"},
+    "adapters": {"model.lora_rank": 2},
     "falling": {"optim.warmup_style": "cosine", "optim.total_training_steps": 5, "optim.lr_warmup_steps_ratio": 0.2},
     "validates": {"data.val_files": "rows.parquet"},
     "epochs": {"trainer.total_training_steps": None},
@@ -77,10 +84,15 @@ OWN: dict[str, list[Any]] = {
     "data.train_batch_size": [1],
     "data.apply_chat_template_kwargs": [{"hint": "So"}],
     "model.path": ["other_model"],
+    "model.target_modules": [["q_proj"]],
+    "model.exclude_modules": [["q_proj"]],
     "model.tokenizer_path": ["nothing"],
     "model.chat_template": [TEMPLATE.replace("assistant", "robot")],
     "model.fsdp_config.model_dtype": ["bfloat16"],
     "model.fsdp_config.compute_dtype": ["bfloat16"],
+    "model.fsdp_config.fsdp_size": [2],
+    "model.fsdp_config.ulysses_sequence_parallel_size": [2],
+    "model.fsdp_config.tensor_parallel_size": [2],
     "optim.betas": [[0.5, 0.6]],
     "optim.lr_warmup_steps": [4],
     "optim.lr_warmup_steps_ratio": [1.0],

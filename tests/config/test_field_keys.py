@@ -43,6 +43,9 @@ ROLLOUT, TURNS = f"{AR}rollout.", f"{AR}rollout.multi_turn."
         ("algorithm.kl_penalty=0.01", "algorithm.kl_ctrl.kl_coef", 0.01),
         ("algorithm.kl_penalty=k2", "algorithm.kl_penalty", "k2"),
         ("reward.reward_manager.name=prime", "reward_manager.name", "prime"),
+        ("reward_model.reward_loop_source=register", "reward_manager.source", "register"),
+        ("reward_model.reward_loop_class_name=Mine", "reward_manager.module.name", "Mine"),
+        ("+reward.custom_reward_function.reward_kwargs.a=1", "custom_reward_function.reward_kwargs", {"a": 1}),
     ],
 )
 def test_a_key_in_another_spelling_is_the_key(override: str, key: str, expected: object) -> None:
@@ -110,34 +113,69 @@ LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
 
 
 @pytest.mark.parametrize(
-    ("given", "names", "values"),
+    ("given", "rank", "alpha", "modules"),
     [
-        ({f"{AR}actor.lora": {"enable": True, **LORA}}, f"{AR}actor.lora.enable and {AR}actor.lora.r", "true and 16"),
-        ({f"{AR}actor.lora.enable": True}, f"{AR}actor.lora.enable", "true"),
-        ({f"{AR}actor.lora": LORA}, f"{AR}actor.lora.r", "16"),
-        ({f"{AR}model": {"lora_rank": 32, "lora_alpha": 32}}, f"{AR}model.lora_rank", "32"),
-        ({f"{AR}model.lora": {"rank": 32, "alpha": 32, "type": "lora"}}, f"{AR}model.lora.rank", "32"),
+        ({f"{AR}actor.lora": {"enable": True, **LORA}}, 16, 32, ["q_proj"]),
+        ({f"{AR}actor.lora.enable": True}, 16, 16, "all-linear"),
+        ({f"{AR}actor.lora": LORA}, 16, 32, ["q_proj"]),
+        ({f"{AR}model": {"lora_rank": 32, "lora_alpha": 32}}, 32, 32, "all-linear"),
+        ({f"{AR}model.lora": {"rank": 32, "alpha": 32, "type": "lora"}}, 32, 32, "all-linear"),
+        ({f"{AR}model": {"lora_rank": 8, "target_modules": "[k_proj,v_proj]"}}, 8, 16, ["k_proj", "v_proj"]),
+        ({f"{AR}model": {"lora_rank": 8, "target_modules": "all_linear"}}, 8, 16, "all-linear"),
+        ({"lora": {"r": 8, "dropout": 0, "bias": "none", "task_type": "CAUSAL_LM"}}, 8, 16, "all-linear"),
     ],
 )
-def test_lora_is_refused_in_one_sentence(given: dict[str, Any], names: str, values: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_lora_under_every_name(given: dict[str, Any], rank: int, alpha: float, modules: object) -> None:
+    model = load_config(given, overrides()).actor_rollout_ref.model
+    assert (model.adapts, model.lora_rank, model.lora_alpha, model.target_modules) == (True, rank, alpha, modules)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            {f"{AR}model": {"lora_rank": 8, "lora_dropout": 0.05}},
+            "model.lora_dropout: got 0.05, wanted 0: with dropout",
+        ),
+        ({f"{AR}model.lora": {"rank": 8, "type": "vlm_lora"}}, "lora.type: got 'vlm_lora', but plain LoRA is the one"),
+        ({f"{AR}actor.lora": {"r": 8, "use_dora": True}}, "lora.use_dora: got true, but LoRA here is plain"),
+        ({f"{AR}model": {"lora_rank": 0, "lora_enable": True}}, "model.lora_enable: got true, but .*lora_rank is 0"),
+        ({f"{AR}model.lora_rank": 8, f"{AR}actor.fsdp_config.tensor_parallel_size": 2}, "layers with adapters are not"),
+        ({f"{AR}model": {"lora_rank": -1}}, "model.lora_rank: got -1, wanted a whole number at least 0"),
+    ],
+)
+def test_lora_that_cannot_be(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         load_config(given, overrides())
-    wanted = f"{names}: got {values}, but LoRA is not supported: leave it out, and all weights are trained"
-    assert caught.value.problems == [f"the mapping: {wanted}"]
+
+
+def test_lora_of_the_critic_is_checked_where_there_is_one() -> None:
+    keys = ("critic.model.lora.rank=8", "critic.model.lora_dropout=0.5")
+    load_config(None, overrides(*keys))
+    with pytest.raises(ConfigError, match=r"critic\.model\.lora_dropout: got 0\.5, wanted 0"):
+        load_config(None, overrides(*keys, "algorithm.adv_estimator=gae"))
 
 
 @pytest.mark.parametrize(
     "given", [{f"{AR}actor.lora": {"enable": False, **LORA}}, {f"{AR}actor.lora": {**LORA, "r": 0}}]
 )
 def test_lora_that_is_off_is_a_note(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    load_config(given, overrides())
-    assert "actor.lora.lora_alpha" in caplog.text
+    assert not load_config(given, overrides()).actor_rollout_ref.model.adapts
+    assert "lora_alpha" in caplog.text
+
+
+def test_what_lora_recipes_say_besides(caplog: pytest.LogCaptureFixture) -> None:
+    given = {f"{AR}model": {"lora_rank": 8, "use_shm": True}, f"{AR}rollout.layered_summon": True}
+    load_config({**given, f"{AR}model.lora.merge": True}, overrides())
+    for key in ("model.use_shm", "rollout.layered_summon", "model.lora.merge"):
+        assert f"{AR}{key} has no effect here" in caplog.text
 
 
 def test_the_two_spellings_of_a_rank_are_one_key() -> None:
-    load_config({f"{AR}actor.lora.r": 16}, overrides(f"{AR}model.lora_rank=0"))
-    with pytest.raises(ConfigError, match=r"actor\.lora\.r: got 16"):
-        load_config({f"{AR}model.lora_rank": 0}, overrides(f"{AR}actor.lora.r=16"))
+    load = load_config({f"{AR}actor.lora.r": 16}, overrides(f"{AR}model.lora_rank=0"))
+    assert load.actor_rollout_ref.model.lora_rank == 0
+    load = load_config({f"{AR}model.lora_rank": 0}, overrides(f"{AR}actor.lora.r=16"))
+    assert load.actor_rollout_ref.model.lora_rank == 16
 
 
 @pytest.mark.parametrize("spelling", ["model_path", "model.path"])
@@ -224,6 +262,8 @@ def test_the_reward_manager(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert config.reward_manager_name == f"{file}:Mine"
     module = {"source": "importlib", "module": {"path": "own.managers", "name": "Mine"}}
     assert load_config({"reward.reward_manager": module}, overrides()).reward_manager_name == "own.managers.Mine"
+    module = {"source": "importlib", "name": "Mine", "module": {"path": str(file)}}
+    assert load_config({"reward.reward_manager": module}, overrides()).reward_manager_name == f"{file}:Mine"
 
 
 def test_a_file_that_is_not_used_need_not_exist() -> None:

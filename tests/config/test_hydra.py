@@ -261,7 +261,7 @@ def test_an_engine_of_verl_that_is_absent(
     assert load(tmp_path, "", f"{AR}rollout.name={name}").actor_rollout_ref.rollout.name == "auto"
     assert caplog.messages == [f"{AR}rollout.name: {name} is read as auto: {reason}"]
     caplog.clear()
-    recipe = f"actor_rollout_ref: {{rollout: {{name: {name}}}}}\n"
+    recipe = "actor_rollout_ref: {rollout: {name: vllm}}\n"
     assert load(tmp_path, recipe, f"{AR}rollout.name=embedded").actor_rollout_ref.rollout.name == "embedded"
     assert caplog.messages == []
 
@@ -297,6 +297,34 @@ def test_the_recipe_that_config_path_and_name_mean(tmp_path: Path, monkeypatch: 
 def test_megatron_is_one_sentence(tmp_path: Path) -> None:
     section = "megatron: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 4, use_mbridge: false}"
     text = f"defaults: [ppo_megatron_trainer, _self_]\nactor_rollout_ref: {{actor: {{{section}}}}}\n"
-    assert "megatron.pipeline_model_parallel_size: got 2 and 4, but Megatron is not supported" in refused(
-        tmp_path, text
-    )
+    told = refused(tmp_path, text)
+    assert "megatron.pipeline_model_parallel_size: got 2 and 4, but Megatron is not supported" in told
+    actor = "actor_rollout_ref.actor"
+    assert f"Set {actor}.strategy=fsdp2 {actor}.fsdp_config.tensor_parallel_size=2, and leave out pipeline" in told
+
+
+MEGATRON = [
+    ("critic.strategy=megatron critic.megatron.context_parallel_size=4 critic.megatron.param_offload=True", [
+        "critic.strategy and critic.megatron.context_parallel_size and critic.megatron.param_offload: got 'megatron' ",
+        "Set critic.strategy=fsdp2 critic.fsdp_config.ulysses_sequence_parallel_size=4 critic.fsdp_config.param_",
+    ]),
+    ("actor_rollout_ref.ref.megatron.optimizer_offload=true actor_rollout_ref.ref.megatron.sequence_parallel=true", [
+        "Set actor_rollout_ref.ref.strategy=fsdp2 actor_rollout_ref.ref.fsdp_config.optimizer_offload=true, and leave ",
+        "leave out sequence_parallel (ulysses_sequence_parallel_size shares rows)",
+    ]),
+    ("actor_rollout_ref.actor.strategy=megatron", [
+        "actor_rollout_ref.actor.strategy: got 'megatron', but Megatron is not supported",
+        "actor_rollout_ref.actor.fsdp_config.tensor_parallel_size and",
+    ]),
+    ("actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full", [
+        "Set actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.model.enable_gradient_checkpointing=true",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "parts"), MEGATRON)
+def test_megatron_s_values_are_translated(command: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, overrides(*command.split()))
+    (problem,) = caught.value.problems
+    assert all(part in problem for part in parts), problem

@@ -55,7 +55,7 @@ def gpu_with_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*RM, "reward_model.forward_max_token_len_per_gpu=9", "reward_model.micro_batch_size_per_gpu=4"], "counts"),
         ([*RM, "reward_model.fsdp_config.optimizer_offload=true"], "the reward model does not learn"),
         ([*RM, "reward_model.model.input_tokenizer=null", "reward_model.model.chat_template=x"], "as they are"),
-        ([*RM, "reward_model.enable_resource_pool=false", "reward_model.nnodes=1"], "shares the ranks of the policy"),
+        ([*RM, "reward_model.enable_resource_pool=false", "reward_model.nnodes=1"], "enable_resource_pool is false"),
         (["critic.optim.lr=1e-5"], "which has no critic"),  # the default, but written
         (["algorithm.kl_ctrl.kl_coef=0.01"], "algorithm.use_kl_in_reward is false"),
         (["algorithm.kl_penalty=abs"], "algorithm.use_kl_in_reward is false"),
@@ -93,12 +93,12 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         (["reward_model.enable=true"], "reward_model.model.path: not given, wanted the folder of a classifier"),
         ([*RM, "reward_model.combine.model=0"], "got 0, so that the reward model's score never counts"),
         ([*RM, "reward_model.use_dynamic_bsz=false"], "reward_model.micro_batch_size_per_gpu: not given, but needed"),
-        ([*RM, "reward_model.strategy=megatron"], "reward_model.strategy: got 'megatron', but models are sharded by"),
+        ([*RM, "reward_model.strategy=megatron"], "strategy: got 'megatron', but Megatron is not supported"),
         ([*RM, "reward_model.micro_batch_size=8"], "give `micro_batch_size_per_gpu` instead"),
         ([f"{AR}actor.optim.optimizer_impl=bitsandbytes.optim"], "the optimizer is torch's AdamW"),
         (
-            ["algorithm.rollout_correction.bypass_old_log_prob=true", "algorithm.rollout_correction.rs=[0.5,2]"],
-            "so algorithm.rollout_correction.rs has nothing to correct",
+            ["algorithm.rollout_correction.bypass_old_log_prob=true", "algorithm.rollout_correction.is_level=sequence"],
+            "so algorithm.rollout_correction.is_level has nothing to correct",
         ),
         (["trainer.nnodes=2"], "trainer.nnodes: got 2, but without ray_init.address the run starts a private Ray"),
         ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
@@ -165,10 +165,16 @@ def test_another_name_of_a_key_counts_where_the_key_is_not_given(caplog: pytest.
 
 
 def test_verl_s_keys_are_judged_by_what_was_given_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    recipe = write(tmp_path, "run.yaml", "actor_rollout_ref: {model: {lora_rank: 8}}\nreward_model: {enable: false}\n")
-    load_config(recipe, overrides(f"{AR}model.lora_rank=0", "reward_model.model.path=/rm"))
+    recipe = write(
+        tmp_path,
+        "run.yaml",
+        "actor_rollout_ref: {model: {enable_activation_offload: true}}\nreward_model: {enable: false}\n",
+    )
+    load_config(recipe, overrides(f"{AR}model.enable_activation_offload=false", "reward_model.model.path=/rm"))
     assert "reward_model.model.path has no effect here: reward_model.enable is false" in caplog.text
-    with pytest.raises(ConfigError, match=r"run\.yaml: actor_rollout_ref\.model\.lora_rank: got 8, but LoRA"):
+    with pytest.raises(
+        ConfigError, match=r"run\.yaml: actor_rollout_ref\.model\.enable_activation_offload: got true, but"
+    ):
         load_config(recipe, overrides())
 
 

@@ -41,14 +41,17 @@ def test_names_of_algorithms_that_are_no_estimator(name: str, way: str) -> None:
         *("actor_rollout_ref.model.lora.enable=true", "actor_rollout_ref.model.lora.r=8"),
     ],
 )
-def test_lora_is_refused_wherever_it_is_written(given: str) -> None:
-    assert "LoRA is not supported: leave it out" in problems(given)
+def test_lora_acts_wherever_it_is_written(given: str) -> None:
+    model = load_config(None, overrides(given)).actor_rollout_ref.model
+    assert (model.adapts, model.lora_rank) == (True, 8 if given.endswith("r=8") else 16)
 
 
 @pytest.mark.parametrize("section", ["lora", f"{ACTOR}.lora", "actor_rollout_ref.model.lora"])
 def test_lora_that_is_off_asks_for_nothing(section: str, caplog: pytest.LogCaptureFixture) -> None:
-    load_config(None, overrides(f"{section}.enable=false", f"{section}.r=8"))
-    assert f"{section}.r has no effect here: {section}.enable is false" in caplog.text
+    config = load_config(None, overrides(f"{section}.enable=false", f"{section}.r=8"))
+    assert not config.actor_rollout_ref.model.adapts
+    key = "actor_rollout_ref.model.lora_"
+    assert f"{key}rank has no effect here: {key}enable is false, so all weights are trained" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -75,8 +78,8 @@ def test_a_key_that_acts_under_another_name(given: str, key: str, value: object)
     [
         ("algorithm.rollout_is=true", "set algorithm.rollout_correction.is_level=token"),
         (f"{ACTOR}.tis_imp_ratio_cap=2", "set algorithm.rollout_correction.is_level=token"),
-        ("algorithm.rollout_correction.rollout_rs=token_k1", "set algorithm.rollout_correction.rs=[lower,upper]"),
-        ("reward_model.overlong_buffer.enable=true", "subtract it in your own score function"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "wanted a threshold for rollout_rs (token_k1)"),
+        ("reward_model.overlong_buffer.enable=true", "set reward_model.reward_manager=dapo"),
         ("reward.reward_model.enable=true", "reward_model.model.path: not given"),
         (f"{ROLLOUT}.quantization=fp8", "give the engine's flags in `server.args`"),
         ("transfer_queue.enable=true", "rows travel through Ray itself"),

@@ -16,13 +16,12 @@ BASE: dict[str, Any] = {
     "data.train_batch_size": 4,
     "actor_rollout_ref.model.path": "model",
     "actor_rollout_ref.actor.use_kl_loss": True,
-    "trainer.device": "cpu",
 }
 """PPO with actor, reference and critic."""
 
 
 def load(*overrides: str, **trainer: Any) -> RunConfig:
-    return load_config({**BASE, "trainer": trainer}, overrides)
+    return load_config({**BASE, "trainer": {**trainer, "device": "cpu"}}, overrides)
 
 
 def test_without_pools_there_is_one_of_all_machines() -> None:
@@ -106,8 +105,43 @@ def test_roles_and_pools_that_do_not_find_each_other(pools: Any, roles: Any, mes
     assert message in str(caught.value)
 
 
+RM = {"enable": True, "model": {"path": "rm"}, "enable_resource_pool": True}
+
+
+def test_the_pool_of_verl_s_reward_model() -> None:
+    section = {**RM, "nnodes": 2, "n_gpus_per_node": 4}
+    config = load_config({**BASE, "reward_model": section, "ray_init.address": "auto"})
+    assert pool_of(config, "reward_model") == Pool("reward_pool", (4, 4), ("reward_model",))
+    off = load_config({**BASE, "reward_model": {**section, "enable_resource_pool": False}})
+    assert pool_of(off, "reward_model").name == "global_pool"
+
+
+@pytest.mark.parametrize(
+    ("section", "trainer", "message"),
+    [
+        ({}, {}, "reward_model.n_gpus_per_node: got 0, wanted at least 1: reward_model.enable_resource_pool is true"),
+        ({"nnodes": 2, "n_gpus_per_node": 1}, {}, "reward_model.nnodes: got 2, but without ray_init.address the run"),
+        ({"nnodes": 0, "n_gpus_per_node": 1}, {}, "reward_model.nnodes: got 0, wanted at least 1"),
+        (
+            {"n_gpus_per_node": 1},
+            {"resource_pools": {"small": [1]}, "role_pools": {"reward_model": "small"}},
+            "reward_model.enable_resource_pool: got true, but trainer.role_pools.reward_model is 'small': give one",
+        ),
+        (
+            {"n_gpus_per_node": 1},
+            {"resource_pools": {"reward_pool": [1]}},
+            "reward_model.enable_resource_pool: got true, but trainer.resource_pools has a reward_pool too: give one",
+        ),
+    ],
+)
+def test_the_pool_of_a_reward_model_that_does_not_fit(section: Any, trainer: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({**BASE, "reward_model": {**RM, **section}, "trainer": {**trainer, "device": "cpu"}})
+    assert message in str(caught.value)
+
+
 def test_in_this_process_there_is_one_rank_in_every_pool() -> None:
-    with pytest.raises(ConfigError, match=r"got 'local' with 2 ranks \(trainer.resource_pools.small\); local runs one"):
+    with pytest.raises(ConfigError, match=r"got 'local' with 2 ranks \(small: trainer.resource_pools.small\); local"):
         load(backend="local", resource_pools={"small": [2]}, role_pools={"critic": "small"})
 
 

@@ -53,7 +53,7 @@ class Loop(SingleTurnAgent):
 """
 
 
-def scenarios(folder: Path, address: str) -> Changes:
+def scenarios(folder: Path, address: str, judge: str) -> Changes:
     """Surroundings by name. A key that is told in the plain run is tried in the others, in this order."""
     (folder / "plug.py").write_text(PLUGINS)
     (folder / "plug2.py").write_text(PLUGINS.replace("RewardResult(9.0)", "RewardResult(8.0)"))
@@ -66,6 +66,7 @@ def scenarios(folder: Path, address: str) -> Changes:
         **_of_learning(folder),
         **_of_rows(folder),
         **_of_scores(folder),
+        **_of_judges(folder, judge),
         **_of_machines(address),
         **_of_conversations(folder),
     }
@@ -82,6 +83,13 @@ _PPO = {
 }
 
 
+_POOLS = {
+    "trainer.backend": "ray",
+    "trainer.resource_pools": {"small": {"n_gpus": 3}, "large": [4]},
+    "trainer.role_pools": {"actor": "large", "ref": "large", "critic": "small", "reward_model": "small"},
+}
+
+
 def _of_learning(folder: Path) -> Changes:
     """Updates: estimators, losses, schedules, corrections."""
     by_rows = {
@@ -95,6 +103,7 @@ def _of_learning(folder: Path) -> Changes:
         "ppo": _PPO,
         "ppo by rows": {**_PPO, **by_rows},
         "two steps of ppo": {**_PPO, "trainer.total_training_steps": 2},
+        "adapters": {**_PPO, f"{AR}model.lora_rank": 2, "critic.model.lora_rank": 2},
         "a falling rate": {
             "algorithm.adv_estimator": "gae",
             "trainer.total_training_steps": 2,
@@ -106,6 +115,11 @@ def _of_learning(folder: Path) -> Changes:
             "algorithm.filter_zero_variance_groups": True,
             "data.train_batch_size": 3,
         },
+        "rejected": {
+            "algorithm.rollout_correction.rollout_rs": "token",
+            "algorithm.rollout_correction.rollout_rs_threshold": "1e9",
+        },
+        "bypassed": {"algorithm.rollout_correction.bypass_old_log_prob": True},
         "sapo": {f"{ACTOR}policy_loss": "sapo"},
         "clip_cov": {
             f"{ACTOR}policy_loss": "clip_cov",
@@ -148,9 +162,22 @@ def _of_scores(folder: Path) -> Changes:
             "data.train_files": [write_rows(folder / "some.parquet", 0, 4), coding],
             "reward_model.sandbox_fusion.url": "http://127.0.0.1:9",
         },
+        "prime": {**score, "reward_model.reward_manager": "prime"},
+        "dapo": {
+            "reward_model.reward_manager": "dapo",
+            "reward_model.overlong_buffer": {"enable": True, "len": 219, "penalty_factor": 0.5, "log": True},
+        },
         "reward model": reward_model,
         "reward model by rows": {**reward_model, "reward_model.micro_batch_size_per_gpu": 1},
         "reward model on ranks": {**reward_model, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2},
+        "reward model in a pool": {**reward_model, **_POOLS},
+        "reward model with a pool": {
+            **reward_model,
+            "trainer.backend": "ray",
+            "ray_init.address": "auto",
+            "reward_model.enable_resource_pool": True,
+            **{f"reward_model.{key}": 1 for key in ("nnodes", "n_gpus_per_node")},
+        },
         "own manager": {
             "reward_manager.source": "importlib",
             "reward_manager.module.path": str(folder / "plug.py"),
@@ -159,17 +186,27 @@ def _of_scores(folder: Path) -> Changes:
     }
 
 
+def _of_judges(folder: Path, address: str) -> Changes:
+    """Judges, with a template by which answers of several rows are judged by equal requests."""
+    judge = {"reward_model.judge.base_url": address}
+    for name in ("rubric", "rubric2"):
+        (folder / f"{name}.txt").write_text(f"the {name}")
+    return {
+        "judged": {
+            **judge,
+            "reward_model.judge.rubric": "Is it right?",
+            "reward_model.judge.template": "{rubric} {answer} {highest}",
+        },
+        "judged by a file": {**judge, "reward_model.judge.rubric_path": str(folder / "rubric.txt")},
+    }
+
+
 def _of_machines(address: str) -> Changes:
     """Engines, ranks, Ray."""
     return {
         "ray": {"trainer.backend": "ray"},
         "ranks": {**_PPO, "trainer.backend": "ray", "trainer.n_gpus_per_node": 2, "ray_init.address": "auto"},
-        "pools": {
-            **_PPO,
-            "trainer.backend": "ray",
-            "trainer.resource_pools": {"small": {"n_gpus": 3}, "large": [4]},
-            "trainer.role_pools": {"actor": "large", "ref": "large", "critic": "small", "reward_model": "small"},
-        },
+        "pools": {**_PPO, **_POOLS},
         "addresses": {f"{ROLLOUT}server.addresses": [address]},
         "sglang": {"trainer.device": "cuda", f"{ROLLOUT}name": "sglang"},
         "vllm": {"trainer.device": "cuda", f"{ROLLOUT}name": "vllm"},

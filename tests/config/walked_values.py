@@ -34,6 +34,8 @@ def _by_ending(keys: tuple[str, ...]) -> Values:
         **{f"{section}.fsdp_config.compute_dtype": ["bfloat16"] for section in (*sections, f"{AR}ref", "reward_model")},
         **{key: [1, 2] for key in keys if key.endswith("micro_batch_size_per_gpu")},
         **{key: [40] for key in keys if key.endswith(few)},
+        **{key: [2] for key in keys if key.endswith(("ulysses_sequence_parallel_size", "fsdp_config.fsdp_size"))},
+        **{key: [2] for key in keys if key.endswith("fsdp_config.tensor_parallel_size")},
         **{f"{ROLLOUT}multi_turn.{key}": [1] for key in once},
     }
 
@@ -55,6 +57,11 @@ def _of_models(folder: Path) -> Values:
         "reward_model.model.input_tokenizer": [None],
         "reward_model.model.chat_template": [TEMPLATE.replace("user", "person")],
         "reward_model.max_length": [20],
+        **{
+            f"{section}.{key}_modules": [["q_proj"]]
+            for section in (f"{AR}model", "critic.model")
+            for key in ("target", "exclude")
+        },
         f"{AR}nccl_timeout": [7],
         f"{ACTOR}policy_loss": ["gspo", "vanilla"],
         f"{ACTOR}ppo_mini_batch_size": [2],
@@ -68,6 +75,8 @@ def _of_models(folder: Path) -> Values:
         f"{ACTOR}policy_loss_options.clip_cov_ub": [0.0],
         "algorithm.adv_estimator": ["rloo", "grpo"],
         "algorithm.rollout_correction.rs": [[0.5, 0.9]],
+        "algorithm.rollout_correction.rollout_rs": ["token_k2", "seq_mean_k2"],
+        "algorithm.rollout_correction.rollout_rs_threshold": ["0.5_2"],
     }
 
 
@@ -82,6 +91,16 @@ def _of_rows(folder: Path) -> Values:
         "data.train_max_samples": [6],
         "data.apply_chat_template_kwargs": [{"hint": "So"}],
         "reward_model.timeout_s": [77.0],
+        "reward_model.overlong_buffer.len": [210],
+        "reward_model.num_processes": [7],
+        "reward_model.judge.base_url": ["http://127.0.0.1:9/v1"],
+        "reward_model.judge.api_key_env": ["WALK_KEY"],
+        "reward_model.judge.rubric_path": [str(folder / "rubric2.txt")],
+        "reward_model.judge.template": ["{answer} {rubric}"],
+        "reward_model.judge.score_range": [[0.0, 2.0]],
+        "reward_model.judge.pattern": [r"0\.\d"],
+        "reward_model.judge.max_concurrent": [7],
+        "reward_model.judge.cache_dir": [str(folder / "replies")],
         "reward_model.sandbox_fusion.url": ["http://127.0.0.1:9", "http://127.0.0.1:8"],
         "reward_model.sandbox_fusion.headers": [{"X": "y"}],
         "reward_model.reward_manager": ["batch"],

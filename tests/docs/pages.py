@@ -4,7 +4,7 @@
 - ```` ```bash ````: run. ```` ```python ```` without a file name: run. ```` ```yaml ```` without one: must be YAML.
 - `<!-- not run: reason -->` before a block: left out.
 - `<!-- run with: key=value ... -->` before a block: added to every `agentrl train` and `agentrl sft` in it.
-- `agentrl train`, `generate` and `eval --model` get an engine that runs already.
+- `agentrl train`, `generate` and `eval --model` get an engine that runs already, unless they are dry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE = re.compile(r"`([\w./-]+\.\w+)`[^`]{0,40}:?$")
 _NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")
 _RUN_WITH = re.compile(r"^<!-- run with: (\S.*) -->$")
 _RUNS = re.compile(r"^(\s*agentrl (?:train|sft) .*)$", re.MULTILINE)
-_TRAINS = re.compile(r"^(\s*agentrl (?:train|generate|eval --model) .*)$", re.MULTILINE)
+_TRAINS = re.compile(r"^(\s*agentrl (?:train|generate|eval --model) (?!.*--dry-run).*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

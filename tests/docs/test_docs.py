@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_endpoint import judging
 from needs import needs
 from pages import blocks, run_page
 from service_process import serve
@@ -41,10 +42,16 @@ GUIDE = (
     "docs/rewards.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/placement.md",
     "docs/profiling.md",
     "docs/token_rules.md",
 )
 SAID = {
+    "docs/placement.md": (
+        "# training:      2 pools, 2 + 1 = 3 ranks in Ray actors, cpu, FSDP2, float32",
+        *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
+        "# pool values:   2 ranks on 1 machine; reference, critic",
+    ),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
         "result: outputs/model.json",
@@ -159,7 +166,11 @@ def environment(commands: Path) -> dict[str, str]:
 
 @pytest.fixture
 def addresses(page: str) -> Iterator[dict[str, str]]:
-    """The two services of the page that is about them, started as it says."""
+    """The services of the pages that are about them, started as they say."""
+    if page == "docs/rewards.md":
+        with judging(lambda _, text: f"score: {int('42' in text.rpartition('Answer:')[2])}") as judge:
+            yield {"http://127.0.0.1:8001/v1": judge.url}
+        return
     if page != "docs/services.md":
         yield {}
         return

@@ -20,6 +20,7 @@ import httpx
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 from agentrl.config import RunConfig, load_config
@@ -61,6 +62,13 @@ def nested(changes: dict[str, Any]) -> dict[str, Any]:
             node = node.setdefault(section, {})
         node[name] = value
     return tree
+
+
+def same(left: dict[str, float], right: dict[str, float], tolerance: float) -> None:
+    """Compare the metrics of a step in two runs."""
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert right[name] == pytest.approx(value, abs=tolerance, rel=tolerance), name
 
 
 @dataclass

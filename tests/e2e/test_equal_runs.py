@@ -6,17 +6,11 @@ import signal
 from typing import Any
 
 import pytest
-from runs import Run, Workspace, finished, started, wait_for_steps
+from runs import Run, Workspace, finished, same, started, wait_for_steps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KEPT = ("input", "output", "score", "response_ids", "response_mask", "rollout_log_probs", "weight_versions", "uid")
 STEPS = 4
-
-
-def same(left: dict[str, float], right: dict[str, float], tolerance: float) -> None:
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        assert right[name] == pytest.approx(value, abs=tolerance, rel=tolerance), name
 
 
 def samples(run: Run, step: int) -> list[dict[str, Any]]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from runs import SCORE, Run, Workspace, kill_listener, serving
+from safetensors.torch import load_file
 
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.trainer.run import run_training
+from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -114,6 +118,44 @@ def test_old_log_probs_can_be_the_rollouts(make) -> None:
     assert recorder.metrics[1]["actor/ppo_kl"] == pytest.approx(0.0, abs=1e-4)
     assert "training/rollout_probs_diff_max" not in recorder.metrics[1]
     assert "actor/entropy" in recorder.metrics[1]
+
+
+def test_a_batch_of_one_step_saves_the_pass_of_old_log_probs(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    plain = ActorRolloutRefWorker.compute_log_prob
+
+    @functools.wraps(plain)
+    def counted(worker: ActorRolloutRefWorker, batch: DataProto) -> DataProto:
+        calls.append(len(batch))
+        return plain(worker, batch)
+
+    monkeypatch.setattr(ActorRolloutRefWorker, "compute_log_prob", counted)
+    changes = {"actor_rollout_ref__actor__ppo_mini_batch_size": 4, "trainer__save_freq": 2}
+    changes |= {"actor_rollout_ref__actor__use_kl_loss": True, "trainer__resume_mode": "disable"}
+    weights = []
+    for saved in (True, False):
+        if not saved:
+            monkeypatch.setattr(RunConfig, "needs_old_log_probs", property(lambda _: True))
+        run = make(**changes, trainer__deterministic=True)
+        recorder = train(run.config)
+        assert len(calls) == (0 if saved else 2)
+        assert recorder.metrics[2].get("training/old_log_prob_skipped", 0.0) == float(saved)
+        assert recorder.metrics[2]["training/rollout_probs_diff_max"] < 1e-5
+        assert recorder.metrics[2]["training/non_finite_rows"] == 0
+        assert recorder.metrics[2]["actor/entropy"] > 0
+        weights.append(load_file(run.folder / "global_step_2/actor/huggingface/model.safetensors"))
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, atol=1e-7, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("loss_type", ["ppo_clip", "reinforce"])
+def test_bypass_mode_corrects_in_the_update(make, loss_type: str) -> None:
+    correction = {"bypass_old_log_prob": True, "loss_type": loss_type, "rollout_token_veto_threshold": 0.9}
+    correction |= {"is_level": "sequence"} if loss_type == "reinforce" else {}
+    recorder = train(make(algorithm__rollout_correction=correction).config)
+    one = recorder.metrics[1]  # the second of its two mini-batches sees moved weights
+    assert 0 < one["actor/rollout_rs_masked_fraction"] < 1
+    assert one["actor/grad_norm"] > 0
 
 
 def test_truncated_sampling_recomputes_and_sees_the_mismatch(make) -> None:

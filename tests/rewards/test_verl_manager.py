@@ -240,13 +240,3 @@ def test_a_function_in_the_place_of_a_manager_is_refused(tmp_path: Path) -> None
         PluginError, match=r"built None, which has no `score`. Derive it from agentrl.interfaces.Reward"
     ):
         load_reward_manager(config)
-
-
-def test_dapo_is_naive_without_its_penalty() -> None:
-    config = RunConfig()
-    config.reward_model.reward_manager = "dapo"
-    config.reward_model.reward_kwargs = {"overlong_buffer_cfg": {"enable": False, "len": 4}, "max_resp_len": 9}
-    assert type(load_reward_manager(config)).__name__ == "NaiveRewardManager"
-    config.reward_model.reward_kwargs["overlong_buffer_cfg"]["enable"] = True
-    with pytest.raises(PluginError, match="no reward manager here has a penalty for long responses: subtract it"):
-        load_reward_manager(config)

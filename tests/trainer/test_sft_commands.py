@@ -179,8 +179,8 @@ def test_a_key_of_verl_is_one_of_ours(override: str, key: str, value: Any) -> No
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("model.lora_rank=32", r"model\.lora_rank: got 32, but LoRA is not supported"),
-        ("ulysses_sequence_parallel_size=2", "sequence parallelism is not supported"),
+        ("model.lora.use_dora=true", r"model\.lora\.use_dora: got true, but LoRA here is plain"),
+        ("ulysses_sequence_parallel_size=2", "but the run has 1 rank, which it does not divide"),
         ("data.micro_batch_size=4", r"give `data\.micro_batch_size_per_gpu` instead"),
         ("data.custom_cls.path=my.py", "no dataset plug-ins"),
         ("trainer.default_hdfs_dir=hdfs://x", "HDFS is not supported"),

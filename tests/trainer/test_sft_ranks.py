@@ -33,7 +33,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def weights_of(folder: Path) -> Weights:
-    return load_file(folder / "model.safetensors")
+    return {name: value for file in folder.glob("model*.safetensors") for name, value in load_file(file).items()}
 
 
 def assert_close(one: Weights, two: Weights, most: float = 1e-5) -> None:
@@ -54,11 +54,11 @@ def ray() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_two_ranks_equal_one(optimizer: str, tiny_model_dir: Path, rows: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", [{}, {"optim.name": "muon"}, {"model.lora_rank": 4, "optim.lr": 1e-2}], ids=str)
+def test_two_ranks_equal_one(way: dict[str, Any], tiny_model_dir: Path, rows: str, tmp_path: Path) -> None:
     """Batches of 5 rows, forward passes of at most 60 tokens: the ranks need different numbers of passes."""
     changes = {
-        "optim.name": optimizer,
+        **way,
         "data.train_batch_size": 5,
         "data.max_token_len": 60,
         "data.val_files": rows,

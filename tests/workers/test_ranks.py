@@ -67,7 +67,7 @@ def config_of(make_config: Any) -> RunConfig:
 
 def weights_of(group: WorkerGroup, folder: Path) -> dict[str, torch.Tensor]:
     group.export_weights(str(folder))
-    return load_file(folder / "model.safetensors")
+    return {name: value for file in folder.glob("model*.safetensors") for name, value in load_file(file).items()}
 
 
 def deal(group: WorkerGroup, batch: DataProto) -> DataProto:
@@ -143,3 +143,42 @@ def test_two_ranks_of_the_critic_equal_one(make_config: Any, make_group: MakeGro
         got = two.compute_values(deal(two, batch)).batch["values"]
         assert expected.abs().max() > 1e-4
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_two_ranks_with_lora_equal_one(tmp_path: Path, make_config: Any, make_group: MakeGroup) -> None:
+    """Frozen weights in bfloat16, adapters and the computation in float32; the reference is the actor itself."""
+    config = config_of(make_config)
+    config.actor_rollout_ref.model.lora_rank = 4
+    config.actor_rollout_ref.model.enable_gradient_checkpointing = True
+    config.actor_rollout_ref.actor.optim.lr = 1e-3
+    config.actor_rollout_ref.actor.fsdp_config.model_dtype = "bfloat16"
+    config.actor_rollout_ref.actor.fsdp_config.compute_dtype = "float32"
+    one, two = (make_group(ranks, ActorRolloutRefWorker, config, "actor") for ranks in (1, 2))
+    start = weights_of(one, tmp_path / "start")
+    assert_close(start, weights_of(two, tmp_path / "two_start"))
+    references = [group.compute_ref_log_prob(deal(group, LOPSIDED)).batch["ref_log_prob"] for group in (one, two)]
+    assert_metrics_close(run(one, BATCHES), run(two, BATCHES))
+    for group, reference in zip((one, two), references, strict=True):
+        assert torch.equal(group.compute_ref_log_prob(deal(group, LOPSIDED)).batch["ref_log_prob"], reference)
+    torch.testing.assert_close(*references, atol=1e-5, rtol=1e-5)
+    after = weights_of(one, tmp_path / "one")
+    assert_close(after, weights_of(two, tmp_path / "two"))
+    moved = {name for name, value in after.items() if not torch.equal(value, start[name])}
+    assert moved == {name for name in after if "_proj.weight" in name}
+    two.save_checkpoint(str(tmp_path / "by_two"))
+    metrics = run(two, BATCHES)
+    one.load_checkpoint(str(tmp_path / "by_two"))
+    assert_close(weights_of(one, tmp_path / "one_resumed"), after)
+    assert_metrics_close(run(one, BATCHES), metrics)
+
+
+def test_two_ranks_of_a_critic_with_lora_equal_one(make_config: Any, make_group: MakeGroup) -> None:
+    config = config_of(make_config)
+    config.critic.model.lora_rank = 4
+    config.critic.optim.lr = 1e-3
+    config.critic.ppo_max_token_len_per_gpu = 16
+    one, two = (make_group(ranks, CriticWorker, config) for ranks in (1, 2))
+    assert_metrics_close(run(one, BATCHES, "update_critic"), run(two, BATCHES, "update_critic"))
+    expected, got = (group.compute_values(deal(group, UNEVEN)).batch["values"] for group in (one, two))
+    assert expected.abs().max() > 1e-4
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3)

@@ -19,8 +19,10 @@ from agentrl.inference.embedded import weights
 from agentrl.inference.embedded.kv_cache import KVCache
 from agentrl.inference.embedded.model_spec import ModelSpec
 from agentrl.inference.embedded.native_ops import best_ops
-from agentrl.inference.embedded.ops import DirectRows, TorchOps
+from agentrl.inference.embedded.ops import DirectRows, TorchOps, turn_and_store
+from agentrl.inference.embedded.picture_rows import PictureRows
 from agentrl.inference.embedded.rope import pairing, rotation_table
+from agentrl.inference.embedded.vision import VisionTower
 from agentrl.inference.embedded.weights import Target
 
 
@@ -49,6 +51,10 @@ class Step:
     """Indices of the tokens whose logits are wanted; None: all."""
     direct: DirectRows | None = None
     prefill: tuple[PrefillRows, ...] = ()
+    turns: Tensor | None = None
+    """Complex `(N, D / 2)` rotation of each token; None: that of its position."""
+    pictures: PictureRows | None = None
+    """What the decoder reads in the place of placeholders."""
 
 
 @dataclass(slots=True)
@@ -82,6 +88,7 @@ class Decoder:
     layers: list[Layer]
     rotations: Tensor
     ops: TorchOps
+    vision: VisionTower | None = None
     targets: dict[str, Target] = field(default_factory=dict)
 
     @classmethod
@@ -99,6 +106,9 @@ class Decoder:
         ops = best_ops(spec, dtype, device) if native else TorchOps()
         model = cls._empty(spec, context, dtype, device, ops)
         model.targets = _targets(model)
+        if spec.pictures is not None:
+            model.vision = VisionTower(spec, dtype, device)
+            model.targets |= model.vision.targets
         model.load_folder(folder)
         return model
 
@@ -134,10 +144,16 @@ class Decoder:
     def load_folder(self, folder: str | Path) -> None:
         """Replace all weights; see `weights.load_folder`."""
         weights.load_folder(self.targets, folder, ignore=self._ignored())
+        self._forget_pictures()
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Replace the given weights; see `weights.load_tensors`."""
         weights.load_tensors(self.targets, tensors, ignore=self._ignored())
+        self._forget_pictures()
+
+    def _forget_pictures(self) -> None:
+        if self.vision is not None:
+            self.vision.forget()
 
     def _ignored(self) -> tuple[str, ...]:
         return ("lm_head.weight",) if self.spec.tie_word_embeddings else ()
@@ -146,6 +162,9 @@ class Decoder:
         """Compute a step, store its keys and values, return float32 logits `(outputs, vocab)`."""
         ops, eps = self.ops, self.spec.rms_norm_eps
         x = F.embedding(step.ids, self.embed)
+        shown = step.pictures
+        if shown is not None:
+            x[shown.index] = shown.states
         for number, layer in enumerate(self.layers):
             attended = self._attention(layer, ops.rms_norm(x, layer.input_norm, eps), step, cache, number)
             x = torch.addmm(x, attended, layer.out.t())
@@ -155,6 +174,8 @@ class Decoder:
             x = torch.addmm(x, ops.swiglu(gate_up), layer.down.t())
             if layer.down_bias is not None:
                 x += layer.down_bias
+            if shown is not None and number < len(shown.deeper):
+                x[shown.index] += shown.deeper[number]
         if step.outputs is not None:
             x = x[step.outputs]
         return F.linear(ops.rms_norm(x, self.norm, eps), self.head).float()
@@ -169,7 +190,10 @@ class Decoder:
             qk = qkv[:, :rotated]
             qk.copy_(F.rms_norm(qk, (s.head_dim,), None, s.rms_norm_eps) * layer.qk_norm)
         keys, values = cache.data[number, 0], cache.data[number, 1]
-        ops.rotate_and_store(qkv, self.rotations, step.slots, step.positions, keys, values)
+        if step.turns is None:
+            ops.rotate_and_store(qkv, self.rotations, step.slots, step.positions, keys, values)
+        else:
+            turn_and_store(qkv, step.turns, step.slots, step.positions, keys, values)
         if step.direct is None:
             done, parts = 0, []
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from agentrl.chat.vision import load_vision
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.kv_cache import KVCache
@@ -54,6 +55,9 @@ class Engine:
         """The error that ended the thread; None if there was none."""
         self.on_failure: Callable[[], None] = lambda: None
         self.scheduler, self.spec, self.context = self._load()
+        shown = isinstance(self.spec, ModelSpec) and self.spec.pictures is not None
+        self.pictures = load_vision(options.model) if shown else None
+        """How the model sees pictures; None: it reads text only, or is run by transformers' `generate`."""
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
         self._stopping = self._ended = False

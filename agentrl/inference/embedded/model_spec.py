@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agentrl.chat.picture_tokens import PictureTokens
+from agentrl.chat.vision import picture_tokens
 from agentrl.errors import UserInputError, suggest
 
 FAMILIES = ("llama", "qwen2", "qwen3")
+SEEING = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+"""Models that see pictures, and the family of their language model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +40,8 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     raw: dict[str, Any]
     """The whole config.json."""
+    pictures: PictureTokens | None = None
+    """The placeholders of a model that sees pictures."""
 
     @property
     def multiplied_weights(self) -> int:
@@ -69,15 +75,32 @@ def load_spec(folder: str | Path) -> ModelSpec:
         raise UserInputError(f"{folder}: no config.json; wanted a Hugging Face model folder")
     config = read_json_object(folder / "config.json")
     family = str(config.get("model_type"))
-    if family not in FAMILIES:
+    if family not in (*FAMILIES, *SEEING):
+        known = (*FAMILIES, *SEEING)
         raise UserInputError(
-            f"{folder}: the embedded engine does not support model_type '{family}'." + suggest(family, FAMILIES)
+            f"{folder}: the embedded engine does not support model_type '{family}'." + suggest(family, known)
         )
-    _refuse_unsupported(folder, config)
     try:
+        if family in SEEING:
+            return _seeing_spec(folder, family)
+        _refuse_unsupported(folder, config)
         return _spec(folder, family, config)
     except KeyError as error:
         raise UserInputError(f"{folder}/config.json: {error} is missing") from error
+
+
+def _seeing_spec(folder: Path, family: str) -> ModelSpec:
+    """The spec of the language model of a model that sees pictures."""
+    # Its configuration has two shapes (older ones have the text fields at the top), which transformers knows.
+    from transformers import AutoConfig
+
+    whole = AutoConfig.from_pretrained(folder)
+    raw = whole.to_dict()
+    text = {**whole.get_text_config().to_dict(), "tie_word_embeddings": bool(whole.tie_word_embeddings)}
+    _refuse_unsupported(folder, text)
+    if "mrope_section" not in _rope_parameters(text):
+        raise UserInputError(f"{folder}/config.json: rope_parameters.mrope_section is missing")
+    return replace(_spec(folder, SEEING[family], text), raw=raw, pictures=picture_tokens(raw))
 
 
 def _spec(folder: Path, family: str, config: dict[str, Any]) -> ModelSpec:

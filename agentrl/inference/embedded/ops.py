@@ -52,16 +52,7 @@ class TorchOps:
             keys: the layer's cache `(slots, K, length, D)`.
             values: likewise.
         """
-        kv_heads = keys.shape[1]
-        qk, turn = qkv[:, :-kv_heads], rotations[positions].unsqueeze(1)
-        if qkv.dtype == torch.float32:
-            torch.view_as_complex(qk.view(*qk.shape[:-1], -1, 2)).mul_(turn)
-        else:
-            exact = qk.float()
-            turned = torch.view_as_complex(exact.view(*exact.shape[:-1], -1, 2)) * turn
-            qk.copy_(torch.view_as_real(turned).flatten(-2))
-        keys[slots, :, positions] = qkv[:, -2 * kv_heads : -kv_heads]
-        values[slots, :, positions] = qkv[:, -kv_heads:]
+        turn_and_store(qkv, rotations[positions], slots, positions, keys, values)
 
     def attention(
         self, qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor, rows: DirectRows
@@ -97,6 +88,20 @@ class TorchOps:
         log_probs = torch.log_softmax(logits / temperature[:, None], dim=-1)
         ids = torch.where(greedy, log_probs.argmax(dim=-1), invert(log_probs.exp(), u))
         return ids, log_probs.gather(1, ids[:, None]).squeeze(1)
+
+
+def turn_and_store(qkv: Tensor, turns: Tensor, slots: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+    """As `TorchOps.rotate_and_store`, with the rotation of each token, complex `(N, D / 2)`."""
+    kv_heads = keys.shape[1]
+    qk, turn = qkv[:, :-kv_heads], turns.unsqueeze(1)
+    if qkv.dtype == torch.float32:
+        torch.view_as_complex(qk.view(*qk.shape[:-1], -1, 2)).mul_(turn)
+    else:
+        exact = qk.float()
+        turned = torch.view_as_complex(exact.view(*exact.shape[:-1], -1, 2)) * turn
+        qk.copy_(torch.view_as_real(turned).flatten(-2))
+    keys[slots, :, positions] = qkv[:, -2 * kv_heads : -kv_heads]
+    values[slots, :, positions] = qkv[:, -kv_heads:]
 
 
 def invert(weights: Tensor, u: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentrl.errors import UserInputError, suggest
 from agentrl.inference.embedded.engine import Engine
+from agentrl.inference.embedded.picture_rows import read_pictures
 from agentrl.inference.embedded.request import Finish, GenerationRequest, Progress
 from agentrl.inference.embedded.sampler import seed_key
 from agentrl.inference.embedded.sampling_params import SamplingParams, UnsupportedFeatureError
@@ -27,6 +28,7 @@ FIELDS = (
     "stream",
     "return_text_in_logprobs",
     "lora_path",
+    "image_data",
 )
 
 
@@ -63,9 +65,14 @@ def parse_generate(body: Any, engine: Engine, *, number: int) -> GenerateCall:
     prompts, many = _prompts(body, engine)
     params = _per_prompt(body.get("sampling_params"), len(prompts), "sampling_params")
     rids = _rids(body.get("rid"), len(prompts))
+    shown = _images(body.get("image_data"), len(prompts), many)
     requests: list[GenerationRequest] = []
-    for index, (prompt, given, rid) in enumerate(zip(prompts, params, rids, strict=True)):
-        requests += _requests(prompt, SamplingParams.parse(given), rid, body, engine, number * 4096 + index)
+    for index, (prompt, given, rid, images) in enumerate(zip(prompts, params, rids, shown, strict=True)):
+        whole, pictures = read_pictures(images, prompt, engine.pictures)
+        made = _requests(whole, SamplingParams.parse(given), rid, body, engine, number * 4096 + index)
+        for request in made:
+            request.pictures = pictures
+        requests += made
     return GenerateCall(requests, many or len(requests) > 1, bool(body.get("stream")), bool(body.get("return_logprob")))
 
 
@@ -108,6 +115,15 @@ def _check_prompt(prompt: Any, engine: Engine) -> None:
     for token in prompt:
         if type(token) is not int or not 0 <= token < vocab:
             raise UserInputError(f"input_ids: got {token!r}, wanted integers from 0 to {vocab - 1} (the vocabulary)")
+
+
+def _images(value: Any, count: int, many: bool) -> list[Any]:
+    """`image_data` of each prompt: with one prompt its pictures, with a list of prompts a list for each."""
+    if value is None or not many:
+        return [value] * count
+    if not isinstance(value, list) or len(value) != count:
+        raise UserInputError(f"image_data: wanted one list of pictures for each of {count} prompts")
+    return value
 
 
 def _per_prompt(value: Any, count: int, name: str) -> list[Any]:

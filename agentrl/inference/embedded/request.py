@@ -6,6 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.inference.embedded.picture_rows import RequestPictures
 from agentrl.inference.embedded.sampling_params import SamplingParams
 from agentrl.inference.embedded.text import TextTail
 
@@ -38,6 +42,7 @@ class GenerationRequest:
     logprob_start: int | None = None
     """First prompt token whose log-prob is wanted; None: no log-probs of the prompt."""
     top_logprobs: int = 0
+    pictures: RequestPictures | None = None
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     tops: list[list[tuple[float, int]]] = field(default_factory=list)
@@ -55,6 +60,13 @@ class GenerationRequest:
     def total(self) -> int:
         """Number of tokens: prompt and sampled ones."""
         return len(self.prompt) + len(self.ids)
+
+    @property
+    def marked(self) -> NDArray[np.int32]:
+        """All tokens as the slot table compares them: placeholders of different pictures differ."""
+        if self.pictures is None:
+            return np.array(self.prompt + self.ids, np.int32)
+        return np.concatenate([self.pictures.marks, np.array(self.ids, np.int32)])
 
     def add(self, token: int, log_prob: float, version: str) -> None:
         """Append a sampled token."""

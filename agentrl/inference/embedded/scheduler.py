@@ -10,6 +10,7 @@ from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.request import GenerationRequest
 from agentrl.inference.embedded.request_queue import RequestQueue, draw
 from agentrl.inference.embedded.slots import SlotTable
+from agentrl.inference.embedded.vision_step import with_pictures
 
 
 class Scheduler(RequestQueue):
@@ -56,7 +57,7 @@ class Scheduler(RequestQueue):
         plan = batch.build(self.table, self.prefill_chunk, self.model.ops, self.model.device)
         if plan is None:
             return []
-        logits = self.model.forward(plan.step, self.table.cache)
+        logits = self.model.forward(with_pictures(plan.step, self.table, self.model), self.table.cache)
         self.counters.steps += 1
         self.counters.computed_tokens += len(plan.step.ids)
         self.table.computed[plan.slots] += plan.counts

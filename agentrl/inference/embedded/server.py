@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 
 import orjson
@@ -49,7 +51,11 @@ def _generate_route(frontend: Frontend) -> Handler:
     calls = count()
 
     async def generate(request: HTTPRequest) -> Response:
-        call = parse_generate(await read_json_body(request), frontend.engine, number=next(calls))
+        body, number = await read_json_body(request), next(calls)
+        parse = partial(parse_generate, body, frontend.engine, number=number)
+        # Pictures take milliseconds to decode: other requests go on meanwhile.
+        shows = isinstance(body, dict) and body.get("image_data")
+        call = await asyncio.to_thread(parse) if shows else parse()
         if call.stream:
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
         done = await frontend.finished(call.requests, request.is_disconnected)

@@ -72,7 +72,7 @@ class SlotTable:
         Returns:
             False: no slot is free (`full`), or a running request is computing a prefix that is worth waiting for.
         """
-        ids = np.array(request.prompt + request.ids, np.int32)
+        ids = request.marked
         source, ready = self._longest_prefix(ids, request)
         if source is None:
             return False

@@ -59,6 +59,15 @@ def check_tensors(targets: Mapping[str, Target], shapes: Mapping[str, tuple[int,
         raise UserInputError(f"{len(missing)} weights are missing, the first is '{missing[0]}'")
 
 
+def plain_name(name: str) -> str:
+    """A weight's name without the prefixes that models that see pictures put before it.
+
+    `model.language_model.norm.weight` (Qwen3-VL) is `model.norm.weight`, as in Qwen2.5-VL, and `model.visual.blocks.0`
+    is `visual.blocks.0`.
+    """
+    return name.replace("model.language_model.", "model.", 1).replace("model.visual.", "visual.", 1)
+
+
 def load_folder(targets: Mapping[str, Target], folder: str | Path, *, ignore: Iterable[str] = ()) -> None:
     """Fill all weights from `model*.safetensors` in a folder.
 
@@ -79,10 +88,10 @@ def load_folder(targets: Mapping[str, Target], folder: str | Path, *, ignore: It
     try:
         handles: list[Any] = [safe_open(file, framework="pt") for file in files]
         keys = [(handle, name) for handle in handles for name in handle.keys() if name not in ignored]  # noqa: SIM118
-        check_tensors(targets, {n: tuple(h.get_slice(n).get_shape()) for h, n in keys}, complete=True)
+        check_tensors(targets, {plain_name(n): tuple(h.get_slice(n).get_shape()) for h, n in keys}, complete=True)
         with torch.inference_mode():
             for handle, name in keys:
-                targets[name].fill(handle.get_tensor(name))
+                targets[plain_name(name)].fill(handle.get_tensor(name))
     except (SafetensorError, OSError, struct.error) as error:
         raise UserInputError(f"{folder}: cannot read the weights ({error})") from error
 
@@ -94,7 +103,7 @@ def load_tensors(targets: Mapping[str, Target], tensors: Mapping[str, Tensor], *
         UserInputError: weights of another model. The old weights are kept.
     """
     ignored = set(ignore)
-    wanted = {name: tensor for name, tensor in tensors.items() if name not in ignored}
+    wanted = {plain_name(name): tensor for name, tensor in tensors.items() if name not in ignored}
     check_tensors(targets, {name: tuple(tensor.shape) for name, tensor in wanted.items()}, complete=False)
     with torch.inference_mode():
         for name, tensor in wanted.items():

@@ -128,7 +128,7 @@ def _in_child(compare: Callable[[], bool], cpu_s: float, owner: int) -> None:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        _die_with(owner)
+        die_with(owner)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _limit_memory()
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
@@ -139,7 +139,8 @@ def _in_child(compare: Callable[[], bool], cpu_s: float, owner: int) -> None:
         os._exit(code)
 
 
-def _die_with(owner: int) -> None:
+def die_with(owner: int) -> None:
+    """Have the kernel end this process when its parent, the owner, ends, however that ends."""
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != owner:

@@ -46,7 +46,11 @@ class Harness:
 
     def submit(self, prompt: list[int], **body: Any) -> GenerationRequest:
         """Queue a request; sampling fields are given as keywords, greedy is the default."""
-        outer = {k: body.pop(k) for k in ("rid", "stream", "logprob_start_len", "top_logprobs_num") if k in body}
+        outer = {
+            k: body.pop(k)
+            for k in ("rid", "stream", "logprob_start_len", "top_logprobs_num", "image_data")
+            if k in body
+        }
         params = {"temperature": 0.0, "max_new_tokens": 12, "ignore_eos": True} | body
         call = parse_generate(
             {"input_ids": prompt, "return_logprob": True, "sampling_params": params, **outer},

@@ -1,0 +1,124 @@
+"""Sizes of the mesh: what they are, and what is refused before anything loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recipes import overrides
+
+from agentrl.config import load, load_config
+from agentrl.config.actor import FSDPConfig
+from agentrl.config.idle_sft_keys import IDLE_SFT_KEYS
+from agentrl.config.parallel import MeshSizes, mesh_sizes
+from agentrl.config.sft import SFT_CHECKS, SFTConfig
+from agentrl.errors import ConfigError
+from agentrl.testing.models import build_tiny_model
+
+ACTOR = "actor_rollout_ref.actor"
+SP, TP = f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size", f"{ACTOR}.fsdp_config.tensor_parallel_size"
+FSDP = f"{ACTOR}.fsdp_config.fsdp_size"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four heads and two of keys and values each; `odd` has six and three."""
+    folder = tmp_path_factory.mktemp("models")
+    build_tiny_model(folder / "qwen2")
+    build_tiny_model(folder / "odd", num_attention_heads=6, num_key_value_heads=3, hidden_size=48)
+    build_tiny_model(folder / "narrow", intermediate_size=63)
+    build_tiny_model(folder / "gpt2", "gpt2", n_head=4, n_embd=32, n_layer=1)
+    build_tiny_model(folder / "gemma2", "gemma2", head_dim=8)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("world", "given", "sizes"),
+    [
+        (8, {}, (1, 8, 1, 1)),
+        (8, {"fsdp_size": 0}, (1, 8, 1, 1)),
+        (8, {"fsdp_size": 2}, (4, 2, 1, 1)),
+        (8, {"fsdp_size": 1}, (8, 1, 1, 1)),
+        (8, {"sp": 2}, (1, 4, 2, 1)),
+        (8, {"sp": 2, "fsdp_size": 4}, (2, 2, 2, 1)),
+        (8, {"tp": 2}, (1, 4, 1, 2)),
+        (8, {"sp": 2, "tp": 2}, (1, 2, 2, 2)),
+        (8, {"sp": 2, "tp": 2, "fsdp_size": 2}, (2, 1, 2, 2)),
+        (3, {"sp": 3}, (1, 1, 3, 1)),
+    ],
+)
+def test_sizes_of_the_mesh(world: int, given: dict[str, int], sizes: tuple[int, ...]) -> None:
+    names = {"sp": "ulysses_sequence_parallel_size", "tp": "tensor_parallel_size"}
+    config = FSDPConfig(**{names.get(name, name): size for name, size in given.items()})  # type: ignore[arg-type]
+    assert mesh_sizes(config, world) == (MeshSizes(*sizes), [])
+
+
+def run(models: Path, model: str, *more: str, ranks: int = 4) -> Any:
+    base = (f"actor_rollout_ref.model.path={models / model}", f"trainer.n_gpus_per_node={ranks}", "trainer.device=cpu")
+    return load_config(None, overrides(*base, *more))
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        ("qwen2", [f"{TP}=3"], "tensor_parallel_size (3), but the run has 4 ranks, which it does"),
+        ("qwen2", [f"{SP}=2", f"{TP}=4"], "ulysses_sequence_parallel_size (2) * tensor_parallel_size (4) = 8, but the "),
+        ("qwen2", [f"{FSDP}=3"], f"{FSDP}: got 3, wanted a divisor of the 4 ranks that hold a parameter: 1, 2, 4"),
+        ("qwen2", [f"{FSDP}=1", f"{SP}=2"], "a multiple of ulysses_sequence_parallel_size (2): 2, 4, or -1 for all"),
+        ("qwen2", [f"{TP}=4"], f"{TP}: got 4, but the model has 2 heads of keys and values (2 / 4 = 0.50): wanted 1 or"),
+        ("odd", [f"{TP}=2"], "3 heads of keys and values (3 / 2 = 1.50): wanted 1"),
+        ("odd", [f"{SP}=4"], f"{SP}: got 4, but the model has 6 attention heads (6 / 4 = 1.50): wanted 1, 2, 3"),
+        ("narrow", [f"{TP}=2"], "63 columns in its MLPs (intermediate_size) (63 / 2 = 31.50): wanted 1"),
+        ("gpt2", [f"{TP}=2"], f"{TP}: got 2, but transformers has no tensor-parallel plan for models of type 'gpt2'"),
+        ("gemma2", [f"{SP}=2"], f"{SP}: got 2, but 'gemma2' caps its scores"),
+        ("qwen2", [f"{SP}=2", "actor_rollout_ref.model.use_remove_padding=false"],
+         f"{SP}: got 2, but actor_rollout_ref.model.use_remove_padding is false, and ranks share only packed rows"),
+        ("qwen2", [f"{SP}=2", "trainer.backend=local", "trainer.n_gpus_per_node=1"],
+         "ulysses_sequence_parallel_size (2), but the run has 1 rank, which it does not divide"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(models: Path, model: str, given: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(models, model, *given)
+    assert any(message in problem for problem in caught.value.problems), caught.value.problems
+
+
+def test_heads_are_shared_twice(models: Path) -> None:
+    """Four heads on two tensor-parallel ranks leave two each, for two ranks of a row but not for four."""
+    assert run(models, "qwen2", f"{SP}=2", f"{TP}=2").actor_rollout_ref.actor.fsdp_config.copies == 4
+    with pytest.raises(ConfigError, match=r"2 attention heads on each of 2 tensor-parallel ranks \(2 / 4 = 0.50\)"):
+        run(models, "qwen2", f"{SP}=4", f"{TP}=2", ranks=8)
+
+
+def test_every_model_is_checked(models: Path) -> None:
+    critic = ["algorithm.adv_estimator=gae", "critic.fsdp_config.tensor_parallel_size=2"]
+    with pytest.raises(ConfigError, match=r"critic\.fsdp_config\.tensor_parallel_size: got 2"):
+        run(models, "qwen2", *critic, f"critic.model.path={models / 'odd'}")
+    run(models, "qwen2", *critic)
+    reference = [f"{ACTOR}.use_kl_loss=true", "actor_rollout_ref.ref.fsdp_config.tensor_parallel_size=4"]
+    with pytest.raises(ConfigError, match=r"actor_rollout_ref\.ref\.fsdp_config\.tensor_parallel_size: got 4"):
+        run(models, "qwen2", *reference)
+    with pytest.raises(ConfigError, match=r"model\.fsdp_config\.tensor_parallel_size: got 4"):
+        sft(models, {"model.fsdp_config.tensor_parallel_size": 4})
+    with pytest.raises(ConfigError, match=r"model\.use_remove_padding is false"):
+        sft(models, {"ulysses_sequence_parallel_size": 2, "use_remove_padding": False})
+
+
+def sft(models: Path, changes: dict[str, Any]) -> SFTConfig:
+    base = {"model.path": str(models / "qwen2"), "data.train_files": "rows.parquet", "trainer.n_gpus_per_node": 4}
+    return load({**base, **changes}, [], SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
+
+
+def test_keys_of_verl_act(models: Path) -> None:
+    """Its names for the sequence, null sizes, and a reference that is spread as the policy is."""
+    config = run(
+        models, "qwen2", f"{ACTOR}.ulysses_sequence_parallel_size=2", "critic.model.fsdp_config.fsdp_size=null"
+    )
+    policy = config.actor_rollout_ref
+    assert policy.actor.fsdp_config.ulysses_sequence_parallel_size == 2
+    assert policy.ref.fsdp_config.ulysses_sequence_parallel_size == 2
+    assert config.critic.fsdp_config.fsdp_size == -1
+    own = run(models, "qwen2", f"{SP}=2", "actor_rollout_ref.ref.ulysses_sequence_parallel_size=1")
+    assert own.actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size == 1
+    assert sft(models, {"ulysses_sequence_parallel_size": 2}).model.fsdp_config.ulysses_sequence_parallel_size == 2

@@ -1,0 +1,163 @@
+"""Gloo ranks on which models are spread over a mesh; started by `test_mesh.py`.
+
+The ranks are forks of one process that has imported everything: a rank of its own takes seconds to start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from agentrl.config.actor import FSDPConfig
+from agentrl.config.root import RunConfig
+from agentrl.config.sft import SFTConfig
+from agentrl.data_proto import DataProto
+from agentrl.single_controller import Dispatch, Placement
+from agentrl.single_controller.dispatch import DispatchPlan, plan_call
+from agentrl.testing.batches import random_batch
+from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
+from agentrl.workers.critic import CriticWorker
+from agentrl.workers.fsdp_model import FSDPModel, _gathered
+from agentrl.workers.mini_batches import ROW_ID
+from agentrl.workers.sft import SFTWorker
+
+BATCH = random_batch([(3, 5), (7, 1), (1, 9), (4, 4), (5, 0), (2, 12), (6, 3)], 261, seed=1)
+BATCH.batch[ROW_ID] = torch.arange(7)
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {"tie_word_embeddings": True},  # 261 ids: embeddings and head stay whole
+    "qwen3": {"tie_word_embeddings": True, "vocab_size": 264},
+    "llama": {"tie_word_embeddings": False, "vocab_size": 264},
+    "qwen3_moe": {"tie_word_embeddings": False},
+    "mistral": {"sliding_window": 4},
+}
+MESHES: dict[str, tuple[int, dict[str, int]]] = {
+    "replicate 2": (2, {"fsdp_size": 1}),
+    "sp 2": (2, {"ulysses_sequence_parallel_size": 2}),
+    "tp 2": (2, {"tensor_parallel_size": 2}),
+    "replicate 2 x shard 2": (4, {"fsdp_size": 2}),
+    "shard 2 x sp 2": (4, {"ulysses_sequence_parallel_size": 2}),
+    "replicate 2 x sp 2": (4, {"ulysses_sequence_parallel_size": 2, "fsdp_size": 2}),
+    "sp 4": (4, {"ulysses_sequence_parallel_size": 4}),  # more ranks than heads of keys and values
+    "shard 2 x tp 2": (4, {"tensor_parallel_size": 2}),
+    "replicate 2 x tp 2": (4, {"tensor_parallel_size": 2, "fsdp_size": 1}),
+    "sp 2 x tp 2": (4, {"ulysses_sequence_parallel_size": 2, "tensor_parallel_size": 2}),
+}
+"""By name, the number of ranks, and what `fsdp_config` says."""
+ROLES = ("actor", "critic", "sft")
+
+
+def run_config(folder: Path, mesh: dict[str, int]) -> RunConfig:
+    """Mini-batches of three rows, two epochs; micro-batches so small that ranks need different numbers."""
+    config = RunConfig()
+    config.actor_rollout_ref.model.path = str(folder)
+    config.actor_rollout_ref.rollout.temperature = 0.8
+    config.actor_rollout_ref.actor.entropy_coeff = 0.01
+    for section in (config.actor_rollout_ref.actor, config.critic):
+        section.fsdp_config = FSDPConfig(**mesh)  # type: ignore[arg-type]
+        section.ppo_mini_batch_size, section.ppo_epochs, section.ppo_max_token_len_per_gpu = 3, 2, 16
+        section.optim.lr, section.optim.betas = 1e-4, (0.0, 0.9)  # the first moment is the last gradient
+    return config
+
+
+def make_worker(role: str, folder: Path, mesh: dict[str, int]) -> tuple[Any, int]:
+    """This rank of a model on a mesh, and how many ranks get the same rows."""
+    place = Placement(dist.get_rank(), dist.get_world_size())
+    if role == "sft":
+        sft = SFTConfig()
+        sft.model.path, sft.model.fsdp_config = str(folder), FSDPConfig(**mesh)  # type: ignore[arg-type]
+        sft.data.max_token_len, sft.optim.lr, sft.optim.betas = 16, 1e-4, (0.0, 0.9)
+        worker: Any = SFTWorker.place(place, None, sft)
+        copies = SFTWorker.copies_of(sft)
+    else:
+        config, kind = run_config(folder, mesh), CriticWorker if role == "critic" else ActorRolloutRefWorker
+        worker, copies = kind.place(place, None, config), kind.copies_of(config)
+    worker.init_model(10)
+    if role == "critic":
+        worker.model.net.score.weight.data.fill_(0.01)  # a head of zeros gives the model no gradient
+    return worker, copies
+
+
+def plan_for(copies: int, batch: DataProto = BATCH) -> DispatchPlan:
+    """Which rank gets which rows: as a `WorkerGroup` deals them."""
+    return plan_call(Dispatch.DP_COMPUTE_PROTO, dist.get_world_size(), (batch,), {}, copies)
+
+
+def learn(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
+    """Two updates: metrics, this rank's values per token, and on rank 0 gradients and weights. A collective call."""
+    worker, copies = make_worker(role, folder, mesh)
+    (rows,), _ = plan_for(copies).calls[dist.get_rank()]
+    methods = {
+        "actor": ("compute_log_prob", "update_actor"),
+        "critic": ("compute_values", "update_critic"),
+        "sft": ("evaluate", "update"),
+    }
+    look, update = (getattr(worker, name) for name in methods[role])
+    metrics = [update(rows).meta_info["metrics"] for _ in range(2)]
+    seen = look(rows)
+    return {
+        "metrics": [{k: v for k, v in part.items() if not k.startswith("perf/")} for part in metrics],
+        "values": dict(seen.batch.items()),
+        "summed": seen.meta_info.get("metrics", {}),
+        **state_of(worker.model),
+    }
+
+
+def state_of(model: FSDPModel) -> dict[str, dict[str, torch.Tensor]]:
+    """Whole gradients of the last step, and weights."""
+    assert model.optimizer is not None
+    moments = {name: value for name, value in model.optimizer.state_tensors().items() if name.startswith("exp_avg.")}
+    gradients = {name: _gathered(value).clone() for name, value in moments.items()}
+    return {"gradients": gradients, "weights": {k: v.clone() for k, v in model.full_weights().items()}}
+
+
+def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -> None:
+    """Join the other ranks, do the jobs, and write what was found."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{output}.meeting", world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+    found: dict[str, Any] = {}
+    for job in jobs:
+        role, family, mesh = job.split("/")
+        if role in ROLES:
+            found[job] = learn(role, Path(models, family), MESHES[mesh][1])
+            continue
+        worker, _ = make_worker("actor", Path(models, family), MESHES[mesh][1])
+        if role == "save":
+            (rows,), _ = plan_for(worker.model.copies).calls[rank]
+            worker.update_actor(rows)
+            worker.save_checkpoint(f"{models}/{mesh}")
+        else:
+            worker.load_checkpoint(f"{models}/by one")
+        found[job] = state_of(worker.model)
+    torch.save(found, f"{output}.{rank}")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Start ranks and wait for them: FOLDER_OF_MODELS WORLD OUTPUT JOB [JOB …].
+
+    A job is `ROLE/FAMILY/MESH`, or `save/FAMILY/MESH` and `load/FAMILY/MESH` for checkpoints in the folder.
+    """
+    models, world, output, *jobs = sys.argv[1:]
+    ranks = []
+    for rank in range(int(world)):
+        if (pid := os.fork()) == 0:
+            try:
+                run_rank(rank, int(world), models, output, jobs)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        ranks.append(pid)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
+
+
+if __name__ == "__main__":
+    main()

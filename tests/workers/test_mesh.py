@@ -1,0 +1,155 @@
+"""Models on a mesh (replicate, shard, sp, tp) of two and four gloo ranks learn what one rank learns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from mesh_ranks import FAMILIES, MESHES, ROLES, learn, make_worker, plan_for, state_of
+from torch._C._distributed_c10d import HashStore
+
+from agentrl.data_proto import DataProto
+from agentrl.testing.models import build_tiny_model
+
+QUICK = [
+    *("actor/llama/sp 2", "actor/qwen3/tp 2"),
+    *(f"actor/qwen2/{mesh}" for mesh in ("replicate 2 x shard 2", "shard 2 x sp 2", "sp 4", "shard 2 x tp 2")),
+    *(f"actor/{family}/sp 2 x tp 2" for family in ("qwen2", "qwen3", "llama", "qwen3_moe")),
+    *("critic/qwen3/sp 2 x tp 2", "sft/llama/sp 2 x tp 2"),
+]
+SLOW = [
+    job
+    for job in (f"{role}/{family}/{mesh}" for role in ROLES for family in FAMILIES for mesh in MESHES)
+    if job not in QUICK
+]
+CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("families")
+    for family, fields in FAMILIES.items():
+        build_tiny_model(folder / family, family, **fields)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def spread(models: Path, folder: Path, world: int, jobs: Sequence[str]) -> dict[str, list[Any]]:
+    """Run jobs on ranks of their own; what each rank found, by job."""
+    script, output = Path(__file__).with_name("mesh_ranks.py"), folder / "found"
+    command = [sys.executable, str(script), str(models), str(world), str(output), *jobs]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as ranks:
+        try:
+            errors = ranks.communicate(timeout=600)[1]
+        except BaseException:
+            os.killpg(ranks.pid, signal.SIGKILL)
+            raise
+    assert ranks.returncode == 0, errors[-5000:]
+    found = [torch.load(f"{output}.{rank}", weights_only=True) for rank in range(world)]
+    return {job: [rank[job] for rank in found] for job in jobs}
+
+
+class Runs:
+    """What was learned, on one rank and on meshes; each is computed once."""
+
+    def __init__(self, models: Path, folder: Path, jobs: Sequence[str]) -> None:
+        self._models = models
+        self._alone: dict[tuple[str, str], dict[str, Any]] = {}
+        self.found: dict[str, list[Any]] = {}
+        for world in (2, 4):
+            own = [job for job in jobs if MESHES[job.split("/")[2]][0] == world]
+            (folder / str(world)).mkdir()
+            self.found |= spread(models, folder / str(world), world, own)
+
+    def alone(self, role: str, family: str) -> dict[str, Any]:
+        if (role, family) not in self._alone:
+            self._alone[role, family] = learn(role, self._models / family, {})
+        return self._alone[role, family]
+
+
+@pytest.fixture(scope="module")
+def quick(models: Path, first_update: object, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    checkpoints = [f"{what}/llama/{mesh}" for mesh in CHECKPOINTS for what in ("save", "load")]
+    return Runs(models, tmp_path_factory.mktemp("quick"), [*QUICK, *checkpoints])
+
+
+@pytest.fixture(scope="module")
+def slow(models: Path, alone: None, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(models, tmp_path_factory.mktemp("slow"), SLOW)
+
+
+@pytest.mark.parametrize("job", QUICK)
+def test_a_mesh_learns_what_one_rank_learns(job: str, quick: Runs) -> None:
+    assert_equal(job, quick)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", SLOW)
+def test_every_family_learns_on_every_mesh(job: str, slow: Runs) -> None:
+    assert_equal(job, slow)
+
+
+def assert_equal(job: str, runs: Runs) -> None:
+    """Metrics, values per token, gradients and weights of all ranks against those of one."""
+    role, family, mesh = job.split("/")
+    expected, ranks = runs.alone(role, family), runs.found[job]
+    world, sizes = MESHES[mesh]
+    copies = sizes.get("ulysses_sequence_parallel_size", 1) * sizes.get("tensor_parallel_size", 1)
+    for got in ranks:
+        for one, other in zip(expected["metrics"], got["metrics"], strict=True):
+            assert other == pytest.approx(one, rel=1e-4, abs=1e-5)
+        assert got["summed"] == pytest.approx(expected["summed"], rel=1e-5)
+    joined = DataProto.concat([DataProto(ranks[rank]["values"]) for rank in range(0, world, copies)])
+    for name, values in expected["values"].items():
+        torch.testing.assert_close(joined.batch[name], values, atol=1e-5, rtol=1e-5, msg=name)
+    close(ranks[0]["gradients"], expected["gradients"])
+    close(ranks[0]["weights"], expected["weights"])
+    assert max(float(value.abs().max()) for value in expected["gradients"].values()) > 1e-3
+
+
+def close(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, atol=1e-5, rtol=0, msg=name)
+
+
+@pytest.fixture(scope="module")
+def first_update(models: Path, alone: None) -> tuple[Any, dict[str, Any]]:
+    """One rank after an update, saved where `load` jobs find it; and its state."""
+    worker, copies = make_worker("actor", models / "llama", {})
+    (rows,), _ = plan_for(copies).calls[0]
+    worker.update_actor(rows)
+    worker.save_checkpoint(str(models / "by one"))
+    return worker, state_of(worker.model)
+
+
+@pytest.mark.parametrize("mesh", CHECKPOINTS)
+def test_checkpoints_are_read_by_other_meshes(
+    mesh: str, models: Path, quick: Runs, first_update: tuple[Any, dict[str, Any]]
+) -> None:
+    """What a mesh writes one rank reads, and the other way round: weights and moments."""
+    one, expected = first_update
+    assert_state(quick.found[f"load/llama/{mesh}"][0], expected)
+    one.load_checkpoint(str(models / mesh))
+    assert_state(state_of(one.model), quick.found[f"save/llama/{mesh}"][0])
+
+
+def assert_state(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    for part in ("gradients", "weights"):
+        assert got[part].keys() == expected[part].keys()
+        for name, value in expected[part].items():
+            assert torch.equal(got[part][name], value), name
