@@ -37,7 +37,6 @@ def run_with(engine: str, model: Path) -> RunConfig:
     rollout: dict[str, Any] = {
         "name": engine,
         "max_num_seqs": 16,
-        "enforce_eager": engine == "vllm",  # starts in half the time
         "server": {"python": python_with(engine), "start_timeout_s": 600.0},
         "embedded": {"threads": 1},
     }
