@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 _STEP = "global_step_"
+ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FOLDER = "lora_adapter"
 """Of a checkpoint's `actor/` and `critic/`: the LoRA adapter, as peft reads it."""
 _MODEL_FOLDERS = ("actor/huggingface", "huggingface")
@@ -101,17 +102,28 @@ def model_of_checkpoint(path: str) -> str:
     return path
 
 
+def adapter_folder(path: str) -> Path:
+    """The folder of a LoRA adapter: the given one, or that in a checkpoint, or in the newest one of a run.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    given = Path(path).expanduser()
+    for step in (given, *(_steps(given) if given.is_dir() else [])):
+        for folder in (step, step / ADAPTER_FOLDER, step / "actor" / ADAPTER_FOLDER):
+            if (folder / ADAPTER_CONFIG).is_file():
+                return folder
+    raise ConfigError(f"'{path}' holds no adapter: it has no {ADAPTER_CONFIG}")
+
+
 def holds_adapter(path: str) -> bool:
     """Whether a folder without a model is a LoRA adapter, or a checkpoint or run folder with one."""
     folder = Path(path).expanduser()
     if not path or not folder.is_dir() or (folder / "config.json").is_file():
         return False
-    places = (
-        inside
-        for step in (folder, *_steps(folder))
-        for inside in (step, step / ADAPTER_FOLDER, step / "actor" / ADAPTER_FOLDER)
-    )
-    return any((place / "adapter_config.json").is_file() for place in places)
+    with suppress(ConfigError):
+        return adapter_folder(path).is_dir()
+    return False
 
 
 def _steps(run: Path) -> list[Path]:

@@ -319,13 +319,11 @@ class AgentLoopBase(ABC):
             async def run(self, sampling_params, **row_fields): ...
             async def run(self, sampling_params, messages, extra_info): ...
 
-        It gets `messages` (the prompt), `data_source`, `reward_model`, `extra_info`, `tools_kwargs`,
-        `interaction_kwargs` and `index`. Which of the two it is, its parameters say: one named `sample`, or none.
+        It gets `messages` (the prompt) and the others of `ROW_FIELDS`; its parameters say which: a `sample`, or none.
 
         Args:
-            sampling_params: as in SGLang's `/generate`: temperature, stop strings and so on. A loop passes them to
-                `context.generate`, which adds the token budget, the stop ids and the deadline of a turn; a loop that
-                wants shorter turns sets a smaller `max_new_tokens`.
+            sampling_params: as in SGLang's `/generate`. A loop passes them to `context.generate`, which adds the token
+                budget, stop ids and deadline of a turn; for shorter turns it sets a smaller `max_new_tokens`.
             sample: the row. It belongs to this trajectory; nobody else sees what the loop does to it.
 
         Returns:

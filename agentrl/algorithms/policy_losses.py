@@ -133,12 +133,12 @@ def _policy_loss(
             **options: Any,
         ) -> tuple[Tensor, dict[str, float]]:
             mask = response_mask.bool()
-            clean = zero_outside(_wide(log_probs), mask)
-            log_ratio = clean - zero_outside(_wide(old_log_probs), mask)
+            clean = zero_outside(wide(log_probs), mask)
+            log_ratio = clean - zero_outside(wide(old_log_probs), mask)
             terms = Terms(
                 clean,
                 log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT),
-                zero_outside(_wide(advantages), mask),
+                zero_outside(wide(advantages), mask),
                 mask,
                 clip_ratio_low,
                 clip_ratio_high,
@@ -147,7 +147,7 @@ def _policy_loss(
             tokens = core(terms, **options)
             weights = rollout_is_weights
             if weights is not None and geometric:
-                weights = terms.row_mean(_wide(weights).clamp(min=SMALLEST_WEIGHT).log()).exp()
+                weights = terms.row_mean(wide(weights).clamp(min=SMALLEST_WEIGHT).log()).exp()
             weighted = tokens.loss if weights is None else tokens.loss * weights
             total = aggregate_loss(
                 weighted, mask, mode or loss_agg_mode, scale=scale, num_tokens=num_tokens, num_sequences=num_sequences
@@ -284,7 +284,7 @@ def loss_options(name: str) -> dict[str, float]:
     }
 
 
-def _wide(values: Tensor) -> Tensor:
+def wide(values: Tensor) -> Tensor:
     """At least float32: an exponential of a bfloat16 difference is useless."""
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from itertools import groupby
 from statistics import fmean
 
@@ -46,7 +47,7 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
     for key, files in (("train", resolved.data.train_files), ("val", resolved.data.val_files)):
         if not files:
             continue
-        dataset = RLHFDataset(files, resolved.data, rows or -1)
+        dataset = RLHFDataset(files, resolved.data, rows or -1, sees_pictures=True)
         graded = _grade(dataset, resolved)
         for source, group in groupby(graded, key=lambda row: row.sample.data_source):
             of_source = list(group)
@@ -73,7 +74,12 @@ def _grade(dataset: RLHFDataset, config: RunConfig) -> list[GradedRow]:
         samples = (dataset[position] for position in range(len(dataset)))
         manager = load_answer_scores(config)
         built_in = scores_by_source(config) and config.reward_model.combine.outcome != 0
-        return asyncio.run(grade_golds(samples, manager, lambda: bars.advance(task), built_in=built_in))
+
+        async def grade() -> list[GradedRow]:
+            async with aclosing(manager):
+                return await grade_golds(samples, manager, lambda: bars.advance(task), built_in=built_in)
+
+        return asyncio.run(grade())
 
 
 def _means(rows: Sequence[GradedRow]) -> list[str]:

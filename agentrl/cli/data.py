@@ -117,11 +117,10 @@ def geo3k(
     variant: Annotated[MathVariant, typer.Option(help="Answer directly, or with a calculator.")] = MathVariant.plain,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make rows from Geometry3K: `problem` and `answer`, without the pictures (the model reads text only)."""
+    """Make rows from Geometry3K: `images`, `problem` and `answer`, for a model that sees pictures."""
     from agentrl.data.preprocess.math_rows import GEO3K
 
     _make_math(GEO3K, _folder(out, "geo3k"), source, test_source, variant, overwrite)
-    typer.echo("note: the rows hold the text alone: the model reads no pictures")
 
 
 @app.command()
@@ -217,6 +216,21 @@ def arithmetic(
 
 
 @app.command()
+def pictures(
+    out: Out = None,
+    train: Annotated[int, typer.Option(min=1, help="Training rows.")] = 512,
+    test: Annotated[int, typer.Option(min=1, help="Test rows.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 1,
+    size: Annotated[int, typer.Option(min=16, help="Width and height of a picture in pixels.")] = 56,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make up pictures with a question each: the colour of a square, or the number of dots."""
+    from agentrl.data.preprocess.picture_rows import write_pictures
+
+    _tell(write_pictures(_folder(out, "pictures"), train, test, seed, size, overwrite))
+
+
+@app.command()
 def show(
     file: Annotated[str, typer.Argument(help="Parquet file, or a quoted glob.")],
     rows: Annotated[int, typer.Option(min=0, help="How many rows to print.")] = 3,
@@ -256,7 +270,6 @@ def _make_math(
             out=out,
             hub=data.hub,
             single=data.single,
-            skip=data.images,
             overwrite=overwrite,
             check=_unscored,
         )

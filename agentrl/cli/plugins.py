@@ -34,7 +34,10 @@ def check(
     name: Annotated[str, typer.Argument(help="Name, dotted path or file.py:Name; with --file a name in that file.")],
     kind: Annotated[
         str | None,
-        typer.Option(help="agent_loops, tools, interactions, rewards or tool_parsers; default: recognised."),
+        typer.Option(
+            help="agent_loops, tools, interactions, rewards, tool_parsers, advantages or policy_losses; default: "
+            "recognised."
+        ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Tool, interaction or agent-loop YAML that configures it.")] = None,
     example: Annotated[

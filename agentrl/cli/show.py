@@ -15,6 +15,7 @@ from rich.table import Table
 
 from agentrl.config.data import DataConfig
 from agentrl.data.dataset import RLHFDataset
+from agentrl.pictures import pictures_in, shown_text
 from agentrl.types import Sample
 
 PERCENTILES = (0, 10, 50, 90, 95, 99, 100)
@@ -33,7 +34,7 @@ def show_rows(file: str, rows: int, tokenizer: Path | None, prompt_key: str) -> 
         DataError: a file or row cannot be used.
         TemplateError: the folder has no usable tokenizer.
     """
-    dataset = RLHFDataset(file, DataConfig(prompt_key=prompt_key))
+    dataset = RLHFDataset(file, DataConfig(prompt_key=prompt_key), sees_pictures=True)
     samples = [dataset[position] for position in range(len(dataset))]
     console = Console()
     for sample in samples[:rows]:
@@ -64,7 +65,10 @@ def _routes(samples: Sequence[Sample]) -> Table:
 def _lengths(samples: Sequence[Sample], tokenizer: Path | None) -> Table:
     table = Table("prompt length", *(f"p{percentile}" for percentile in PERCENTILES), "mean")
     _add_lengths(table, "messages", (len(sample.prompt) for sample in samples))
-    _add_lengths(table, "characters", (sum(len(message["content"]) for message in s.prompt) for s in samples))
+    _add_lengths(
+        table, "characters", (sum(len(shown_text(message["content"])) for message in s.prompt) for s in samples)
+    )
+    _add_lengths(table, "pictures", (len(pictures_in(sample.prompt)) for sample in samples))
     if tokenizer is not None:
         count = _token_counter(tokenizer)
         _add_lengths(table, "tokens (without tool schemas)", map(count, samples))

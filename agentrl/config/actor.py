@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, RowsDecide, Section, TokenizerPath
+from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, PluginName, RowsDecide, Section, TokenizerPath
 from agentrl.config.lora import LoraKeys
 from agentrl.config.rollout import RolloutConfig
 
@@ -159,8 +159,11 @@ class ActorConfig(MicroBatchSection):
     """Dual-clip bound for negative advantages."""
     loss_agg_mode: LossAggMode = "token-mean"
     """How token losses are combined into one number; independent of micro-batches and ranks."""
-    policy_loss: str = "vanilla"
-    """Name in `agentrl.algorithms.POLICY_LOSSES`; verl's `{loss_mode: NAME, OPTION: VALUE}` is read too."""
+    policy_loss: PluginName = "vanilla"
+    """Name in `agentrl.algorithms.POLICY_LOSSES`; verl's `{loss_mode: NAME, OPTION: VALUE}` is read too. Or a function
+    of your own: a registered name, an entry point, a dotted path or `file.py:name`."""
+    policy_loss_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keywords of a policy loss of your own."""
     policy_loss_options: PolicyLossOptions = Field(default_factory=PolicyLossOptions)
     """What that loss takes beside the clip ratios."""
     entropy_coeff: float = 0.0

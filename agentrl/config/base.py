@@ -74,10 +74,11 @@ class PathKind:
     """Marks a field as a path: `~` and environment variables in it are expanded.
 
     `input` paths are looked for as given, then beside the YAML that names them, then in agentrl's `configs/`; so are
-    those that are `used` in some runs only, where a check refuses a file that does not exist.
+    those that are `used` in some runs only, where a check refuses a file that does not exist, and `plugin` names that
+    are written `file.py:name`.
     """
 
-    kind: Literal["input", "output", "used"]
+    kind: Literal["input", "output", "used", "plugin"]
 
 
 InputPath = Annotated[str, PathKind("input")]
@@ -87,6 +88,8 @@ TokenizerPath = Annotated[InputPath, AfterValidator(lambda path: _model_of(path,
 """The same for a tokenizer, which the folder of a LoRA adapter has too."""
 OutputPath = Annotated[str, PathKind("output")]
 UsedPath = Annotated[str, PathKind("used")]
+PluginName = Annotated[str, PathKind("plugin")]
+"""A name, a dotted path or `file.py:name`."""
 
 
 def _model_of(path: str, *, whole: bool = True) -> str:

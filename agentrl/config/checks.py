@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from agentrl.config.actor import ActorConfig
+from agentrl.config.algorithm_checks import check_algorithms
 from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.lora_checks import check_lora
 from agentrl.config.machine_checks import MACHINE_CHECKS
@@ -20,24 +20,6 @@ Problems = Iterator[str]
 
 TOKEN_ESTIMATORS = frozenset({"gae", "reinforce_plus_plus", "remax"})
 """Advantage estimators whose result depends on the token that a reward is placed on."""
-
-
-_LOSS_OF = "It is a loss: set algorithm.adv_estimator=grpo and actor_rollout_ref.actor.policy_loss={}"
-_ESTIMATORS = {
-    "ppo": "PPO's estimator is 'gae'",
-    "reinforce++": "Its name here is 'reinforce_plus_plus'",
-    "reinforce++-baseline": "Its name here is 'reinforce_plus_plus_baseline'",
-    "dr_grpo": (
-        "It is grpo with algorithm.norm_adv_by_std_in_grpo=false and "
-        "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"
-    ),
-    "dapo": (
-        "It is grpo with actor_rollout_ref.actor.clip_ratio_high=0.28, "
-        "actor_rollout_ref.actor.loss_agg_mode=token-mean and algorithm.filter_zero_variance_groups=true"
-    ),
-    **{name: _LOSS_OF.format(name) for name in ("gspo", "cispo", "sapo")},
-}
-"""Names under which users ask for an estimator, with what they mean here."""
 
 
 def check_required(config: RunConfig) -> Problems:
@@ -70,45 +52,13 @@ def check_files(config: RunConfig) -> Problems:
 
 
 def check_names(config: RunConfig) -> Problems:
-    """The names of algorithms and trackers are known."""
-    from agentrl.algorithms import ADVANTAGE_ESTIMATORS
+    """The names of trackers are known."""
     from agentrl.observability.trackers import make_trackers
 
-    estimator = config.algorithm.adv_estimator
-    if estimator not in ADVANTAGE_ESTIMATORS:
-        hint = f" {way}." if (way := _ESTIMATORS.get(estimator.lower())) else suggest(estimator, ADVANTAGE_ESTIMATORS)
-        yield f"algorithm.adv_estimator: got '{estimator}'.{hint}"
-    yield from policy_loss_problems(config.actor_rollout_ref.actor)
     try:
         make_trackers(config.trainer.logger)
     except ConfigError as error:
         yield from error.problems
-
-
-def policy_loss_problems(actor: ActorConfig) -> Problems:
-    """The policy loss is known and takes the options that it is given.
-
-    An option at the default of the loss that it belongs to asks for nothing: verl's recipes list those of every loss.
-    """
-    from agentrl.algorithms import POLICY_LOSSES, loss_options
-
-    loss, key = actor.policy_loss, "actor_rollout_ref.actor.policy_loss"
-    if loss not in POLICY_LOSSES:
-        yield f"{key}: got '{loss}'.{suggest(loss, POLICY_LOSSES)}"
-        return
-    own = loss_options(loss)
-    for option, value in actor.policy_loss_options.given().items():
-        defaults = {name: loss_options(name)[option] for name in POLICY_LOSSES if option in loss_options(name)}
-        if option not in own and value not in defaults.values():
-            takes = f"takes only {', '.join(own)}" if own else "takes no options"
-            yield (
-                f"{key}_options.{option}: got {value:g}, but policy_loss is '{loss}', which {takes}; "
-                f"{option} is an option of {', '.join(defaults)}"
-            )
-    if loss == "clip_cov":
-        lowest, highest = ({**own, **actor.policy_loss_options.given()}[f"clip_cov_{side}"] for side in ("lb", "ub"))
-        if lowest >= highest:
-            yield f"{key}_options.clip_cov_lb: got {lowest:g}, wanted less than clip_cov_ub, which is {highest:g}"
 
 
 def check_plugins(config: RunConfig) -> Problems:
@@ -336,6 +286,7 @@ def check_combine(config: RunConfig) -> Problems:
 CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_required,
     check_files,
+    check_algorithms,
     check_names,
     check_plugins,
     check_search,

@@ -9,6 +9,7 @@ A key whose effect depends on another key has a row here::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from agentrl.config.actor import ActorRolloutRefConfig, OptimConfig
@@ -80,6 +81,28 @@ def _only_alarms_off(run: RunConfig) -> bool:
     return all(getattr(run.trainer.health, name) is None for name in alarms)
 
 
+def _estimator_reads(run: RunConfig, key: str, used: frozenset[str]) -> bool:
+    """Whether the advantage estimator reads `gamma`, `lam` or the like: it is one of these, or the user's own asks."""
+    from agentrl.algorithms import ADVANTAGE_ESTIMATORS
+    from agentrl.plugins.own_algorithms import own_takes
+
+    name = run.algorithm.adv_estimator
+    if name in ADVANTAGE_ESTIMATORS:
+        return name in used
+    return any(own_takes("advantages", name, each) for each in (key, key.removesuffix("_in_grpo")))
+
+
+def _loss_reads(run: RunConfig, reads: Callable[[str], bool], *parameters: str) -> bool:
+    """Whether the policy loss reads any of these: as `reads` says of agentrl's, or the user's own asks for it."""
+    from agentrl.algorithms import POLICY_LOSSES
+    from agentrl.plugins.own_algorithms import own_takes
+
+    name = _policy(run).actor.policy_loss
+    if name in POLICY_LOSSES:
+        return reads(name)
+    return any(own_takes("policy_losses", name, parameter) for parameter in parameters)
+
+
 _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
     Idle(
         ("critic.*",),
@@ -129,7 +152,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
     *(
         Idle(
             (f"algorithm.{key}",),
-            lambda run, used=used: run.algorithm.adv_estimator not in used,  # type: ignore[misc]
+            lambda run, used=used, key=key: not _estimator_reads(run, key, used),  # type: ignore[misc]
             f"algorithm.adv_estimator is {{algorithm.adv_estimator}}, not {' or '.join(sorted(used))}",
         )
         for key, used in (
@@ -139,19 +162,19 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         )
     ),
     Idle(
-        ("algorithm.max_gen_batches",),
+        ("algorithm.max_gen_batches", "algorithm.filter_metric"),
         lambda run: not run.algorithm.filter_zero_variance_groups,
         "algorithm.filter_zero_variance_groups is false",
     ),
     *OF_ROLLOUT_CORRECTION,
     Idle(
         (f"{_ACTOR}clip_ratio*",),
-        lambda run: _policy(run).actor.policy_loss in NO_CLIP,
+        lambda run: not _loss_reads(run, lambda loss: loss not in NO_CLIP, "clip_ratio_low", "clip_ratio_high"),
         "actor.policy_loss is {actor_rollout_ref.actor.policy_loss}, which has no clip range",
     ),
     Idle(
         (f"{_ACTOR}clip_ratio_c",),
-        lambda run: _policy(run).actor.policy_loss not in DUAL_CLIP,
+        lambda run: not _loss_reads(run, lambda loss: loss in DUAL_CLIP, "clip_ratio_c"),
         "actor.policy_loss is {actor_rollout_ref.actor.policy_loss}, which has no dual clip (vanilla has it)",
     ),
     Idle(

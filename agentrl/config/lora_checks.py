@@ -33,6 +33,13 @@ def check_lora(config: RunConfig) -> Iterator[str]:
     """LoRA of the policy, and of the critic where there is one."""
     policy = config.actor_rollout_ref
     yield from lora_problems(POLICY, policy.model, "actor_rollout_ref.actor.fsdp_config", policy.actor.fsdp_config)
+    rollout = policy.rollout
+    if rollout.weight_sync == "adapter":
+        key = "actor_rollout_ref.rollout.weight_sync: got adapter, but "
+        if not policy.model.adapts:
+            yield f"{key}{POLICY}.lora_rank is 0: without LoRA there is no adapter to send"
+        if rollout.name not in ("auto", "sglang", "embedded"):
+            yield f"{key}rollout.name is {rollout.name}, and only SGLang and the embedded engine load them: use disk"
     if config.needs_critic:
         critic = config.critic
         yield from lora_problems("critic.model", critic.model, "critic.fsdp_config", critic.fsdp_config)

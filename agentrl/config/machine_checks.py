@@ -37,7 +37,7 @@ def check_ray(config: RunConfig) -> Problems:
 
 def cluster_problems(nodes: int, ray: RayInitConfig, key: str = "trainer.nnodes") -> Problems:
     """Why Ray, started so, does not have this number of machines, which `key` asks for, or CPUs."""
-    if nodes > 1 and ray.address is None and not _ray_is_connected():
+    if nodes > 1 and ray.address is None and not ray_is_connected():
         asked = f"{nodes} machines" if "resource_pools" in key else nodes
         yield (
             f"{key}: got {asked}, but without ray_init.address the run starts a private Ray on this machine "
@@ -48,7 +48,7 @@ def cluster_problems(nodes: int, ray: RayInitConfig, key: str = "trainer.nnodes"
         yield "ray_init.num_cpus: is only for a private cluster, but ray_init.address names a running one"
 
 
-def _ray_is_connected() -> bool:
+def ray_is_connected() -> bool:
     """Whether this process is connected to a cluster already, which the run then uses."""
     ray = sys.modules.get("ray")
     return bool(ray is not None and ray.is_initialized())

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentrl.config.actor import BackboneConfig, FSDPConfig
 from agentrl.config.parallel import SP, TP, mesh_sizes
+from agentrl.config.resource_pools import ranks_of
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 
@@ -25,18 +26,21 @@ WHOLE_ROWS = frozenset({"full_attention", "sliding_attention"})
 def check_parallel(config: RunConfig) -> Problems:
     """Each model can be spread over the ranks as its section asks."""
     policy, critic = config.actor_rollout_ref, config.critic
-    sections: dict[str, tuple[FSDPConfig, BackboneConfig]] = {
-        "actor_rollout_ref.actor": (policy.actor.fsdp_config, policy.model)
+    sections: dict[str, tuple[str, FSDPConfig, BackboneConfig]] = {
+        "actor": ("actor_rollout_ref.actor", policy.actor.fsdp_config, policy.model)
     }
     if config.needs_reference:
-        sections["actor_rollout_ref.ref"] = (policy.ref.fsdp_config, policy.model)
+        sections["ref"] = ("actor_rollout_ref.ref", policy.ref.fsdp_config, policy.model)
     if config.needs_critic:
         own = critic.model if critic.model.path else critic.model.model_copy(update={"path": policy.model.path})
-        sections["critic"] = (critic.fsdp_config, own)
-    world = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    for key, (fsdp, model) in sections.items():
-        model_key = "critic.model" if key == "critic" else "actor_rollout_ref.model"
-        yield from parallel_problems(f"{key}.fsdp_config", fsdp, world, model_key, model)
+        sections["critic"] = ("critic", critic.fsdp_config, own)
+    if (judge := config.reward_model).enable:
+        names = ("path", "use_remove_padding", "trust_remote_code")
+        backbone = BackboneConfig(**{name: getattr(judge.model, name) for name in names})
+        sections["reward_model"] = ("reward_model", judge.fsdp_config, backbone)
+    for role, (key, fsdp, model) in sections.items():
+        model_key = f"{key.partition('.')[0]}.model"
+        yield from parallel_problems(f"{key}.fsdp_config", fsdp, ranks_of(config, role), model_key, model)
 
 
 def parallel_problems(key: str, fsdp: FSDPConfig, world: int, model_key: str, model: BackboneConfig) -> Problems:

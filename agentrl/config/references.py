@@ -166,6 +166,8 @@ def _find_paths(key: str, value: Any, recipe: Recipe, model: type[Section]) -> A
     if kind is None:
         return value
     folder = recipe.folders.get(key)
+    if kind.kind == "plugin":
+        return find_input(value, folder) if isinstance(value, str) and ".py:" in value else value
     find: Callable[[str], str] = (
         expand if kind.kind == "output" else lambda text: _find(text, folder, must_exist=kind.kind == "input")
     )

@@ -179,8 +179,8 @@ class RolloutConfig(RowsDecide):
     response_length: int | None = Field(default=None, ge=1)
     """Most tokens of a response; null: `data.max_response_length`."""
     limit_images: int | None = Field(default=None, ge=1)
-    """Most pictures of a trajectory, those of its prompt and of tools together; null: no limit. A prompt with more is
-    an error, and an observation with more ends the trajectory."""
+    """Most pictures of a trajectory, those of its prompt included; null: no limit. A prompt with more is an error, and
+    an observation with more ends the trajectory."""
     max_failure_rate: float = Field(default=0.1, ge=0, le=1)
     """Largest share of a step's trajectories that may end in infrastructure failures; above it the run stops."""
     refill: bool = False
@@ -189,9 +189,9 @@ class RolloutConfig(RowsDecide):
     """How often one trajectory is repeated in a step."""
     outage: OutageConfig = Field(default_factory=OutageConfig)
     """What happens while a service is down."""
-    weight_sync: Literal["auto", "disk", "tensor"] = "auto"
+    weight_sync: Literal["auto", "disk", "tensor", "adapter"] = "auto"
     """How weights reach the engines; auto: disk, in shared memory if the machine has it; tensor: over HTTP, which only
-    the embedded and the hf engine understand."""
+    the embedded and the hf engine understand; adapter: with LoRA, engines load it in place of merged weights."""
     weight_sync_dir: OutputPath | None = None
     """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)

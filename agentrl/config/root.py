@@ -16,7 +16,7 @@ from agentrl.config.actor import (
     MicroBatchSection,
     OptimConfig,
 )
-from agentrl.config.base import InputPath, Section
+from agentrl.config.base import InputPath, PluginName, Section
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.judge import JudgeConfig
@@ -141,8 +141,11 @@ class StateMaskingConfig(Section):
 class AlgorithmConfig(Section):
     """Advantages and KL."""
 
-    adv_estimator: str = "gae"
-    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic."""
+    adv_estimator: PluginName = "gae"
+    """Name in `agentrl.algorithms.ADVANTAGE_ESTIMATORS`; gae has a critic, remax a greedy rollout of each prompt. Or a
+    function of your own: a registered name, an entry point, a dotted path or `file.py:name`."""
+    adv_estimator_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keywords of an estimator of your own."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount factor."""
     lam: float = Field(default=1.0, ge=0, le=1)
@@ -157,9 +160,15 @@ class AlgorithmConfig(Section):
     """Weight of that KL."""
     filter_zero_variance_groups: bool = False
     """Leave groups whose rewards are all equal out of the update (they have no GRPO gradient)."""
+    filter_metric: str | None = None
+    """With `filter_zero_variance_groups`: the number that groups are compared by, of those that the score function or
+    the reward manager reports, such as acc; null: the reward."""
     max_gen_batches: int | None = Field(default=1, ge=0)
     """With `filter_zero_variance_groups`: most batches of prompts that a step rolls out to keep `data.train_batch_size`
     groups; 1: groups that are left out are not replaced; null or 0: until the rows run out."""
+    mask_truncated_completions: bool = False
+    """Leave trajectories that the length limit cut out of the loss (DAPO's overlong filtering); they still count in
+    their group."""
     state_masking: StateMaskingConfig = Field(default_factory=StateMaskingConfig)
     """Markers around what the environment says."""
     rollout_correction: RolloutCorrectionConfig = Field(default_factory=RolloutCorrectionConfig)

@@ -178,7 +178,7 @@ def _refuse_media(source: pq.ParquetFile, file: str, column: str, pictures: Pict
     number = 0
     for batch in source.iter_batches(batch_size=64, columns=[column]):
         for cell in batch.column(0):
-            if _holds_something(cell.as_py()):
+            if holds_something(cell.as_py()):
                 wanted = "nothing: the model reads text only"
                 if pictures is not None:
                     wanted = f"nothing: pictures are read from the column '{pictures.images}' (data.image_key)"
@@ -186,8 +186,8 @@ def _refuse_media(source: pq.ParquetFile, file: str, column: str, pictures: Pict
             number += 1
 
 
-def _holds_something(value: Any) -> bool:
+def holds_something(value: Any) -> bool:
     """Whether a cell is more than null, empty text, or lists and structs of those."""
     if isinstance(value, dict):
-        return any(map(_holds_something, value.values()))
-    return any(map(_holds_something, value)) if isinstance(value, list) else value not in (None, "", b"")
+        return any(map(holds_something, value.values()))
+    return any(map(holds_something, value)) if isinstance(value, list) else value not in (None, "", b"")

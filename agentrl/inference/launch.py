@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from agentrl.errors import EngineTimeout, EngineUnavailable
 from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.clients import client_class
 from agentrl.inference.guard import GRACE_S
+from agentrl.inference.picture_requests import KEEPS_IDS
 from agentrl.inference.sglang import launch_command, resolve_engine
 
 logger = logging.getLogger(__name__)
@@ -207,7 +209,12 @@ class EngineServers:
         guarded = [sys.executable, "-m", "agentrl.inference.guard", *command]
         with server.log.open("ab") as log:
             server.process = subprocess.Popen(
-                guarded, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                guarded,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**KEEPS_IDS, **os.environ},
             )
         server.spawned_at, server.was_well = time.monotonic(), False
 

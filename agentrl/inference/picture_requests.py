@@ -15,6 +15,10 @@ from agentrl.types import JsonDict
 if TYPE_CHECKING:
     from agentrl.chat.vision import SentPictures
 
+KEEPS_IDS = {"SGLANG_MM_AVOID_RETOKENIZE": "1"}
+"""Environment of a started SGLang server: it expands the placeholders of a request among its ids, instead of decoding
+the ids to text and encoding that again, which may give other ones. Servers from before this variable do the latter."""
+
 
 def picture_fields(prompt_ids: Sequence[int], sent: SentPictures) -> JsonDict:
     """`input_ids` with one placeholder for each picture, and the pictures as data URIs in `image_data`."""

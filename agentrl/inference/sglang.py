@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from agentrl.config.engine_choice import INSTALL_VLLM, has_package, vllm_installed
+from agentrl.config.lora import LoraKeys
 from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.hub import ADAPTER_CONFIG, adapter_folder
 from agentrl.inference.vllm import render_flags, vllm_command
 
 
@@ -106,6 +109,8 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--trust-remote-code"]
     if config.trainer.deterministic:
         command += ["--enable-deterministic-inference"]
+    if rollout.weight_sync == "adapter":
+        command += _lora_flags(model)
     if not uses_cuda(config) and "--device" not in server.args:
         command += ["--device", "cpu"]
     if uses_cuda(config):
@@ -113,6 +118,17 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         if server.launch > 1 and "--base-gpu-id" not in server.args:
             command += ["--base-gpu-id", str(index * gpus)]
     return [*command, *render_flags(rollout.engine_kwargs.sglang, negations=False), *server.args]
+
+
+def _lora_flags(keys: LoraKeys) -> list[str]:
+    """Room for the adapter of the run, beside none, which health checks use."""
+    rank, names = keys.lora_rank, keys.target_modules
+    if keys.lora_adapter_path is not None:
+        rank = json.loads((adapter_folder(keys.lora_adapter_path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))["r"]
+    listed = isinstance(names, list) and keys.lora_adapter_path is None
+    layers = sorted({name.rpartition(".")[2] for name in names}) if listed else ["all"]
+    room = ["--max-loras-per-batch", "2", "--max-lora-rank", str(rank)]
+    return ["--enable-lora", *room, "--lora-target-modules", *layers]
 
 
 def _prefill_flags(rollout: RolloutConfig) -> list[str]:

@@ -16,6 +16,7 @@ from agentrl.jobs.parts import Advance, JobParts, identity_of, refuse_taken
 from agentrl.jobs.scoring import Responses, ResponseScorer, ScoredResponse, failures_in
 from agentrl.jobs.statistics import Estimate, majority_at_k, mean_over_prompts, pass_at_k, powers_up_to
 from agentrl.jobs.tables import JobTable
+from agentrl.pictures import shown_text
 from agentrl.reported import json_of
 from agentrl.rollout.report import grouped_causes
 from agentrl.trainer.stopping import StopGuard
@@ -172,7 +173,7 @@ def _as_json(estimate: Estimate | None) -> dict[str, float | None]:
 
 def _record(row: Responses, values: Sequence[Any], votes: Sequence[Any], number: int, named: bool) -> dict[str, Any]:
     source = row.sample.data_source
-    spoken = [message["content"] for message in row.sample.prompt if message["role"] == "user"]
+    spoken = [shown_text(message["content"]) for message in row.sample.prompt if message["role"] == "user"]
     return {
         "row": number,
         "id": prompt_id(source, row.sample.prompt) if named else f"row {number}",

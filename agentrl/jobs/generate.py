@@ -21,6 +21,7 @@ from agentrl.config import RunConfig
 from agentrl.config.job_run import own_names, run_of
 from agentrl.config.jobs import GenerationConfig
 from agentrl.config.value_tree import leaves
+from agentrl.data.row_pictures import PictureColumns
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataError, EngineError, FailureBudgetError
 from agentrl.files import keep_inputs
@@ -191,9 +192,12 @@ class GenerationJob:
         """The rows that are used, each checked: its cells, its routing and the length of its prompt."""
         data, most = self.config.data, self._setup.limits.prompt_length
         columns = prompt_columns(data.prompt_key, routed=self.config.has_loop)
+        pictures = PictureColumns() if self._setup.renderer.vision is not None else None
         rows, samples = [], []
         for number in range(len(table)):
-            sample = table.sample(number, columns, source=NO_SOURCE)
+            if pictures is None:
+                table.refuse_media(number)
+            sample = table.sample(number, columns, source=NO_SOURCE, pictures=pictures)
             if self._raw:  # also a text that could be read as messages
                 sample = replace(sample, prompt=[{"role": "user", "content": table.row(number)[data.prompt_key]}])
             self._setup.check_rows([sample])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from agentrl.config.job_run import scoring_of
 from agentrl.config.jobs import EvalConfig
 from agentrl.errors import FailureBudgetError, InfrastructureError, PluginError, RewardError
-from agentrl.interfaces import RewardInput, RewardManager
+from agentrl.interfaces import RewardInput
 from agentrl.jobs.parts import Advance, JobParts
 from agentrl.jobs.tables import JobTable, facts_in, responses_in
 from agentrl.plugins import registry
@@ -78,7 +79,7 @@ class ResponseScorer:
                 if problem := truth_problem(row.sample):
                     file, place = table.place(number)
                     raise PluginError(f"{file}, row {place}: {problem}")
-        self._manager: RewardManager = load_answer_scores(run)
+        self._scores = load_answer_scores(run)
 
     async def score_all(self, parts: JobParts, batch_size: int, advance: Advance) -> list[list[ScoredResponse]]:
         """The scores of every row's responses; finished batches are kept in `parts`.
@@ -87,6 +88,10 @@ class ResponseScorer:
             UserInputError: the score function says that the rows cannot be used.
             FailureBudgetError: more responses than `eval.max_failure_rate` have no score.
         """
+        async with aclosing(self._scores):
+            return await self._score_all(parts, batch_size, advance)
+
+    async def _score_all(self, parts: JobParts, batch_size: int, advance: Advance) -> list[list[ScoredResponse]]:
         starts = range(0, len(self.rows), batch_size)
         done = [parts.read(number) for number in range(len(starts))]
         kept = sum(len(batch) for batch in done if batch is not None)
@@ -126,7 +131,7 @@ class ResponseScorer:
         if text is None:
             return {"error": MISSING}
         try:
-            result = await self._manager.score(
+            result = await self._scores.score(
                 RewardInput(sample.data_source, text, sample.ground_truth, self._extra_info(row, place, text))
             )
         except (RewardError, InfrastructureError) as error:
@@ -134,7 +139,7 @@ class ResponseScorer:
             return {"error": f"{type(error).__name__}: {error}", **again}
         scored: ScoredResponse = {"score": result.score}
         acc = finite_number_of(result.extra.get("acc"))
-        if acc is not None:
+        if acc is not None and not self._job.reward_model.has_judge:  # `acc` knows nothing of the judge
             scored["acc"] = acc
         if "pred" in result.extra:
             scored["pred"] = json_of(result.extra["pred"])

@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentrl.data.dataset import expand_files
+from agentrl.data.dataset import MEDIA_COLUMNS, expand_files, holds_something
 from agentrl.data.row import OPTIONAL_COLUMNS, RowReader, messages_in, without_nones
+from agentrl.data.row_pictures import PictureColumns
 from agentrl.errors import DataError, suggest
 from agentrl.types import Sample
 
@@ -83,7 +84,13 @@ class JobTable:
         return self.files[file], number - self._starts[file]
 
     def sample(
-        self, number: int, columns: dict[str, str], *, source: str | None = None, prompt: str | None = None
+        self,
+        number: int,
+        columns: dict[str, str],
+        *,
+        source: str | None = None,
+        prompt: str | None = None,
+        pictures: PictureColumns | None = None,
     ) -> Sample:
         """A row as a sample, checked as the rows of a training are.
 
@@ -92,6 +99,7 @@ class JobTable:
             columns: the table's columns by the name that they have in a training's rows; others are not read.
             source: `data_source` of rows without one; None: it is needed.
             prompt: that of rows without one; None: it is needed.
+            pictures: columns of pictures; None: they are not read.
 
         Raises:
             DataError: a cell cannot be used.
@@ -102,8 +110,21 @@ class JobTable:
             row["data_source"] = source
         if prompt is not None:
             row["prompt"] = prompt
+        if pictures is not None:
+            row |= {name: cells.get(name) for name in (pictures.images, pictures.videos)}
         file, place = self.place(number)
-        return RowReader(file, "prompt").sample(row, place, number)
+        return RowReader(file, "prompt", pictures).sample(row, place, number)
+
+    def refuse_media(self, number: int) -> None:
+        """Refuse a row with something in it that a model that reads text only would have to see.
+
+        Raises:
+            DataError: names its column.
+        """
+        for column, cell in self.row(number).items():
+            if column.lower() in MEDIA_COLUMNS and holds_something(cell):
+                file, place = self.place(number)
+                raise DataError(file, place, column, "content", "nothing: the model reads text only")
 
     def routes(self) -> list[str]:
         """What the first row says about its agent loop, tools and interaction, by column."""

@@ -10,7 +10,7 @@
     resolve("tools", "my_tools/weather.py:Weather")        # file
 
 A package offers names to every run with the entry-point groups `agentrl.agent_loops`, `agentrl.tools`,
-`agentrl.interactions`, `agentrl.rewards` and `agentrl.tool_parsers`.
+`agentrl.interactions`, `agentrl.rewards`, `agentrl.tool_parsers`, `agentrl.advantages` and `agentrl.policy_losses`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from agentrl.plugins.verl.loops import is_verl_loop
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["agent_loops", "tools", "interactions", "rewards", "tool_parsers"]
+Kind = Literal["agent_loops", "tools", "interactions", "rewards", "tool_parsers", "advantages", "policy_losses"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _BASES: tuple[tuple[type, Kind], ...] = (
@@ -50,6 +50,8 @@ _LABELS: dict[Kind, str] = {
     "interactions": "interaction",
     "rewards": "reward manager or score function",
     "tool_parsers": "tool parser (`multi_turn.format`)",
+    "advantages": "advantage estimator (`algorithm.adv_estimator`)",
+    "policy_losses": "policy loss (`actor.policy_loss`)",
 }
 _registry: dict[Kind, dict[str, Any]] = {kind: {} for kind in KINDS}
 T = TypeVar("T")
@@ -83,7 +85,7 @@ def resolve(kind: Kind, name: str) -> Any:
     """The class or function with a name.
 
     Args:
-        kind: `agent_loops`, `tools`, `interactions`, `rewards` or `tool_parsers`.
+        kind: one of `KINDS`.
         name: registered name, entry point, `dotted.path.Name` or `path/to/file.py:Name`.
 
     Raises:

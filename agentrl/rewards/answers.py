@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.boxed import last_boxed
 from agentrl.errors import PluginError
 from agentrl.rewards.dispatcher import ScoreFunction, find_score
-from agentrl.rewards.scores import arithmetic, gsm8k, math, math_dapo, search_em
+from agentrl.rewards.scores import arithmetic, geo3k, gsm8k, math, math_dapo, pictures, search_em
 from agentrl.rewards.scores.numbers import last_number
 
 
@@ -43,6 +43,8 @@ _ANSWERS: dict[ScoreFunction, Callable[[str], str | None]] = {
     gsm8k.compute_score: _number,
     arithmetic.compute_score: _last_number,
     math.compute_score: _boxed,
+    geo3k.compute_score: _boxed,
+    pictures.compute_score: pictures.last_answer,
     math_dapo.compute_score: _answer_line,
     search_em.compute_score: _tagged,
 }

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from agentrl.errors import PluginError, RewardError, suggest
-from agentrl.rewards.scores import arithmetic, code, gsm8k, math, math_dapo, search_em
+from agentrl.rewards.scores import arithmetic, code, geo3k, gsm8k, math, math_dapo, pictures, search_em
 from agentrl.rewards.scores.code import CodeScore
 from agentrl.types import Sample
 
@@ -25,7 +25,8 @@ SCORES: dict[str, ScoreFunction] = {
     "DigitalLearningGmbH/MATH-lighteval": math.compute_score,
     "Maxwell-Jia/AIME_2024": math.compute_score,
     "HuggingFaceH4/MATH-500": math.compute_score,
-    "hiyouga/geometry3k": math.compute_score,
+    "hiyouga/geometry3k": geo3k.compute_score,
+    "agentrl/pictures": pictures.compute_score,
     "numina_*": math.compute_score,
     "math_dapo": math_dapo.compute_score,
     "aime*": math_dapo.compute_score,
@@ -37,6 +38,8 @@ GOLD_PROBLEMS: dict[ScoreFunction, Callable[[Any], str | None]] = {
     gsm8k.compute_score: gsm8k.gsm8k_gold_problem,
     arithmetic.compute_score: arithmetic.arithmetic_gold_problem,
     math.compute_score: math.math_gold_problem,
+    geo3k.compute_score: math.math_gold_problem,
+    pictures.compute_score: pictures.pictures_gold_problem,
     math_dapo.compute_score: math.math_gold_problem,
     search_em.compute_score: search_em.search_gold_problem,
 }

@@ -11,16 +11,16 @@ from agentrl.rewards.loading import load_reward_manager
 from agentrl.types import TrajectoryFacts
 
 
-class JudgedAnswers(RewardManager):
+class AnswerScores(RewardManager):
     """`outcome * score + judge * judge_score`: a lone answer has neither turns nor calls that earn rewards.
 
     Args:
         manager: of the run.
-        judge: of the run.
+        judge: of the run; None: the manager's score is the score.
         weights: `reward_model.combine`.
     """
 
-    def __init__(self, manager: RewardManager, judge: RubricJudge, weights: CombineConfig) -> None:
+    def __init__(self, manager: RewardManager, judge: RubricJudge | None, weights: CombineConfig) -> None:
         self._manager, self._judge = manager, judge
         self._weights = weights.model_copy(update={"turn": 0.0, "tool": 0.0, "level": "trajectory"})
 
@@ -31,17 +31,23 @@ class JudgedAnswers(RewardManager):
             RewardError: the score function or the judge gave no score.
             InfrastructureError: a service behind one of them failed.
         """
+        if self._judge is None:
+            return await self._manager.score(item)
         result = await self._manager.score(item) if self._weights.outcome else RewardResult(0.0)
         verdict = await self._judge.score(item)
         whole = combine(result, TrajectoryFacts(), [], self._weights, verdict.score)
         return RewardResult(whole.score, {**result.extra, **verdict.extra})
 
+    async def aclose(self) -> None:
+        """Close the judge's connections, in the event loop that asked it."""
+        if self._judge is not None:
+            await self._judge.aclose()
 
-def load_answer_scores(config: RunConfig) -> RewardManager:
+
+def load_answer_scores(config: RunConfig) -> AnswerScores:
     """What scores lone answers in a run.
 
     Raises:
         UserInputError: see `load_reward_manager` and `load_judge`.
     """
-    manager, judge = load_reward_manager(config), load_judge(config)
-    return manager if judge is None else JudgedAnswers(manager, judge, config.reward_model.combine)
+    return AnswerScores(load_reward_manager(config), load_judge(config), config.reward_model.combine)

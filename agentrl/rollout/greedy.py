@@ -19,6 +19,8 @@ from agentrl.rollout.report import Metrics, mean_max_min
 
 BASELINE = "baseline"
 """Column with the reward of the greedy rollout of each row's prompt; NaN: it failed."""
+GREEDY = "greedy"
+"""`meta_info` key of the greedy rollouts themselves, until a reward model has scored them."""
 
 
 def first_of_groups(uids: Sequence[Hashable]) -> list[int]:

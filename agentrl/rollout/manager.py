@@ -12,7 +12,7 @@ from agentrl.chat.vision import MULTI_MODAL
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.rollout.batching import collate, join
-from agentrl.rollout.greedy import BASELINE, baselines_of, first_of_groups, greedy_metrics
+from agentrl.rollout.greedy import BASELINE, GREEDY, baselines_of, first_of_groups, greedy_metrics
 from agentrl.rollout.pools.local import LocalPool
 from agentrl.rollout.pools.scheduling import WorkerPool, run_jobs, share_slots
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
@@ -81,7 +81,8 @@ class AgentLoopManager:
             input, as `batching.collate` describes, with the
             columns of `COLUMNS` and `SAMPLE_COLUMNS` and `uid`; `row` is the row of the input. With `rollout.refill`
             failed ones are repeated first. `meta_info` gains `metrics` and `failures`. Where the run needs greedy
-            rollouts, each prompt of a training batch has one more, which is no row but gives `greedy.BASELINE`.
+            rollouts, each prompt of a training batch has one more, which is no row but gives `greedy.BASELINE`; they
+            are in `meta_info` (`greedy.GREEDY`) where a reward model has to score them first.
 
         Raises:
             PluginError: a row cannot be routed.
@@ -103,6 +104,10 @@ class AgentLoopManager:
         metrics = rollout_metrics(rows, lag) | (greedy_metrics(greedy) if with_greedy else {})
         meta = {**batch.meta_info, "metrics": metrics, "failures": failures}
         baselines = baselines_of(greedy, [uids[row] for row in firsts]) if with_greedy else None
+        if with_greedy and self._config.reward_model.enable:
+            alive = [row for row in greedy if not row.is_left_out]
+            of_greedy = [samples[row] for row in played], [uids[row] for row in played]
+            meta[GREEDY] = self._pack(alive, *of_greedy, {"metrics": {}, "failures": []}, None)
         return self._pack([row for row in rows if not row.is_left_out], samples, uids, meta, baselines)
 
     def join(self, parts: Sequence[DataProto]) -> DataProto:

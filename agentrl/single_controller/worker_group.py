@@ -115,13 +115,17 @@ class WorkerGroup:
         return self.submit_after((), method, *args, **kwargs)
 
     def submit_after(self, groups: Sequence[WorkerGroup], method: str, /, *args: Any, **kwargs: Any) -> WorkerFuture:
-        """As `submit`; the ranks begin when those of other groups have ended what they were given so far."""
+        """As `submit`; the ranks begin when those of other groups have ended what they were given so far.
+
+        A future among the arguments is waited for, and its result is passed.
+        """
         spec = self._methods.get(method)
         if spec is None:
             raise AttributeError(f"{self._name} has no registered method '{method}'.{suggest(method, self._methods)}")
         if not self._open:
             raise WorkerError(f"{self._name}.{method} was called after the group's shutdown")
-        plan = plan_call(spec.dispatch, self.world_size, args, kwargs, self._copies)
+        values = tuple(map(_value_of, args)), {name: _value_of(value) for name, value in kwargs.items()}
+        plan = plan_call(spec.dispatch, self.world_size, *values, self._copies)
         return WorkerFuture(self._backend.start(method, plan, [group._backend for group in groups]), plan)
 
     def check(self) -> None:
@@ -149,6 +153,10 @@ class WorkerGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.shutdown()
+
+
+def _value_of(argument: Any) -> Any:
+    return argument.get() if isinstance(argument, WorkerFuture) else argument
 
 
 def create_worker_group(

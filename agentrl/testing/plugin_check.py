@@ -27,10 +27,12 @@ from agentrl.plugins import (
 )
 from agentrl.plugins.adapt import schema_of
 from agentrl.plugins.functions import call
+from agentrl.plugins.own_algorithms import find_estimator, find_policy_loss
 from agentrl.plugins.specs import registered_loop
 from agentrl.plugins.verl.adapters import has_parameter
 from agentrl.reported import number_of
 from agentrl.rewards.verl_manager import is_verl_manager
+from agentrl.testing.algorithm_contracts import ESTIMATOR_CONTRACTS, LOSS_CONTRACTS, AlgorithmCase
 from agentrl.testing.contracts import (
     INTERACTION_CONTRACTS,
     LOOP_CONTRACTS,
@@ -65,7 +67,8 @@ def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDi
         kind: its kind; None: recognised from the plug-in.
         file: tool, interaction or agent-loop YAML that configures it.
         example: input to try it with: `arguments` and `create_kwargs` for a tool, `interaction_kwargs` and `messages`
-            for an interaction, `final_answer` for a loop, `solution_str` and `ground_truth` for a score function.
+            for an interaction, `final_answer` for a loop, `solution_str` and `ground_truth` for a score function, the
+            keywords of an advantage estimator or policy loss.
 
     Returns:
         Its kind and a verdict per clause.
@@ -82,6 +85,8 @@ def check_plugin(name: str, kind: str | None, file: Path | None, example: JsonDi
         "agent_loops": _check_loop,
         "rewards": _check_reward,
         "tool_parsers": _check_parser,
+        "advantages": _check_estimator,
+        "policy_losses": _check_loss,
     }
     return found, asyncio.run(checks[found](name, file, example))
 
@@ -195,6 +200,16 @@ async def _check_parser(name: str, file: Path | None, example: JsonDict) -> list
         await _verdict("plain text holds no call", plain()),
         await _verdict("no text makes it raise", garbage()),
     ]
+
+
+async def _check_estimator(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
+    find_estimator(name, example)
+    return await _run(ESTIMATOR_CONTRACTS, AlgorithmCase(name, example))
+
+
+async def _check_loss(name: str, file: Path | None, example: JsonDict) -> list[ClauseResult]:
+    find_policy_loss(name, example)
+    return await _run(LOSS_CONTRACTS, AlgorithmCase(name, example))
 
 
 def _pick(name: str, specs: dict[str, C]) -> C:

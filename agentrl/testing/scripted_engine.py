@@ -44,6 +44,9 @@ class ScriptedEngine:
         self.requests: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.weight_updates: list[str] = []
+        self.adapters: dict[str, str] = {}
+        """LoRA adapters that are loaded: folders by name."""
+        self.adapter_calls: list[dict[str, Any]] = []
         self.faults: deque[str] = deque()
         """What happens to the next generations: `ok`, `drop`, `hang`, `cut`, or an HTTP status such as `500`."""
         self.healthy = True
@@ -69,6 +72,9 @@ class ScriptedEngine:
                 web.get("/model_info", self._model_info),
                 web.post("/abort_request", self._abort),
                 web.post("/update_weights_from_disk", self._update),
+                web.post("/update_weight_version", self._name_version),
+                web.post("/load_lora_adapter", self._load_adapter),
+                web.post("/unload_lora_adapter", self._unload_adapter),
                 *(
                     web.post(path, self._accept)
                     for path in ("/flush_cache", "/pause_generation", "/continue_generation")
@@ -112,6 +118,8 @@ class ScriptedEngine:
         """
         if self._keep_requests:
             self.requests.append(payload)
+        if payload.get("lora_path") and payload["lora_path"] not in self.adapters:
+            return web.json_response({"error": {"message": "the LoRA adapter is not loaded"}}, status=400)
         fault = self.faults.popleft() if self.faults else "ok"
         if fault.isdigit():
             return web.json_response({"error": {"message": "as told"}}, status=int(fault))
@@ -160,6 +168,29 @@ class ScriptedEngine:
         self.weight_updates.append(body["model_path"])
         self.set_version(body["weight_version"])
         return web.json_response({"success": True, "message": "", "num_paused_requests": 0})
+
+    async def _name_version(self, request: web.Request) -> web.Response:
+        self.weight_version = orjson.loads(await request.read())["new_version"]
+        return web.json_response({"success": True, "message": "", "new_version": self.weight_version})
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        """As SGLang: a name that is loaded is not loaded again."""
+        body = orjson.loads(await request.read())
+        self.adapter_calls.append({"path": request.path, **body})
+        if body["lora_name"] in self.adapters:
+            return self._adapter_answer(f"LoRA adapter {body['lora_name']} is already loaded")
+        self.adapters[body["lora_name"]] = body["lora_path"]
+        return self._adapter_answer("")
+
+    async def _unload_adapter(self, request: web.Request) -> web.Response:
+        body = orjson.loads(await request.read())
+        self.adapter_calls.append({"path": request.path, **body})
+        known = self.adapters.pop(body["lora_name"], None)
+        return self._adapter_answer("" if known else f"LoRA adapter {body['lora_name']} does not exist")
+
+    def _adapter_answer(self, problem: str) -> web.Response:
+        body = {"success": not problem, "error_message": problem, "loaded_adapters": self.adapters}
+        return web.json_response(body, status=400 if problem else 200)
 
     def set_version(self, version: str) -> None:
         """Report this version from now on, unless updates are to be ignored."""

@@ -8,6 +8,7 @@ that leave the loss still count in their group::
     as collated         1 1 0 1 1     0 0 0 1 1    `trainable_turns: last_assistant`
     a token rejected    1 1 0 1 1     0 0 0 0 1    rollout correction, `rs_level` token
     a NaN in the row    1 1 0 1 1     0 0 0 0 0    old, reference or critic
+    cut by the limit    1 1 0 1 1     0 0 0 0 0    `algorithm.mask_truncated_completions`
 """
 
 from __future__ import annotations
@@ -36,11 +37,17 @@ from agentrl.config.chosen import GROUP_ESTIMATORS
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import AlgorithmConfig, KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.errors import RewardError, suggest
+from agentrl.plugins.own_algorithms import find_estimator
+from agentrl.reported import finite_number_of
 from agentrl.rollout.greedy import BASELINE
 from agentrl.trainer.balance import balance_metrics, partition_by_tokens
 from agentrl.trainer.metrics import Metrics
+from agentrl.types import StopReason
 from agentrl.workers.on_policy import ON_POLICY
 
+ACCURACY = "acc"
+"""A score without anything added to it; the score itself where nothing reports it."""
 KLController = FixedKLController | AdaptiveKLController
 
 
@@ -57,7 +64,9 @@ def truncates_sampling(rollout: RolloutConfig) -> list[str]:
     return [f"{name}={getattr(rollout, name)}" for name, value in neutral.items() if getattr(rollout, name) != value]
 
 
-def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None) -> tuple[DataProto, Metrics]:
+def choose_rows(
+    batch: DataProto, drop_flat_groups: bool, most_groups: int | None = None, metric: str | None = None
+) -> tuple[DataProto, Metrics]:
     """Count groups whose scores are all equal and, if asked, leave their rows out of the update.
 
     Groups whose greedy rollout failed leave it too: they have no baseline. Where there are baselines, a group with
@@ -67,8 +76,12 @@ def choose_rows(batch: DataProto, drop_flat_groups: bool, most_groups: int | Non
         batch: the rollouts.
         drop_flat_groups: leave them out.
         most_groups: keep at most this many groups, the first ones; None: all.
+        metric: the reported number that groups are compared by; None: the score.
+
+    Raises:
+        RewardError: a row has no such number.
     """
-    outcomes_B1 = row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])[:, None]
+    outcomes_B1 = _compared(batch, metric)[:, None]
     outcome = outcomes_B1, torch.ones_like(outcomes_B1), list(batch.non_tensor_batch["uid"])
     metrics = group_metrics(*outcome)
     flat, chosen = zero_variance_rows(*outcome), torch.ones(len(batch), dtype=torch.bool)
@@ -104,9 +117,26 @@ def row_outcomes(rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Te
     return torch.where(counted, rewards, torch.zeros_like(rewards)).double().sum(-1)
 
 
-def groups_with_variance(batch: DataProto) -> int:
+def _compared(batch: DataProto, metric: str | None) -> torch.Tensor:
+    """The numbers that tell whether a group is flat, `(B,)` float64."""
+    if metric is None:
+        return row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"])
+    scores = batch.non_tensor_batch["score"]
+    reported = [
+        {ACCURACY: score, **extra}
+        for score, extra in zip(scores, batch.non_tensor_batch["reward_extra_info"], strict=True)
+    ]
+    numbers = [finite_number_of(values.get(metric)) for values in reported]
+    for values, number in zip(reported, numbers, strict=True):
+        if number is None:
+            got = f"it is {values[metric]!r:.80}, no finite number" if metric in values else suggest(metric, values)
+            raise RewardError(f"algorithm.filter_metric: a row's score reports no number '{metric}'. {got.strip()}")
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def groups_with_variance(batch: DataProto, metric: str | None = None) -> int:
     """The number of groups with a gradient."""
-    return len(set(choose_rows(batch, drop_flat_groups=True)[0].non_tensor_batch["uid"]))
+    return len(set(choose_rows(batch, drop_flat_groups=True, metric=metric)[0].non_tensor_batch["uid"]))
 
 
 def narrow_loss_mask(batch: DataProto, kept: torch.Tensor) -> None:
@@ -118,6 +148,21 @@ def narrow_loss_mask(batch: DataProto, kept: torch.Tensor) -> None:
     """
     mask = batch.batch["loss_mask"]
     batch.batch["loss_mask"] = torch.where(kept.bool(), mask, torch.zeros_like(mask))
+
+
+def mask_truncated(batch: DataProto, stop_reasons: Sequence[str], wanted: bool) -> Metrics:
+    """Leave rows that the length limit cut out of the loss, if asked.
+
+    Args:
+        batch: the rows.
+        stop_reasons: how each of them ended.
+        wanted: `algorithm.mask_truncated_completions`.
+    """
+    if not wanted:
+        return {}
+    whole = torch.tensor([[reason != StopReason.LENGTH] for reason in stop_reasons])
+    narrow_loss_mask(batch, whole)
+    return {"training/truncated_rows": float((~whole).sum())}
 
 
 def add_old_log_probs(batch: DataProto, computed: DataProto | None, config: RunConfig) -> Metrics:
@@ -223,8 +268,9 @@ def add_advantages(
     """
     rewards, mask = batch.batch["token_level_rewards"], batch.batch["response_mask"]
     # An algorithm of the user's own need not take `outcomes`, which say more than rewards and mask for empty rows only.
-    compares = config.adv_estimator in GROUP_ESTIMATORS
-    advantages, returns = ADVANTAGE_ESTIMATORS[config.adv_estimator](
+    compares = config.adv_estimator in GROUP_ESTIMATORS or config.adv_estimator not in ADVANTAGE_ESTIMATORS
+    estimate = find_estimator(config.adv_estimator, config.adv_estimator_kwargs)
+    advantages, returns = estimate(
         rewards,
         mask,
         values=batch.batch.get("values"),

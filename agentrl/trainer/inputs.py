@@ -20,8 +20,9 @@ from agentrl.trainer.batch_columns import truncates_sampling
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.folders import check_folders, output_folders
 from agentrl.trainer.model_scores import ModelScorer
+from agentrl.trainer.pools import check_gpus
 from agentrl.trainer.row_keys import RowUse
-from agentrl.trainer.shown_pictures import ShownPictures
+from agentrl.trainer.shown_pictures import ShownPictures, check_seeing_model
 from agentrl.types import Sample
 from agentrl.workers.lora import LoraCounts, preview
 
@@ -51,11 +52,13 @@ def prepare(config: RunConfig) -> RunInputs:
         UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
     """
     check_run_config(config)
+    check_gpus(config)
     _check_trainer(config)
     check_folders(output_folders(config))
     trainer = config.trainer
     CheckpointManager(Path(trainer.default_local_dir)).check(trainer.resume_mode, trainer.resume_from_path)
     setup = RolloutSetup.load(config)
+    check_seeing_model(config, setup.renderer.vision)
     _check_models(config)
     model_scorer = ModelScorer.load(config, setup.renderer)
     tools = setup.tools or next(iter(setup.tool_envs.values()), [])

@@ -22,13 +22,14 @@ from agentrl.hub import model_folder
 from agentrl.rewards.combine import add_model_score
 from agentrl.rewards.conversation_reader import ConversationReader, cut
 from agentrl.rollout.batching import outcome_scores
+from agentrl.rollout.greedy import BASELINE, GREEDY, first_of_groups
 from agentrl.rollout.report import check_failure_budget, mean_max_min
 from agentrl.rollout.trained_tokens import sampled_turns
 from agentrl.single_controller import WorkerGroup
 from agentrl.single_controller.dispatch import PARTITIONS
 from agentrl.trainer.balance import partition_by_tokens
 from agentrl.types import Message, Sample, StopReason
-from agentrl.workers.classifier import ClassifierInfo, read_classifier
+from agentrl.workers.classifier import ClassifierInfo, read_classifier, require_whole
 from agentrl.workers.reward_model import conversation_batch
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class ModelScorer:
             info = read_classifier(section.model)
         except ConfigError as error:
             raise ConfigError(f"reward_model.model.path: {error}") from error
+        if not info.is_generic:
+            require_whole(section.model, section.fsdp_config)
         if None not in (section.max_length, info.positions) and section.max_length > info.positions:  # type: ignore[operator]
             raise ConfigError(
                 f"reward_model.max_length: got {section.max_length}, wanted at most {info.positions}, the positions of "
@@ -90,13 +93,20 @@ class ModelScorer:
             )
         return cls(config, info, policy.decode, reader, renderer.tokenizer.bos_token_id, most)
 
-    def score(self, group: WorkerGroup, rollouts: DataProto, asked: DataProto) -> DataProto:
+    def score(
+        self,
+        group: WorkerGroup,
+        rollouts: DataProto,
+        asked: DataProto,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> DataProto:
         """The rollouts with the scores of the reward model in their rewards.
 
         Args:
             group: the ranks of the reward model.
             rollouts: of `AgentLoopManager.generate_sequences`.
             asked: the batch that it was given.
+            meanwhile: called while the ranks compute.
 
         Returns:
             Those whose score is a finite number; the others are in `meta_info["failures"]`, each with its cause.
@@ -107,29 +117,52 @@ class ModelScorer:
         if not len(rollouts):
             return rollouts
         began = time.perf_counter()
-        read = [self._read(rollouts, row, asked) for row in range(len(rollouts))]
-        scores, errors = self._scores(group, read), {}
-        for row, (ids, score) in enumerate(zip(read, scores, strict=True)):
-            if isinstance(ids, RewardError):
-                errors[row] = ids
-            elif not math.isfinite(score):
-                errors[row] = RewardError(f"the reward model gave the score {score}, wanted a finite number")
-        kept = torch.tensor([row not in errors for row in range(len(rollouts))])
-        failures = [*rollouts.meta_info["failures"], *(_failure(rollouts, row, error) for row, error in errors.items())]
-        rate = self.config.actor_rollout_ref.rollout.max_failure_rate
-        check_failure_budget(failures, len(asked), rate)
-        done = rollouts[kept]
-        self._add(done, [scores[row] for row in kept.nonzero()[:, 0].tolist()])
-        metrics = self._metrics(done, [ids for ids in read if isinstance(ids, list)], len(errors))
+        samples, uids = list(asked.non_tensor_batch["sample"]), list(asked.non_tensor_batch["uid"])
+        done, failures, metrics = self._judge(group, rollouts, samples, meanwhile)
+        meta, played = dict(done.meta_info), len(asked)
+        if (greedy := meta.pop(GREEDY, None)) is not None:
+            firsts = first_of_groups(uids)
+            baselines, lost, of_greedy = self._judge(
+                group, greedy, [*samples, *(samples[row] for row in firsts)], lambda: None
+            )
+            _set_baselines(done, baselines)
+            failures, played = [*failures, *lost], played + len(firsts)
+            metrics |= {**mean_max_min("rollout/greedy/score", baselines.non_tensor_batch["score"])}
+            metrics["rollout/greedy/failed"] = rollouts.meta_info["metrics"]["rollout/greedy/failed"] + len(lost)
+            metrics["reward_model/left_out"] += of_greedy["reward_model/left_out"]
+        failures = [*rollouts.meta_info["failures"], *failures]
+        check_failure_budget(failures, played, self.config.actor_rollout_ref.rollout.max_failure_rate)
         metrics["timing_s/agent_loop/reward_model"] = time.perf_counter() - began
-        done.meta_info = {
-            **done.meta_info,
-            "failures": failures,
-            "metrics": {**rollouts.meta_info["metrics"], **metrics},
-        }
+        done.meta_info = {**meta, "failures": failures, "metrics": {**rollouts.meta_info["metrics"], **metrics}}
         return done
 
-    def _scores(self, group: WorkerGroup, read: Sequence[list[int] | RewardError]) -> list[float]:
+    def _judge(
+        self, group: WorkerGroup, rollouts: DataProto, samples: Sequence[Sample], meanwhile: Callable[[], None]
+    ) -> tuple[DataProto, list[dict[str, Any]], dict[str, float]]:
+        """The rows that have a score, with it; a record for each of the others; metrics.
+
+        Args:
+            group: the ranks of the reward model.
+            rollouts: finished ones.
+            samples: by the number in their column `row`.
+            meanwhile: called while the ranks compute.
+        """
+        read = [self._read(rollouts, row, samples) for row in range(len(rollouts))]
+        scores = self._scores(group, read, meanwhile)
+        errors = {row: ids for row, ids in enumerate(read) if isinstance(ids, RewardError)}
+        for row, score in enumerate(scores):
+            if not math.isfinite(score):
+                wanted = RewardError(f"the reward model gave the score {score}, wanted a finite number")
+                errors.setdefault(row, wanted)
+        kept = torch.tensor([row not in errors for row in range(len(rollouts))], dtype=torch.bool)
+        done = rollouts[kept]
+        self._add(done, [score for row, score in enumerate(scores) if row not in errors])
+        metrics = self._metrics(done, [ids for ids in read if isinstance(ids, list)], len(errors))
+        return done, [_failure(rollouts, row, error) for row, error in sorted(errors.items())], metrics
+
+    def _scores(
+        self, group: WorkerGroup, read: Sequence[list[int] | RewardError], meanwhile: Callable[[], None]
+    ) -> list[float]:
         """A score per row; NaN where there is no conversation."""
         scores = [math.nan] * len(read)
         rows = [row for row, ids in enumerate(read) if isinstance(ids, list)]
@@ -138,25 +171,27 @@ class ModelScorer:
         conversations = [self._cut(ids) for ids in read if isinstance(ids, list)]
         batch = conversation_batch(conversations)
         if self.config.trainer.balance_batch:
-            batch.meta_info[PARTITIONS] = partition_by_tokens(list(map(len, conversations)), group.world_size)
-        for row, score in zip(rows, group.compute_rm_score(batch).batch["model_scores"].tolist(), strict=True):
+            batch.meta_info[PARTITIONS] = partition_by_tokens(list(map(len, conversations)), group.data_size)
+        running = group.submit("compute_rm_score", batch)
+        meanwhile()
+        for row, score in zip(rows, running.get().batch["model_scores"].tolist(), strict=True):
             scores[row] = score
         return scores
 
-    def _read(self, rollouts: DataProto, row: int, asked: DataProto) -> list[int] | RewardError:
+    def _read(self, rollouts: DataProto, row: int, samples: Sequence[Sample]) -> list[int] | RewardError:
         """The whole conversation as ids of the reward model, or why it cannot be read."""
         if self.reader is None:
             ids: list[int] = rollouts.batch["input_ids"][row][rollouts.batch["attention_mask"][row].bool()].tolist()
             return ids
-        messages = rollouts.non_tensor_batch["messages"][row] or self._said(rollouts, row, asked)
+        messages = rollouts.non_tensor_batch["messages"][row] or self._said(rollouts, row, samples)
         try:
             return self.reader.read(messages)
         except RewardError as error:
             return error
 
-    def _said(self, rollouts: DataProto, row: int, asked: DataProto) -> list[Message]:
+    def _said(self, rollouts: DataProto, row: int, samples: Sequence[Sample]) -> list[Message]:
         """The conversation of a loop that reports none: its prompt and what the policy sampled, turn by turn."""
-        sample: Sample = asked.non_tensor_batch["sample"][rollouts.non_tensor_batch["row"][row]]
+        sample = samples[rollouts.non_tensor_batch["row"][row]]
         responses, mask = rollouts.batch["responses"][row].tolist(), rollouts.batch["response_mask"][row].numpy()
         turns = [self.decode(responses[start:end]) for start, end in sampled_turns(mask)]
         return [*sample.prompt, *({"role": "assistant", "content": turn} for turn in turns)]
@@ -188,6 +223,14 @@ class ModelScorer:
             extras = done.non_tensor_batch["reward_extra_info"]
             metrics |= mean_max_min(f"reward_model/{part}", [extra[part] for extra in extras if part in extra])
         return metrics
+
+
+def _set_baselines(done: DataProto, greedy: DataProto) -> None:
+    """The rewards of the greedy rollouts, now with the reward model's score; NaN where there is none."""
+    columns = greedy.non_tensor_batch
+    rewards = dict(zip(columns["uid"], columns["score"], strict=True))
+    baselines = [rewards.get(uid, math.nan) for uid in done.non_tensor_batch["uid"]]
+    done.non_tensor_batch[BASELINE] = np.array(baselines, dtype=object)
 
 
 def _failure(rollouts: DataProto, row: int, error: RewardError) -> dict[str, Any]:

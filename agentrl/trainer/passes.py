@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import WorkerFuture, WorkerGroup
@@ -38,13 +39,16 @@ class Passes:
     Args:
         batch: what each of them gets.
         passes: in the order of their results.
+        beside: a group that is at work on something else meanwhile; None: there is none.
     """
 
-    def __init__(self, batch: DataProto, passes: Sequence[Pass]) -> None:
+    def __init__(self, batch: DataProto, passes: Sequence[Pass], beside: WorkerGroup | None = None) -> None:
         self._batch = batch
         self._left = {each.stage: each for each in passes}
         self._started: dict[str, tuple[Pass, WorkerFuture]] = {}
-        if len({id(each.group.pool) for each in passes}) > 1:
+        self._busy = [] if beside is None else [beside]
+        self._rows: list[int] | None = None
+        if len({id(group.pool) for group in (*(each.group for each in passes), *self._busy)}) > 1:
             for each in passes:
                 self._start(each)
 
@@ -52,6 +56,11 @@ class Passes:
     def stages(self) -> list[str]:
         """The passes whose result was not asked for yet."""
         return [*self._started, *self._left]
+
+    def keep(self, rows: list[int]) -> Self:
+        """Leave all but these rows of the batch out of the results."""
+        self._rows = rows
+        return self
 
     def result(self, stage: str) -> DataProto:
         """Wait for a pass.
@@ -62,9 +71,10 @@ class Passes:
         if stage not in self._started:
             self._start(self._left[stage])
         joined: DataProto = self._started.pop(stage)[1].get()
-        return joined
+        return joined if self._rows is None else joined[self._rows]
 
     def _start(self, each: Pass) -> None:
         self._left.pop(each.stage)
-        ahead = [other.group for other, _ in self._started.values() if other.group.pool is each.group.pool]
+        others = [*self._busy, *(other.group for other, _ in self._started.values())]
+        ahead = [group for group in others if group.pool is each.group.pool]
         self._started[each.stage] = each, each.group.submit_after(ahead, each.method, self._batch)

@@ -21,6 +21,7 @@ from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.inputs import prepare
+from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
 from agentrl.trainer.profiling import StepProfiler
 from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
@@ -73,6 +74,8 @@ class RayPPOTrainer:
         """An update is under way."""
         self._updates: list[set[int | None]] = []
         """How many the actor and the critic had taken, each of their ranks, when it began."""
+        self._early: tuple[DataProto, Passes] | None = None
+        """Rollouts, and passes over them that began while the reward model scored them."""
 
     def fit(self) -> None:
         """Train from the newest checkpoint, or from the start, to the last step.
@@ -170,23 +173,22 @@ class RayPPOTrainer:
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
-            kept, counts = batch_columns.choose_rows(
-                rollouts, self.config.algorithm.filter_zero_variance_groups, self.inputs.loader.batch_size
-            )
+            algorithm, most = self.config.algorithm, self.inputs.loader.batch_size
+            by = algorithm.filter_metric if algorithm.filter_zero_variance_groups else None
+            kept, counts = batch_columns.choose_rows(rollouts, algorithm.filter_zero_variance_groups, most, by)
         metrics |= counts
         return rollouts, kept
 
     def _add_columns(self, kept: DataProto, timer: m.StageTimer, metrics: m.Metrics) -> DataProto:
         """The batch of an update: log-probs, values and advantages of the rows."""
         config, processes, algorithm = self.config, self.processes, self.config.algorithm
-        mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        sizes = [group.data_size for group in processes.groups]
-        batch, balance = batch_columns.for_workers(kept, sizes, mini_batch, config.trainer.balance_batch)
-        metrics |= balance
-        bypass = algorithm.rollout_correction.bypass_old_log_prob
+        batch, balance = self._for_workers(kept)
+        reasons = list(kept.non_tensor_batch["stop_reason"])
+        metrics |= balance | batch_columns.mask_truncated(batch, reasons, algorithm.mask_truncated_completions)
         with timer("old_log_prob"):
-            passes = processes.start_columns(batch, old_log_probs=config.needs_old_log_probs)
-            if config.needs_old_log_probs or bypass:
+            computes, bypass = config.needs_old_log_probs, algorithm.rollout_correction.bypass_old_log_prob
+            passes = self._early_passes(kept) or processes.start_columns(batch, old_log_probs=computes)
+            if computes or bypass:
                 computed = None if bypass else passes.result("old_log_prob")
                 metrics |= batch_columns.add_old_log_probs(batch, computed, config)
             else:
@@ -203,6 +205,27 @@ class RayPPOTrainer:
             baselines = batch_columns.greedy_baselines(kept)
             batch_columns.add_advantages(batch, list(kept.non_tensor_batch["uid"]), algorithm, baselines)
         return batch
+
+    def _for_workers(self, rows: DataProto) -> tuple[DataProto, m.Metrics]:
+        policy = self.config.actor_rollout_ref
+        sizes = [group.data_size for group in self.processes.groups]
+        mini_batch = policy.actor.ppo_mini_batch_size * policy.rollout.n
+        return batch_columns.for_workers(rows, sizes, mini_batch, self.config.trainer.balance_batch)
+
+    def _look_ahead(self, rollouts: DataProto) -> None:
+        """Start the passes over rollouts that the reward model, in a pool of its own, still scores."""
+        batch, _ = self._for_workers(rollouts)
+        computes, beside = self.config.needs_old_log_probs, self.processes.reward_model
+        self._early = rollouts, self.processes.start_columns(batch, old_log_probs=computes, beside=beside)
+
+    def _early_passes(self, kept: DataProto) -> Passes | None:
+        """Those that `_look_ahead` started, for the rows that the step trains on; None: it did not."""
+        early, self._early = self._early, None
+        if early is None:
+            return None
+        rollouts, passes = early
+        places = {row: place for place, row in enumerate(rollouts.non_tensor_batch["row"])}
+        return passes.keep([places[row] for row in kept.non_tensor_batch["row"]])
 
     def _finish_step(self, step: int, metrics: m.Metrics, skipped: str | None) -> None:
         """Remember everything as of now; `skipped` says why no weight has changed, None: weights have."""
@@ -222,7 +245,7 @@ class RayPPOTrainer:
                 first = len(parts) * loader.batch_size
                 batch = sample_batch(loader.next_batch(), n, step=step, weight_version=version, first_group=first)
                 parts.append(self._generate(batch))
-            useful += batch_columns.groups_with_variance(parts[-1])
+            useful += batch_columns.groups_with_variance(parts[-1], algorithm.filter_metric)
         return self.processes.manager.join(parts), len(parts)
 
     def _generate(self, batch: DataProto) -> DataProto:
@@ -235,7 +258,11 @@ class RayPPOTrainer:
             logger.warning("rolling out again after: %s", error)
             rollouts = self.processes.manager.generate_sequences(batch)
         if self.inputs.model_scorer is not None and self.processes.reward_model is not None:
-            rollouts = self.inputs.model_scorer.score(self.processes.reward_model, rollouts, batch)
+            # Where groups are left out by their scores, the passes wait for these.
+            ahead = self.processes.scores_beside_others and not self.config.algorithm.filter_zero_variance_groups
+            ahead = ahead and not batch.meta_info["validate"]
+            meanwhile = partial(self._look_ahead, rollouts) if ahead else lambda: None
+            rollouts = self.inputs.model_scorer.score(self.processes.reward_model, rollouts, batch, meanwhile)
         failures = rollouts.meta_info["failures"]
         if failures:
             what = "validation" if batch.meta_info["validate"] else "training"

@@ -10,7 +10,7 @@ from typing import Self
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
-from agentrl.config.resource_pools import pool_of, roles_of, total_ranks
+from agentrl.config.resource_pools import pool_of, roles_of
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
@@ -101,8 +101,8 @@ class RunProcesses:
 
     @property
     def num_ranks(self) -> int:
-        """Training ranks of all pools."""
-        return total_ranks(self._config)
+        """Training ranks of all pools; in this process all roles are on one."""
+        return sum({id(pool): pool.world_size for pool in self._pools.values()}.values())
 
     @property
     def groups(self) -> list[WorkerGroup]:
@@ -110,14 +110,25 @@ class RunProcesses:
         reference = None if self.reference is self.actor else self.reference
         return [group for group in (self.actor, reference, self.critic, self.reward_model) if group]
 
-    def start_columns(self, batch: DataProto, *, old_log_probs: bool) -> Passes:
-        """The passes that give a batch its log-probs and values, as far as the run has the roles."""
+    def start_columns(self, batch: DataProto, *, old_log_probs: bool, beside: WorkerGroup | None = None) -> Passes:
+        """The passes that give a batch its log-probs and values, as far as the run has the roles.
+
+        Args:
+            batch: the rows' tensors.
+            old_log_probs: whether they are computed.
+            beside: a group that is at work meanwhile.
+        """
         passes = [Pass("old_log_prob", self.actor, "compute_log_prob")] if old_log_probs else []
         if self.reference is not None:
             passes.append(Pass("ref", self.reference, "compute_ref_log_prob"))
         if self.critic is not None:
             passes.append(Pass("values", self.critic, "compute_values"))
-        return Passes(batch, passes)
+        return Passes(batch, passes, beside)
+
+    @property
+    def scores_beside_others(self) -> bool:
+        """Whether the reward model is in another pool than one of the other models."""
+        return self.reward_model is not None and any(group.pool is not self.reward_model.pool for group in self.groups)
 
     def start_updates(self, batch: DataProto, *, actor: bool) -> Passes:
         """The updates of the critic, if the run has one, and of the actor, if it learns now."""

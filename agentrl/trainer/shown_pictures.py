@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from agentrl.chat.vision import FAMILIES, Vision
+from agentrl.chat.vision import Vision
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, DataError
+from agentrl.inference.sglang import resolve_engine
 from agentrl.pictures import pictures_in
 from agentrl.types import Sample
 
-_ENGINES = ("auto", "embedded", "sglang")
+_ENGINES = ("embedded", "sglang")
 
 
 class ShownPictures:
@@ -58,33 +57,30 @@ class ShownPictures:
         )
 
     def check(self) -> None:
-        """Refuse what does not work with a model that sees pictures, before anything is started.
+        """Refuse what does not see the rows' pictures.
 
         Raises:
             ConfigError: one line for each key.
         """
-        problems = [] if self._vision is None or self._config is None else list(self._problems(self._config))
-        if problems:
-            raise ConfigError(problems)
+        if self.rows and self._config is not None and self._config.reward_model.enable:
+            raise ConfigError(
+                "reward_model.enable: the reward model reads text only, but rows have pictures: set false"
+            )
 
-    def _problems(self, config: RunConfig) -> Iterator[str]:
-        policy = config.actor_rollout_ref
-        name = policy.rollout.name
-        if name not in _ENGINES:
-            yield f"actor_rollout_ref.rollout.name: got {name}, which shows no pictures here: use embedded or sglang"
-        sections = {
-            "actor_rollout_ref.actor": policy.actor.fsdp_config,
-            **({"actor_rollout_ref.ref": policy.ref.fsdp_config} if config.needs_reference else {}),
-            **({"critic": config.critic.fsdp_config} if config.needs_critic else {}),
-        }
-        for key, fsdp in sections.items():
-            for axis in ("ulysses_sequence_parallel_size", "tensor_parallel_size"):
-                if getattr(fsdp, axis) > 1:
-                    yield (
-                        f"{key}.fsdp_config.{axis}: got {getattr(fsdp, axis)}, but the model sees pictures "
-                        f"({', '.join(FAMILIES)}), and each rank must read whole rows with their pictures: set 1"
-                    )
-        if getattr(policy.model, "lora_rank", 0):
-            yield "actor_rollout_ref.model.lora_rank: not tried with models that see pictures: set 0"
-        if config.reward_model.enable and self.rows:
-            yield "reward_model.enable: the reward model reads text only, but rows have pictures: set false"
+
+def check_seeing_model(config: RunConfig, vision: Vision | None) -> None:
+    """Refuse what does not work with a model that sees pictures, before anything is loaded.
+
+    Raises:
+        ConfigError: one line for each key.
+    """
+    problems = []
+    engine = resolve_engine(config)
+    if engine not in _ENGINES:
+        problems.append(
+            f"actor_rollout_ref.rollout.name: got {engine}, which shows no pictures here: use embedded or sglang"
+        )
+    if config.actor_rollout_ref.model.lora_rank:
+        problems.append("actor_rollout_ref.model.lora_rank: adapters are not tried on models that see pictures: set 0")
+    if vision is not None and problems:
+        raise ConfigError(problems)

@@ -67,7 +67,10 @@ def nothing_to_train(rollouts: DataProto, batch: DataProto) -> str | None:
     if not batch.batch["response_mask"].any():
         return "the model sampled no token: every first generation is empty"
     if not batch.batch["loss_mask"].any():
-        return "no token is left: log-probs or values are not finite, or the rollout correction rejects them"
+        return (
+            "no token is left: trajectories were cut (algorithm.mask_truncated_completions), log-probs or values are "
+            "not finite, or the rollout correction rejects them"
+        )
     return None
 
 

@@ -29,7 +29,8 @@ class WeightSync:
     Args:
         actor: the actor's workers.
         make_client: builds a client for a server's address.
-        mode: `disk` (servers read the exported folder) or `tensor` (weights are sent over HTTP).
+        mode: `disk` (servers read the exported folder), `tensor` (weights are sent over HTTP) or `adapter` (servers
+            read the LoRA adapter).
         folder: where exports go; None: shared memory if it has room, else the temporary folder.
         model_bytes: approximate size of an export.
     """
@@ -65,7 +66,10 @@ class WeightSync:
         """
         export = self._folder / f"version_{version}"
         try:
-            self._actor.export_weights(str(export))
+            if self._mode == "adapter":
+                self._actor.export_adapter(str(export))
+            else:
+                self._actor.export_weights(str(export))
             return asyncio.run(self._push_all(export, version, addresses))
         finally:
             shutil.rmtree(export, ignore_errors=True)

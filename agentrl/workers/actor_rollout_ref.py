@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from agentrl.config.actor import FSDPConfig
-from agentrl.config.checks import policy_loss_problems
+from agentrl.config.algorithm_checks import policy_loss_problems
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
+from agentrl.plugins import load_registrations
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.export import write_engine_weights, write_hf_folder, write_merged_folder
@@ -21,7 +22,7 @@ from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
 from agentrl.workers.lora import adapters_off, start_adapter
-from agentrl.workers.lora_checkpoint import load_worker, save_worker
+from agentrl.workers.lora_checkpoint import export_adapter, load_worker, save_worker
 from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
@@ -76,6 +77,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         if self.role == "ref":
             self.model = FSDPModel(net, self.device, fsdp)
             return
+        load_registrations(self.config.plugins)
         problems = list(policy_loss_problems(actor))
         if problems:
             raise ConfigError(problems)
@@ -117,11 +119,27 @@ class ActorRolloutRefWorker(ProfiledWorker):
         optional = [name for name in (ROW_ID, "rollout_is_weights") if name in batch.batch]
         batch = batch.select([*ROW_COLUMNS, "loss_mask", *columns, *optional])
         lr = learning_rate(actor.optim, self.updates_done, self.total_steps)
+        seed = [self.config.trainer.seed, self.updates_done]
+
+        def update(rows: DataProto, own_log_probs: torch.Tensor | None = None) -> dict[str, float]:
+            return update_policy(
+                self.model,
+                rows,
+                self._plan(rows, seed),
+                self._limits,
+                actor,
+                scale=float(longest_response(self.config)),
+                lr=lr,
+                seed=seed,
+                correction=None if on_policy else self.config.algorithm.rollout_correction,
+                own_log_probs=own_log_probs,
+            )
+
         began, tensors = time.perf_counter(), {}
         if on_policy:
-            metrics, tensors["old_log_probs"] = update_on_policy(batch, partial(self._update, lr))
+            metrics, tensors["old_log_probs"] = update_on_policy(batch, update)
         else:
-            metrics = self._update(lr, batch)
+            metrics = update(batch)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)) / self.model.copies,
             time.perf_counter() - began,
@@ -146,6 +164,11 @@ class ActorRolloutRefWorker(ProfiledWorker):
         write_engine_weights(folder, self._lm, self.model.weight_parts(self._lm, self._engine_dtype()))
 
     @register(Dispatch.ONE_TO_ALL)
+    def export_adapter(self, folder: str) -> None:
+        """Rank 0 writes the LoRA adapter as peft and the engines read it."""
+        export_adapter(Path(folder), self.model, self._lm, self.config.actor_rollout_ref.model)
+
+    @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:
         """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
         model = self.config.actor_rollout_ref.model
@@ -166,24 +189,10 @@ class ActorRolloutRefWorker(ProfiledWorker):
         """Resume from what `save_checkpoint` wrote, with any number of ranks."""
         self.updates_done = load_worker(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
 
-    def _update(self, lr: float, batch: DataProto, own_log_probs: torch.Tensor | None = None) -> dict[str, float]:
-        """All steps of one update; see `update_policy`."""
-        actor, seed = self.config.actor_rollout_ref.actor, [self.config.trainer.seed, self.updates_done]
-        rows_per_batch = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
-        order = seed if actor.shuffle else None
-        plan = MiniBatchPlan(batch, rows_per_batch, actor.ppo_epochs, order, self.model.copies)
-        return update_policy(
-            self.model,
-            batch,
-            plan,
-            self._limits,
-            actor,
-            scale=float(longest_response(self.config)),
-            lr=lr,
-            seed=seed,
-            correction=self.config.algorithm.rollout_correction if own_log_probs is None else None,
-            own_log_probs=own_log_probs,
-        )
+    def _plan(self, batch: DataProto, seed: list[int]) -> MiniBatchPlan:
+        actor = self.config.actor_rollout_ref.actor
+        rows = actor.ppo_mini_batch_size * self.config.actor_rollout_ref.rollout.n
+        return MiniBatchPlan(batch, rows, actor.ppo_epochs, seed if actor.shuffle else None, self.model.copies)
 
     def _log_probs(
         self, batch: DataProto, name: str, entropy: EntropyMode, limits: MicroLimits | None = None

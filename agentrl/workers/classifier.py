@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from agentrl.config.actor import BackboneConfig
+from agentrl.config.actor import BackboneConfig, FSDPConfig
 from agentrl.config.reward_model import ClassifierConfig
 from agentrl.errors import ConfigError
 from agentrl.hub import check_model, model_folder
@@ -32,12 +32,14 @@ class ClassifierInfo:
         positions: most tokens that it can read; None: not said.
         vocab_size: number of ids that it knows; None: not said.
         pad_id: id of padding, at which a sequence classifier does not look for the end of a text; None: it has none.
+        is_generic: whether transformers builds it as a causal transformer with a linear head.
     """
 
     kind: Literal["sequence", "token"]
     positions: int | None
     vocab_size: int | None
     pad_id: int | None
+    is_generic: bool
 
 
 def read_classifier(model: ClassifierConfig) -> ClassifierInfo:
@@ -47,6 +49,7 @@ def read_classifier(model: ClassifierConfig) -> ClassifierInfo:
         ConfigError: the folder holds no model, or one that is not a classifier with one label.
     """
     from transformers import AutoConfig
+    from transformers.modeling_layers import GenericForSequenceClassification, GenericForTokenClassification
 
     check_model(model.path)
     try:
@@ -61,7 +64,33 @@ def read_classifier(model: ClassifierConfig) -> ClassifierInfo:
         raise ConfigError(f"the classifier in '{model.path}' has {config.num_labels} labels, {_WANTED}")
     text = config.get_text_config()
     positions, vocab_size = getattr(text, "max_position_embeddings", None), getattr(text, "vocab_size", None)
-    return ClassifierInfo(kind, positions, vocab_size, getattr(text, "pad_token_id", None))
+    model_class = _auto_class(kind)._model_mapping.get(type(config), None)
+    if model_class is None and not model.trust_remote_code:
+        raise ConfigError(f"'{model.path}': transformers has no classifier of the type '{config.model_type}'")
+    generic = (GenericForSequenceClassification, GenericForTokenClassification)
+    is_generic = isinstance(model_class, type) and issubclass(model_class, generic)
+    return ClassifierInfo(kind, positions, vocab_size, getattr(text, "pad_token_id", None), is_generic)
+
+
+def _auto_class(kind: Literal["sequence", "token"]) -> Any:
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    return AutoModelForSequenceClassification if kind == "sequence" else AutoModelForTokenClassification
+
+
+def require_whole(model: ClassifierConfig, fsdp: FSDPConfig) -> None:
+    """Refuse to spread rows or matrices of a classifier that is run whole.
+
+    Raises:
+        ConfigError: `fsdp` asks for it.
+    """
+    sp, tp = fsdp.ulysses_sequence_parallel_size, fsdp.tensor_parallel_size
+    if fsdp.copies > 1:
+        raise ConfigError(
+            f"reward_model.fsdp_config: got ulysses_sequence_parallel_size {sp} and tensor_parallel_size {tp}, but the "
+            f"classifier in '{model.path}' is no causal transformer with a linear head, so ranks cannot share its rows "
+            "or matrices: set both to 1"
+        )
 
 
 def load_classifier(model: ClassifierConfig, info: ClassifierInfo, dtype: torch.dtype, attention: str) -> TokenNet:
@@ -80,11 +109,8 @@ def load_classifier(model: ClassifierConfig, info: ClassifierInfo, dtype: torch.
     Raises:
         ConfigError: the model cannot be loaded, or its head is missing.
     """
-    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
-
-    kinds = {"sequence": AutoModelForSequenceClassification, "token": AutoModelForTokenClassification}
     folder = BackboneConfig(path=model.path, trust_remote_code=model.trust_remote_code)
-    classifier = load_pretrained(kinds[info.kind], folder, dtype).eval()
+    classifier = load_pretrained(_auto_class(info.kind), folder, dtype).eval()
     if not _is_plain(classifier, info):
         return WholeClassifierNet(classifier, info)
     return ScoreNet(with_attention(classifier, attention))
@@ -102,7 +128,7 @@ class ScoreNet(TokenNet):
         """The transformer."""
         return self.classifier.base_model
 
-    def forward(self, micro: MicroBatch) -> torch.Tensor:
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Scores (K,) in float32 of the states at `micro.sources`, one per row."""
         return cast(torch.Tensor, self.classifier.score(self.states(micro))).float().flatten()
 
@@ -114,7 +140,7 @@ class WholeClassifierNet(ScoreNet):
         super().__init__(classifier)
         self._info = info
 
-    def forward(self, micro: MicroBatch) -> torch.Tensor:
+    def values(self, micro: MicroBatch) -> torch.Tensor:
         """Scores (K,) in float32, one per row of `(b, T)`."""
         rows, width = micro.input_ids.shape
         # Rows of 2 and 3 tokens in (2, 3): their last tokens lie at 1 and 5, which is 1 and 5 - 1 * 3 = 2 in their row.

@@ -130,8 +130,8 @@ def count(model: nn.Module) -> LoraCounts:
     sizes = {True: 0, False: 0}
     for parameter in model.parameters():
         sizes[parameter.requires_grad] += parameter.numel()
-    names = dict.fromkeys(name.rpartition(".")[2] for name, _ in adapted_layers(model))
-    return LoraCounts(sizes[True], sizes[False], tuple(sorted(names)))
+    layers = sorted({name.rpartition(".")[2] for name, _ in adapted_layers(model)})
+    return LoraCounts(sizes[True], sizes[False], tuple(layers))
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:

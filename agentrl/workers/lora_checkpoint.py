@@ -12,11 +12,11 @@ from torch import nn
 
 from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.errors import CheckpointError
-from agentrl.hub import ADAPTER_FOLDER
+from agentrl.hub import ADAPTER_CONFIG, ADAPTER_FOLDER
 from agentrl.workers.export import copy_tokenizer
 from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.lora import PEFT_NAME, adapted_layers
-from agentrl.workers.lora_files import CONFIG, WEIGHTS, check_same_base, is_adapter, peft_name, write_adapter
+from agentrl.workers.lora_files import WEIGHTS, check_same_base, is_adapter, peft_name, write_adapter
 from agentrl.workers.shards import load_shards, save_shards
 
 
@@ -59,7 +59,7 @@ def load_worker(folder: str | Path, model: FSDPModel, transformer: nn.Module, co
         CheckpointError: see `load_shards`; or it was saved with another adapter, or on other weights.
     """
     adapter = Path(folder) / ADAPTER_FOLDER
-    saved = (adapter / CONFIG).is_file()
+    saved = (adapter / ADAPTER_CONFIG).is_file()
     if saved != model.adapted:
         what = (
             "holds a LoRA adapter, but this run trains all weights"

@@ -13,10 +13,10 @@ from torch import nn
 
 from agentrl.config.lora import LoraKeys
 from agentrl.errors import CheckpointError, ConfigError
-from agentrl.hub import ADAPTER_FOLDER
+from agentrl.hub import ADAPTER_CONFIG, adapter_folder
 from agentrl.workers.base_weights import weights_fingerprint
 
-CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
+WEIGHTS, BASE = "adapter_model.safetensors", "base.json"
 _PREFIX = "base_model.model."
 
 
@@ -38,27 +38,14 @@ def peft_config_of(keys: LoraKeys, section: str) -> Any:
             exclude_modules=keys.exclude_modules,
             task_type="CAUSAL_LM",
         )
-    folder = adapter_folder(keys.lora_adapter_path, section)
+    folder = _given_folder(keys.lora_adapter_path, section)
     try:
         config = LoraConfig.from_pretrained(str(folder))
     except (ValueError, TypeError, KeyError, OSError) as error:
-        raise ConfigError(f"{section}.lora_adapter_path: {folder / CONFIG} cannot be read: {error}") from error
+        raise ConfigError(f"{section}.lora_adapter_path: {folder / ADAPTER_CONFIG} cannot be read: {error}") from error
     _require_plain(config, folder, keys, section)
     config.lora_dropout, config.inference_mode = 0.0, False
     return config
-
-
-def adapter_folder(path: str, section: str) -> Path:
-    """The folder with the adapter: the given one, or the adapter inside a checkpoint.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    given = Path(path).expanduser()
-    for folder in (given, given / ADAPTER_FOLDER, given / "actor" / ADAPTER_FOLDER):
-        if (folder / CONFIG).is_file():
-            return folder
-    raise ConfigError(f"{section}.lora_adapter_path: '{path}' holds no adapter: it has no {CONFIG}")
 
 
 def load_adapter(model: nn.Module, path: str, section: str) -> None:
@@ -67,7 +54,7 @@ def load_adapter(model: nn.Module, path: str, section: str) -> None:
     Raises:
         ConfigError: the file is missing or damaged, or is of another model.
     """
-    folder = adapter_folder(path, section)
+    folder = _given_folder(path, section)
     key = f"{section}.lora_adapter_path"
     try:
         given = load_file(folder / WEIGHTS)
@@ -117,11 +104,11 @@ def base_of(folder: Path) -> str:
         ConfigError: it names none, or cannot be read.
     """
     try:
-        name = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+        name = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{folder / CONFIG} cannot be read: {error}") from error
+        raise ConfigError(f"{folder / ADAPTER_CONFIG} cannot be read: {error}") from error
     if not name:
-        raise ConfigError(f"{folder / CONFIG} names no model: give it by --base")
+        raise ConfigError(f"{folder / ADAPTER_CONFIG} names no model: give it by --base")
     return str(name)
 
 
@@ -156,9 +143,16 @@ def peft_name(name: str) -> str:
     return _PREFIX + name.replace(".default.weight", ".weight")
 
 
+def _given_folder(path: str, section: str) -> Path:
+    try:
+        return adapter_folder(path)
+    except ConfigError as error:
+        raise ConfigError(f"{section}.lora_adapter_path: {error}") from error
+
+
 def _require_plain(config: Any, folder: Path, keys: LoraKeys, section: str) -> None:
     """Refuse kinds of adapters that are more than `W + s B A`, and keys that say something else than the adapter."""
-    where = f"{section}.lora_adapter_path: {folder / CONFIG}"
+    where = f"{section}.lora_adapter_path: {folder / ADAPTER_CONFIG}"
     kind = getattr(config.peft_type, "value", config.peft_type)
     if kind != "LORA":
         raise ConfigError(f"{where} has peft_type {kind}, wanted LORA")

@@ -8,7 +8,7 @@ from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier
+from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier, require_whole
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.micro_limits import reward_model_limits
@@ -31,6 +31,11 @@ class RewardModelWorker(ProfiledWorker):
         self.config = config
         self.role = "reward_model"
 
+    @classmethod
+    def copies_of(cls, config: RunConfig) -> int:
+        """How many neighbouring ranks get the same conversations."""
+        return config.reward_model.fsdp_config.copies
+
     @register(Dispatch.ONE_TO_ALL)
     def init_model(self, total_steps: int = 0) -> None:
         """Load and shard.
@@ -44,10 +49,13 @@ class RewardModelWorker(ProfiledWorker):
         prepare_rank_of_run(self, self.config)
         section = self.config.reward_model
         fsdp, model = section.fsdp_config, section.model
-        remove_padding = model.use_remove_padding
-        attention = choose_attention(self.device, compute_dtype(fsdp, self.device), remove_padding=remove_padding)
+        dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
+        attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
         net = load_classifier(model, read_classifier(model), weight_dtype(fsdp, learns=False), attention)
-        shape = RowShape.ROWS if isinstance(net, WholeClassifierNet) else row_shape(net, attention)
+        whole = isinstance(net, WholeClassifierNet)
+        if whole:
+            require_whole(model, fsdp)
+        shape = RowShape.ROWS if whole else row_shape(net, attention)
         self._limits = reward_model_limits(section, self.device, shape)
         self.model = FSDPModel(net, self.device, fsdp)
 

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from agentrl.workers.collectives import Summed
+from agentrl.workers.head_stats import Beside, head_stats, plain_weight
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 """Hidden states (K, H) -> logits (K, V)."""
 
-LOGITS_PER_CHUNK = {"cpu": 2**26, "cuda": 2**28}
-"""Most logits that exist at the same time, by device type: 256 MiB and 1 GiB in float32."""
+LOGITS_PER_CHUNK = {"cpu": 2**26, "cuda": 2**26}
+"""Most logits that exist at the same time, by device type: 256 MiB in float32; a step holds two such tensors."""
 
 
 class EntropyMode(Enum):
@@ -27,6 +28,13 @@ class EntropyMode(Enum):
     NONE = "none"
     VALUE = "value"
     GRADIENT = "gradient"
+
+
+_BESIDE = {
+    EntropyMode.NONE: Beside.NOTHING,
+    EntropyMode.VALUE: Beside.ENTROPY,
+    EntropyMode.GRADIENT: Beside.ENTROPY_WITH_GRADIENT,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,15 @@ def token_log_probs(
 
     `part` says that `head` gives only this rank's columns of the logits; then this is a collective call.
 
-    Works through the positions in chunks; with a gradient, the logits of a chunk are computed again in the backward
-    pass, so at no time do more than `LOGITS_PER_CHUNK` of them exist.
+    Works through the positions in chunks; with a gradient, the logits of several chunks are computed again in the
+    backward pass, so at no time do more than `LOGITS_PER_CHUNK` of them exist.
 
     Returns:
         log-probs (K,) and entropies (K,) or None.
     """
+    if (weight := plain_weight(head)) is not None:
+        rows = _rows(hidden_KH, vocab_size)
+        return head_stats(weight, hidden_KH, labels_K, temperature, _BESIDE[entropy], rows)
     parts = _by_chunks(_chunk_stats, head, hidden_KH, labels_K, vocab_size, temperature, entropy, part)
     log_probs = torch.cat([part[0] for part in parts])
     if entropy is EntropyMode.NONE:
@@ -79,8 +90,16 @@ def token_hits(
     head: Head, hidden_KH: torch.Tensor, labels_K: torch.Tensor, vocab_size: int, part: VocabPart | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `token_log_probs`, with (K,) whether each label is the most likely token, in place of entropies."""
+    if (weight := plain_weight(head)) is not None:
+        log_probs, hits = head_stats(weight, hidden_KH, labels_K, 1.0, Beside.HIT, _rows(hidden_KH, vocab_size))
+        assert hits is not None
+        return log_probs, hits.bool()
     parts = _by_chunks(_chunk_hits, head, hidden_KH, labels_K, vocab_size, part)
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _rows(hidden_KH: torch.Tensor, vocab_size: int) -> int:
+    return max(1, LOGITS_PER_CHUNK[hidden_KH.device.type] // vocab_size)
 
 
 def _by_chunks(
@@ -91,7 +110,7 @@ def _by_chunks(
     vocab_size: int,
     *args: Any,
 ) -> list[tuple[torch.Tensor, Any]]:
-    rows = max(1, LOGITS_PER_CHUNK[hidden_KH.device.type] // vocab_size)
+    rows = max(1, _rows(hidden_KH, vocab_size) // 2)  # autograd holds four tensors of this size
     if len(labels_K) <= rows:
         return [stats(head, hidden_KH, labels_K, *args)]
     parts = []

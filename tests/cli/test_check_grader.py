@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from agentrl.cli import app
 from agentrl.rewards.dispatcher import CODE_SOURCES, QUESTIONS, SCORES
-from agentrl.rewards.scores import math_dapo
+from agentrl.rewards.scores import geo3k, math_dapo
 
 Write = Callable[..., Path]
 TRUTHS: dict[str, list[Any]] = {
@@ -29,6 +29,7 @@ TRUTHS: dict[str, list[Any]] = {
     "math_dapo": ["34", "\\frac{1}{2}", "113"],
     "HuggingFaceH4/MATH-500": ["3", "\\frac{1}{2}", "5"],
     "hiyouga/geometry3k": ["2 \\sqrt { 3 }", "14", "30"],
+    "agentrl/pictures": ["red", "3", "5"],
     **{source: [{"target": ["Rome"]}, {"target": ["Wales"]}, {"target": ["1969"]}] for source in QUESTIONS},
 }
 
@@ -75,8 +76,9 @@ def test_every_built_in_score_knows_its_own_answers(write: Write) -> None:
         result = check(write(truths, source.replace("*", "nq")))
         assert result.exit_code == 0, result.output
         wrong = "-1.000" if function is math_dapo.compute_score else "0.000"
+        right = "0.900" if function is geo3k.compute_score else "1.000"  # the rest is for thinking before the answer
         found = [cell.strip() for cell in result.output.split("│")[3:7]]
-        assert found == ["3", "1.000", wrong, wrong]
+        assert found == ["3", right, wrong, wrong]
         assert result.output.endswith("usable\n")
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,8 @@ from agentrl.cli import app
 from agentrl.config.data import DataConfig
 from agentrl.config.sft import SFTDataConfig
 from agentrl.data.dataset import RLHFDataset
+from agentrl.errors import DataError
+from agentrl.pictures import Picture, pictures_in, read_picture, shown_text
 from agentrl.rewards import default_compute_score
 from agentrl.rewards.dispatcher import truth_problem
 from agentrl.trainer.sft_rows import DemonstrationReader
@@ -32,7 +35,8 @@ MATH = [
     for n in (1, 3, 5)
 ]
 AIME = [{"ID": "2024-I-1", "Problem": "Find it.", "Solution": "...", "Answer": 204}]
-GEO = [{"images": [{"bytes": b"x", "path": None}], "problem": "<image>Find x.", "answer": r"2 \sqrt { 3 }"}]
+SQUARE = read_picture(np.zeros((16, 16, 3), np.uint8)).data
+GEO = [{"images": [{"bytes": SQUARE, "path": None}], "problem": "<image>Find x.", "answer": r"2 \sqrt { 3 }"}]
 SEARCH = [
     {"id": "a", "question": "who wrote Emma", "golden_answers": ["Jane Austen", "Austen"]},
     {"id": "b", "question": "where is Oslo?", "golden_answers": ["Norway"]},
@@ -77,8 +81,8 @@ def run(*arguments: object) -> Any:
     return runner.invoke(app, ["data", *map(str, arguments)])
 
 
-def samples(file: Path) -> list[Sample]:
-    rows = RLHFDataset(str(file), DataConfig())
+def samples(file: Path, *, sees_pictures: bool = False) -> list[Sample]:
+    rows = RLHFDataset(str(file), DataConfig(), sees_pictures=sees_pictures)
     return [rows[place] for place in range(len(rows))]
 
 
@@ -108,10 +112,38 @@ def test_aime_and_geometry(tmp_path: Path) -> None:
     assert (aime.data_source, aime.ground_truth) == ("Maxwell-Jia/AIME_2024", "204")
     file = write(tmp_path / "geo.parquet", GEO)
     result = run("geo3k", "--source", file, "--out", tmp_path / "g", "--variant", "tool")
-    assert (result.exit_code, "reads no pictures" in result.stdout) == (0, True)
-    (geometry,) = samples(tmp_path / "g" / "train.parquet")
-    assert geometry.prompt[-1]["content"] == "Find x."
-    assert default_compute_score(geometry.data_source, r"\boxed{2\sqrt{3}}", geometry.ground_truth) == 1.0
+    assert result.exit_code == 0, result.stderr
+    (geometry,) = samples(tmp_path / "g" / "train.parquet", sees_pictures=True)
+    assert pictures_in(geometry.prompt) == [Picture(SQUARE)]
+    assert shown_text(geometry.prompt[-1]["content"]) == "<image>Find x."
+    assert default_compute_score(geometry.data_source, r"\boxed{2\sqrt{3}}", geometry.ground_truth) == 0.9
+    with pytest.raises(DataError, match="the model reads text only"):
+        samples(tmp_path / "g" / "train.parquet")
+
+
+def test_geometry_with_a_damaged_picture_names_its_row(tmp_path: Path) -> None:
+    file = write(tmp_path / "geo.parquet", [*GEO, {**GEO[0], "images": [{"bytes": b"no", "path": None}]}])
+    result = run("geo3k", "--source", file, "--out", tmp_path / "g")
+    assert result.exit_code == 2
+    assert "geo.parquet, row 1, column 'images': got a cell that is no picture" in result.stderr
+
+
+def test_made_up_pictures(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        assert run("pictures", "--out", tmp_path / folder, "--train", 6, "--test", 2, "--seed", 3).exit_code == 0
+    rows = samples(tmp_path / "a" / "train.parquet", sees_pictures=True)
+    assert [pictures_in(each.prompt) for each in rows] == [
+        pictures_in(each.prompt) for each in samples(tmp_path / "b" / "train.parquet", sees_pictures=True)
+    ]
+    for sample in rows:
+        (shown,) = pictures_in(sample.prompt)
+        pixels = np.asarray(shown.open())
+        assert pixels.shape == (56, 56, 3)
+        if "dots" in sample.extra_info["question"]:
+            # Fields of 18 x 18 pixels; one with a dot is black in its middle.
+            middles = pixels[9:54:18, 9:54:18].sum(-1) == 0
+            assert str(int(middles.sum())) == sample.ground_truth
+        assert default_compute_score(sample.data_source, sample.ground_truth, sample.ground_truth) == 1.0
 
 
 def test_search(tmp_path: Path) -> None:

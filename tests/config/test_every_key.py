@@ -32,7 +32,12 @@ KEYS = [key for key, field in walk(RunConfig) if section_of(field) is None]
 
 GPU = "needs a GPU: tests/workers runs it there"
 RANKS = "needs several ranks: tests/workers/test_mesh.py runs it on them"
+PICTURES = "needs a model that sees pictures: tests/e2e/test_pictures_train.py"
 UNSEEN = {
+    "data.image_key": PICTURES,
+    "data.video_key": "needs a model that sees pictures: tests/data/test_row_pictures.py",
+    "data.max_image_pixels": PICTURES,
+    f"{ROLLOUT}limit_images": PICTURES,
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
     "reward_model.model.trust_remote_code": "needs a model folder with code of its own",
@@ -60,6 +65,7 @@ ACTS_IN = {
     "algorithm.state_masking.start_state_marker": "marked text",
     "algorithm.state_masking.end_state_marker": "marked text",
     "trainer.max_skipped_steps": "nothing to learn",
+    "algorithm.mask_truncated_completions": "cut answers",
     "algorithm.filter_zero_variance_groups": "corrected",
     f"{ROLLOUT}refill": "failures",
     f"{ROLLOUT}max_failure_rate": "failures",

@@ -261,7 +261,7 @@ def test_an_engine_of_verl_that_is_absent(
     assert load(tmp_path, "", f"{AR}rollout.name={name}").actor_rollout_ref.rollout.name == "auto"
     assert caplog.messages == [f"{AR}rollout.name: {name} is read as auto: {reason}"]
     caplog.clear()
-    recipe = "actor_rollout_ref: {rollout: {name: vllm}}\n"
+    recipe = f"actor_rollout_ref: {{rollout: {{name: {name}}}}}\n"
     assert load(tmp_path, recipe, f"{AR}rollout.name=embedded").actor_rollout_ref.rollout.name == "embedded"
     assert caplog.messages == []
 

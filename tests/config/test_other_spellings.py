@@ -60,6 +60,8 @@ def test_lora_that_is_off_asks_for_nothing(section: str, caplog: pytest.LogCaptu
         (f"{ACTOR}.fsdp_config.mixed_precision.param_dtype=bf16", f"{ACTOR}.fsdp_config.compute_dtype", "bfloat16"),
         (f"{ACTOR}.ppo_infer_max_token_len_per_gpu=999", f"{ROLLOUT}.log_prob_max_token_len_per_gpu", 999),
         (f"{ACTOR}.use_rollout_log_probs=true", "algorithm.rollout_correction.bypass_old_log_prob", True),
+        ("generator.apply_overlong_filtering=true", "algorithm.mask_truncated_completions", True),
+        ("mask_truncated_completions=true", "algorithm.mask_truncated_completions", True),
         (f"{ROLLOUT}.top_k=0", f"{ROLLOUT}.top_k", -1),
         (f"{ROLLOUT}.val_kwargs.top_k=0", f"{ROLLOUT}.val_kwargs.top_k", -1),
         (f"{ROLLOUT}.name=vllm_async", f"{ROLLOUT}.name", "auto"),

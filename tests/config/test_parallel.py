@@ -63,10 +63,10 @@ def run(models: Path, model: str, *more: str, ranks: int = 4) -> Any:
     ("model", "given", "message"),
     [
         ("qwen2", [f"{TP}=3"], "tensor_parallel_size (3), but the run has 4 ranks, which it does"),
-        ("qwen2", [f"{SP}=2", f"{TP}=4"], "ulysses_sequence_parallel_size (2) * tensor_parallel_size (4) = 8, but the "),
+        ("qwen2", [f"{SP}=2", f"{TP}=4"], "ulysses_sequence_parallel_size (2) * tensor_parallel_size (4) = 8, but"),
         ("qwen2", [f"{FSDP}=3"], f"{FSDP}: got 3, wanted a divisor of the 4 ranks that hold a parameter: 1, 2, 4"),
         ("qwen2", [f"{FSDP}=1", f"{SP}=2"], "a multiple of ulysses_sequence_parallel_size (2): 2, 4, or -1 for all"),
-        ("qwen2", [f"{TP}=4"], f"{TP}: got 4, but the model has 2 heads of keys and values (2 / 4 = 0.50): wanted 1 or"),
+        ("qwen2", [f"{TP}=4"], f"{TP}: got 4, but the model has 2 heads of keys and values (2 / 4 = 0.50): wanted"),
         ("odd", [f"{TP}=2"], "3 heads of keys and values (3 / 2 = 1.50): wanted 1"),
         ("odd", [f"{SP}=4"], f"{SP}: got 4, but the model has 6 attention heads (6 / 4 = 1.50): wanted 1, 2, 3"),
         ("narrow", [f"{TP}=2"], "63 columns in its MLPs (intermediate_size) (63 / 2 = 31.50): wanted 1"),
@@ -99,6 +99,12 @@ def test_every_model_is_checked(models: Path) -> None:
     reference = [f"{ACTOR}.use_kl_loss=true", "actor_rollout_ref.ref.fsdp_config.tensor_parallel_size=4"]
     with pytest.raises(ConfigError, match=r"actor_rollout_ref\.ref\.fsdp_config\.tensor_parallel_size: got 4"):
         run(models, "qwen2", *reference)
+    judge = ["reward_model.enable=true", f"reward_model.model.path={models / 'odd'}"]
+    with pytest.raises(ConfigError, match=r"reward_model\.fsdp_config\.tensor_parallel_size: got 2"):
+        run(models, "qwen2", *judge, "reward_model.fsdp_config.tensor_parallel_size=2")
+    alone = ["trainer.resource_pools.one.n_gpus=1", "trainer.role_pools.reward_model=one"]
+    with pytest.raises(ConfigError, match=r"reward_model\.fsdp_config: got .*, but the run has 1 rank"):
+        run(models, "qwen2", *judge, *alone, "reward_model.fsdp_config.ulysses_sequence_parallel_size=2")
     with pytest.raises(ConfigError, match=r"model\.fsdp_config\.tensor_parallel_size: got 4"):
         sft(models, {"model.fsdp_config.tensor_parallel_size": 4})
     with pytest.raises(ConfigError, match=r"model\.use_remove_padding is false"):

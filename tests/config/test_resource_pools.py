@@ -140,6 +140,14 @@ def test_the_pool_of_a_reward_model_that_does_not_fit(section: Any, trainer: Any
     assert message in str(caught.value)
 
 
+def test_a_mesh_fits_the_pool_of_its_model() -> None:
+    pools = {"n_gpus_per_node": 4, "resource_pools": {"small": [1]}, "role_pools": {"critic": "small"}}
+    half = "fsdp_config.ulysses_sequence_parallel_size=2"
+    load(f"actor_rollout_ref.actor.{half}", **pools)
+    with pytest.raises(ConfigError, match=r"critic.fsdp_config: got .* but the run has 1 rank, "):
+        load(f"critic.{half}", **pools)
+
+
 def test_in_this_process_there_is_one_rank_in_every_pool() -> None:
     with pytest.raises(ConfigError, match=r"got 'local' with 2 ranks \(small: trainer.resource_pools.small\); local"):
         load(backend="local", resource_pools={"small": [2]}, role_pools={"critic": "small"})

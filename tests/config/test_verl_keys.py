@@ -164,6 +164,8 @@ algorithm:
         ("critic.model.fsdp_config.param_offload=True", "critic.fsdp_config.param_offload", True),
         ("critic.model.fsdp_config.dtype=bfloat16", "critic.fsdp_config.compute_dtype", "bfloat16"),
         ("algorithm.filter_groups.max_num_gen_batches=10", "algorithm.max_gen_batches", 10),
+        ("algorithm.filter_groups.metric=acc", "algorithm.filter_metric", "acc"),
+        ("algorithm.filter_groups.metric=seq_reward", "algorithm.filter_metric", None),
         ("trainer.logger=console", "trainer.logger", ["console"]),
         ("actor_rollout_ref.rollout.stop=</search>", "actor_rollout_ref.rollout.stop", ["</search>"]),
     ],
@@ -188,7 +190,6 @@ def test_renamed_keys(override: str, key: str, expected: object) -> None:
         "critic.model.lora.type=canonical_lora",
         "actor_rollout_ref.model.enable_activation_offloading=True",
         "actor_rollout_ref.rollout.trace.backend=mlflow",
-        "algorithm.filter_groups.metric=acc",
         "actor_rollout_ref.ref.model.path=other",
     ],
 )

@@ -30,8 +30,20 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, flak
     return len(solution_str) % 5 + own
 
 
+def graded(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": len(solution_str) % 5, "flat": 1.0}
+
+
 def other(data_source, solution_str, ground_truth, extra_info=None):
     return len(solution_str) % 3
+
+
+def estimate(outcomes, scale=1.0):
+    return scale * (outcomes - 0.25)
+
+
+def loss(log_probs, old_log_probs, advantages, power=1.0):
+    return -advantages * (power * (log_probs - old_log_probs)).exp()
 
 
 class Manager(NaiveRewardManager):
@@ -115,11 +127,16 @@ def _of_learning(folder: Path) -> Changes:
             "algorithm.filter_zero_variance_groups": True,
             "data.train_batch_size": 3,
         },
+        "cut answers": {"data.max_response_length": 80},  # shorter than the calls, longer than the answer of others
         "rejected": {
             "algorithm.rollout_correction.rollout_rs": "token",
             "algorithm.rollout_correction.rollout_rs_threshold": "1e9",
         },
         "bypassed": {"algorithm.rollout_correction.bypass_old_log_prob": True},
+        "own algorithms": {
+            "algorithm.adv_estimator": f"{folder / 'plug.py'}:estimate",
+            f"{ACTOR}policy_loss": f"{folder / 'plug.py'}:loss",
+        },
         "sapo": {f"{ACTOR}policy_loss": "sapo"},
         "clip_cov": {
             f"{ACTOR}policy_loss": "clip_cov",
@@ -147,6 +164,11 @@ def _of_scores(folder: Path) -> Changes:
     coding = write_rows(folder / "coding.parquet", 4, 4, data_source="apps")  # in the file, but not in the first batch
     return {
         "own score": score,
+        "filtered": {
+            "custom_reward_function.path": str(folder / "plug.py"),
+            "custom_reward_function.name": "graded",
+            "algorithm.filter_zero_variance_groups": True,
+        },
         "failures": {
             **score,
             "custom_reward_function.reward_kwargs": {"flaky": True},

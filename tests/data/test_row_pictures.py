@@ -78,6 +78,11 @@ def test_another_column(parquet: Parquet) -> None:
     assert len(pictures_in(sample.prompt)) == 1
 
 
+def test_another_column_of_videos(parquet: Parquet) -> None:
+    with pytest.raises(DataError, match="column 'clips': got content, wanted nothing: videos are not supported"):
+        read(parquet(row(clips=["a.mp4"])), video_key="clips")
+
+
 @pytest.mark.parametrize("images", [None, []])
 def test_a_row_without_pictures_stays_text(parquet: Parquet, images: Any) -> None:
     path = parquet(row(prompt=asked("write <image>"), images=images), row(prompt=asked("<image>"), images=[png(1)]))

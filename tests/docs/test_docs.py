@@ -21,7 +21,7 @@ from service_process import serve
 from zygote import CLIENT
 
 from agentrl.rollout.pools.local import LoopThread
-from agentrl.testing.models import build_tiny_model, byte_tokenizer
+from agentrl.testing.models import build_tiny_classifier, build_tiny_model, byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,9 @@ GUIDE = (
     "docs/engines.md",
     "docs/python_api.md",
     "docs/data.md",
+    "docs/vision.md",
     "docs/sft.md",
+    "docs/lora.md",
     "docs/generate_eval.md",
     "docs/write_a_tool.md",
     "docs/write_an_interaction.md",
@@ -47,10 +49,18 @@ GUIDE = (
     "docs/token_rules.md",
 )
 SAID = {
+    "docs/lora.md": (
+        "# LoRA:          actor_rollout_ref: 3,584 parameters learn and 27,072 are frozen (11.69 %), adapters on q_proj",
+        *("outputs/lora/global_step_1/actor/lora_adapter -> merged_model", "adapter_for_peft -> merged_again"),
+    ),
     "docs/placement.md": (
         "# training:      2 pools, 2 + 1 = 3 ranks in Ray actors, cpu, FSDP2, float32",
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
+    ),
+    "docs/vision.md": (
+        *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),
+        "# pictures:      32 in 32 rows, up to 1 in a row; prompts with pictures take up to",
     ),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
@@ -84,8 +94,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_tiny_model(tmp_path_factory.mktemp("docs") / "MODEL")
 
 
+@pytest.fixture(scope="session")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What docs/rewards.md calls `RM`."""
+    return build_tiny_classifier(tmp_path_factory.mktemp("docs") / "RM")
+
+
 @pytest.fixture
-def folder(tmp_path: Path, model: Path) -> Path:
+def folder(tmp_path: Path, model: Path, reward_model: Path) -> Path:
     """Where a reader stands: the checkout, with a model, GSM8K's files, rows and a recipe of their own."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -95,6 +111,7 @@ def folder(tmp_path: Path, model: Path) -> Path:
             ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
         )
     (tmp_path / "MODEL").symlink_to(model)
+    (tmp_path / "RM").symlink_to(reward_model)
     activate = tmp_path / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.touch()

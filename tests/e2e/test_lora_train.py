@@ -138,6 +138,15 @@ def test_merged_weights_travel_over_http_and_the_critic_has_adapters_too(workspa
     assert (run.folder / "global_step_2" / "critic" / "lora_adapter").is_dir()
 
 
+def test_engines_may_load_the_adapter_itself(workspace: Workspace) -> None:
+    keys = {f"{MODEL}.lora_rank": 4, "actor_rollout_ref.rollout.weight_sync": "adapter"}
+    run = workspace.run("lora_adapter", **keys, **{"actor_rollout_ref.actor.optim.lr": 1e-2})
+    command("train", run.recipe)
+    assert run.steps[2]["training/rollout_probs_diff_max"] < 1e-4
+    without = command("train", run.recipe, f"{MODEL}.lora_rank=0", "--dry-run", code=2)
+    assert "weight_sync: got adapter, but actor_rollout_ref.model.lora_rank is 0" in without
+
+
 def test_a_warm_start_writes_its_model_and_its_adapter(workspace: Workspace, tmp_path: Path) -> None:
     rows = [
         {"messages": [{"role": "user", "content": f"{i}"}, {"role": "assistant", "content": "yes"}]} for i in range(4)

@@ -21,6 +21,8 @@ from agentrl.errors import WorkerError
 from agentrl.observability.tracker import Tracker
 from agentrl.observability.trackers import JsonlTracker
 from agentrl.single_controller import WorkerGroup
+from agentrl.single_controller.ray_calls import RayCall
+from agentrl.testing.models import build_tiny_classifier
 from agentrl.trainer.checkpoint import LATEST
 from agentrl.trainer.folders import make_folders, output_folders
 from agentrl.trainer.ppo import RayPPOTrainer
@@ -40,9 +42,9 @@ POOLS: dict[str, Any] = {
     "trainer__n_gpus_per_node": 2,
     "trainer__total_training_steps": 1000,
     "trainer__resource_pools": {"small": {"n_gpus": 1}, "frozen": [1]},
-    "trainer__role_pools": {"critic": "small", "ref": "frozen"},
+    "trainer__role_pools": {"critic": "small", "ref": "frozen", "reward_model": "frozen"},
 }
-"""Two ranks of the actor, one of the critic, one of the reference."""
+"""Two ranks of the actor, one of the critic, one that reference and reward model share."""
 
 
 @pytest.fixture
@@ -80,18 +82,56 @@ def machines_of(group: WorkerGroup) -> set[str]:
     return {node for node, _ in group._backend._pids}  # type: ignore[attr-defined]
 
 
-def test_roles_in_pools_of_their_own_learn_what_one_rank_learns(workspace: Workspace, engine: str) -> None:
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the trainer sends to its ranks, and what has come back."""
+    seen: list[str] = []
+    sends, waits = WorkerGroup.submit_after, RayCall.results
+
+    def send(group: WorkerGroup, others: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        seen.append(f"{method} sent")
+        return sends(group, others, method, *args, **kwargs)
+
+    def wait(call: RayCall, timeout_s: float | None = None) -> Any:
+        results = waits(call, timeout_s)
+        seen.append(f"{call._method} back")
+        return results
+
+    monkeypatch.setattr(WorkerGroup, "submit_after", send)
+    monkeypatch.setattr(RayCall, "results", wait)
+    return seen
+
+
+def test_roles_in_pools_of_their_own_learn_what_one_rank_learns(
+    workspace: Workspace, engine: str, events: list[str]
+) -> None:
     """The run ends when the reference dies in its pool, saves what was learnt, and goes on without pools."""
-    address = {"actor_rollout_ref__rollout__server__addresses": [engine]}
+    address = {
+        "actor_rollout_ref__rollout__server__addresses": [engine],
+        "reward_model__enable": True,
+        "reward_model__model__path": str(build_tiny_classifier(workspace.folder / "classifier", num_hidden_layers=1)),
+    }
     one, apart = workspace.run("one_rank", **PPO, **address), workspace.run("pools", **PPO, **POOLS, **address)
 
     def kill_the_reference() -> None:
         os.kill(trainer.processes.reference._backend._pids[0][1], signal.SIGKILL)  # type: ignore[union-attr, attr-defined]
 
-    trainer = trainer_of(apart, At(3, "old_log_prob", kill_the_reference))
+    trainer = trainer_of(apart, At(3, "gen", kill_the_reference))
     with pytest.raises(WorkerError, match=r"^rank 0 of 1 \(ActorRolloutRefWorker\) died in compute_ref_log_prob"):
         trainer.fit()
     assert (apart.folder / LATEST).read_text() == "2"
+    first = events.index("compute_rm_score sent")
+    passes = ["compute_log_prob", "compute_ref_log_prob", "compute_values"]
+    assert events[first : first + 5] == [
+        "compute_rm_score sent",
+        *(f"{name} sent" for name in passes),
+        "compute_rm_score back",
+    ]
+    update = events.index("update_critic sent")
+    assert events[update : update + 4] == [
+        *("update_critic sent", "update_actor sent"),
+        *("update_critic back", "update_actor back"),
+    ]
     in_one_process(apart, 3)
     in_one_process(one, 3, "trainer.save_freq=1")
     assert sorted(apart.steps) == [1, 2, 3]

@@ -158,6 +158,20 @@ def test_bypass_mode_corrects_in_the_update(make, loss_type: str) -> None:
     assert one["actor/grad_norm"] > 0
 
 
+def test_an_estimator_and_a_loss_of_the_users_own(make, workspace: Workspace) -> None:
+    (workspace.folder / "own_algorithm.py").write_text(
+        "def centred(outcomes, shift=0.0):\n    return outcomes - outcomes.mean() + shift\n\n\n"
+        "def ratio(log_probs, old_log_probs, advantages):\n"
+        "    return -advantages * (log_probs - old_log_probs).exp(), {'own': old_log_probs}\n"
+    )
+    changes = {"algorithm__adv_estimator": "own_algorithm.py:centred", "algorithm__adv_estimator_kwargs": {"shift": 3}}
+    changes |= {"actor_rollout_ref__actor__policy_loss": {"loss_mode": "own_algorithm.py:ratio"}}
+    recorder = train(make(**changes).config)  # both stand beside the recipe
+    assert recorder.metrics[2]["critic/advantages/mean"] == pytest.approx(3, abs=0.5)
+    assert recorder.metrics[2]["actor/own"] < 0
+    assert recorder.metrics[2]["actor/grad_norm"] > 0
+
+
 def test_truncated_sampling_recomputes_and_sees_the_mismatch(make) -> None:
     recorder = train(make(actor_rollout_ref__rollout__top_k=5, algorithm__rollout_correction__is_level="token").config)
     assert recorder.metrics[1]["training/rollout_probs_diff_max"] < 1e-5

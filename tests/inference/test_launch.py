@@ -327,6 +327,12 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--device" not in command
     config.trainer.device = "cpu"
     assert "--device" in launch_command(config, 0, "127.0.0.1", 30001)
+    assert "--enable-lora" not in command
+    config.actor_rollout_ref.model.lora_rank, rollout.weight_sync = 8, "adapter"
+    flags = " ".join(launch_command(config, 0, "127.0.0.1", 30001))
+    assert "--enable-lora --max-loras-per-batch 2 --max-lora-rank 8 --lora-target-modules all " in flags
+    config.actor_rollout_ref.model.target_modules = ["v_proj", "self_attn.q_proj"]
+    assert "--lora-target-modules q_proj v_proj " in " ".join(launch_command(config, 0, "127.0.0.1", 30001))
 
 
 def test_keys_of_engines_are_flags_of_the_engine_that_runs(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from judge_endpoint import JudgeEndpoint, judging
 from typer.testing import CliRunner
 
 from agentrl.cli import app
@@ -96,6 +97,23 @@ def test_an_own_score_function_and_its_acc_and_pred() -> None:
     assert mine["mean"]["value"] == 0.5
     assert mine["pass"] == {"1": {"value": 0.5, "error": pytest.approx(1 / 6)}, "3": {"value": 1.0, "error": 0.0}}
     assert mine["maj"]["3"]["value"] == 0.5
+
+
+def test_a_judge_evaluates_too() -> None:
+    def reply(_: JudgeEndpoint, text: str) -> str | int:
+        return 500 if "boom" in text else str(0.5 * ("yes" in text))
+
+    write(Path("r.parquet"), [row("q", None, ["yes", "no", "boom", "yes"], "own")])
+    arguments = ["data.path=r.parquet", "eval.max_failure_rate=0.25", "reward_model.judge.template='{answer}'"]
+    with judging(reply) as endpoint:
+        judge = [f"reward_model.judge.base_url={endpoint.url}", "reward_model.judge.retries=0"]
+        told = evaluated(*arguments, *judge, "reward_model.combine.outcome=0", "reward_model.combine.judge=2")
+        assert len(endpoint.bodies) == 3, "equal answers are judged once"
+    assert result_in("r.eval.json")["prompts"][0]["scores"] == [1.0, 0.0, None, 1.0]
+    assert "1 x no score: ToolServiceError: the judge: " in told.output
+    assert (
+        "reward_model.judge.base_url: got 'x'" in evaluated(*arguments, "reward_model.judge.base_url=x", code=2).output
+    )
 
 
 def test_failures_are_named_and_counted_and_are_no_zeros() -> None:

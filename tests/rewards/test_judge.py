@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -252,12 +252,12 @@ def test_the_judges_part_of_a_reward() -> None:
 
 async def test_answers_outside_a_rollout(endpoint: JudgeEndpoint) -> None:
     run = {"judge": {"base_url": endpoint.url, "rubric": "r"}, "combine": {"judge": 2.0, "outcome": 3.0}}
-    result = await load_answer_scores(RunConfig.model_validate({"reward_model": run})).score(
-        RewardInput("openai/gsm8k", "#### 72", "72")
-    )
+    async with aclosing(load_answer_scores(RunConfig.model_validate({"reward_model": run}))) as scores:
+        result = await scores.score(RewardInput("openai/gsm8k", "#### 72", "72"))
     assert result.score == 4.0
     run["combine"] = {"outcome": 0.0}
-    result = await load_answer_scores(RunConfig.model_validate({"reward_model": run})).score(item())
+    async with aclosing(load_answer_scores(RunConfig.model_validate({"reward_model": run}))) as scores:
+        result = await scores.score(item())
     assert (result.score, result.extra["judge_score"]) == (0.5, 0.5)
 
 

@@ -255,13 +255,31 @@ def test_default_score_routes_by_data_source() -> None:
     [
         ("gsm8k", "#### 72", "#### 7", "72"),
         *((name, "<answer>the Beatles</answer>", "<answer>b</answer>", {"target": ["Beatles"]}) for name in QUESTIONS),
-        ("hiyouga/geometry3k", r"\boxed{2\sqrt{3}}", r"\boxed{3}", r"2 \sqrt { 3 }"),
+        ("hiyouga/geometry3k", r"<think>a</think>\boxed{2\sqrt{3}}", r"\boxed{3}", r"2 \sqrt { 3 }"),
+        ("agentrl/pictures", "The square is not blue, it is Red.", "red, or blue", "red"),
+        ("agentrl/pictures", "I see 3 dots", "three", "3"),
         ("HuggingFaceH4/MATH-500", r"\boxed{0.5}", r"\boxed{3}", r"\frac{1}{2}"),
     ],
 )
 def test_data_sources_by_their_common_names(source: str, right: str, wrong: str, truth: Any) -> None:
     assert default_compute_score(source, right, truth) == 1.0
     assert default_compute_score(source, wrong, truth) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("solution", "score"),
+    [
+        ("<think>a\nb</think> so \\boxed{2}.", 1.0),
+        ("\\boxed{2}", 0.9),
+        ("a <think>a</think> \\boxed{2}", 0.9),
+        ("<think>\\boxed{2}</think>", 0.9),
+        ("<think>a</think> \\boxed{3}", 0.1),
+        ("<think>a</think> 2", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_geometry_is_scored_for_its_answer_and_its_form(solution: str, score: float) -> None:
+    assert default_compute_score("hiyouga/geometry3k", solution, "2") == pytest.approx(score)
 
 
 @pytest.mark.parametrize(("given", "near"), [("GSM8K", "gsm8k"), ("hotpot_qa", "hotpotqa"), ("NQ", "nq")])

@@ -119,3 +119,14 @@ def test_a_greedy_rollout_is_scored_where_nothing_of_it_would_be_trained_on(
     engine = make_engine(greedy_says((CALL,), (ANSWER,)))
     out = make_manager(engine.address).generate_sequences(batch_of([sample(0)]))
     assert list(out.non_tensor_batch["baseline"]) == [0.0]
+
+
+def test_a_reward_model_gets_the_greedy_rollouts_too(
+    config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager, greedy_says: Callable[..., Respond]
+) -> None:
+    engine = make_engine(greedy_says((CALL, WRONG)))
+    config.reward_model.enable = True
+    out = make_manager(engine.address).generate_sequences(batch_of([sample(0), sample(1, "what is 3 plus 4?")], n=2))
+    greedy = out.meta_info["greedy"]
+    assert list(greedy.non_tensor_batch["row"]) == [4, 5]
+    assert [messages[-1]["content"] for messages in greedy.non_tensor_batch["messages"]] == [WRONG] * 2

@@ -160,3 +160,18 @@ def test_whatever_a_score_function_reports_reaches_metrics_and_log(
     assert first.pop("lock").startswith("<unlocked _thread.lock")
     assert first == {"acc": True, "pred": {"1": "x"}, "nan": "nan", "(1, 2)": [3]}
     pickle.dumps(out.non_tensor_batch["reward_extra_info"])  # it crosses processes
+
+
+def test_a_row_for_the_reward_model_alone_has_no_rule(
+    config: RunConfig, make_engine: MakeEngine, make_manager: MakeManager, play: Callable[..., Respond]
+) -> None:
+    alone = sample(0, data_source="nobody/knows", reward_model={"style": "model", "ground_truth": None})
+    ruled = sample(1, data_source="nobody/knows")
+    config.reward_model.enable = True
+    manager = make_manager(make_engine(play("#### 7")).address)
+    assert list(manager.generate_sequences(batch_of([alone])).non_tensor_batch["score"]) == [0.0]
+    with pytest.raises(PluginError, match=r"nobody/knows.*reward_model.combine.outcome=0, or `reward_model.style`"):
+        manager.check_rows([ruled])
+    config.reward_model.enable = False
+    with pytest.raises(PluginError, match="nobody/knows"):
+        make_manager("http://127.0.0.1:9").check_rows([alone])

@@ -37,6 +37,7 @@ def test_every_dispatch_mode() -> None:
 def test_a_call_after_those_of_another_group() -> None:
     first, second = (create_worker_group("local", ResourcePool(), EchoWorker) for _ in range(2))
     assert second.submit_after([first], "only_zero", 7).get() == (0, 7)
+    assert second.only_zero(first.first_of_rows(DataProto({"x": torch.ones(1)})))[1].batch["y"].tolist() == [1]
     first.shutdown()
     second.shutdown()
 

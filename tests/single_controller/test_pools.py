@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import ray
+import torch
 from echo_worker import EchoWorker
 
+from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.single_controller.ray_placement import free, reserve
@@ -46,6 +48,12 @@ def test_a_call_begins_when_those_of_other_groups_have_ended(groups: list[Worker
     assert lines[:2] == ["first begins", "first ends"]
     assert sorted(lines[2:6]) == ["second begins"] * 2 + ["second ends"] * 2
     assert lines[6:] == ["third begins", "third ends"]
+
+
+def test_the_future_of_one_group_is_an_argument_of_another(groups: list[WorkerGroup]) -> None:
+    two, one = groups
+    rows = two.first_of_rows(DataProto({"x": torch.arange(3.0)}))  # not blocking
+    assert one.only_zero(value=rows)[1].batch["y"].tolist() == [0, 1, 2]
 
 
 def gpus(*process_on_nodes: int) -> ResourcePool:

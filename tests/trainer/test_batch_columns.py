@@ -11,6 +11,7 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.config.root import KLControlConfig
 from agentrl.data_proto import DataProto
+from agentrl.errors import RewardError
 from agentrl.trainer import batch_columns
 
 
@@ -62,6 +63,24 @@ def test_no_more_groups_are_kept_than_the_step_is_to_have():
     assert len(batch_columns.choose_rows(batch, False, most_groups=4)[0]) == 8
 
 
+def test_groups_may_be_compared_by_another_number_than_their_rewards():
+    """DAPO: rewards of right answers differ by the penalty for their length, but nothing is to be learnt from them."""
+    batch = rollouts([1, 0.5, 1, -1, -1, -1], list("aabbcc"))
+    batch.non_tensor_batch["score"] = np.array([1, 0.5, 1, -1, -1, -1], dtype=object)
+    extras = [{"acc": 1.0}, {"acc": True}, {"acc": 1}, {"acc": 0.0}, {}, {"acc": -1.0}]
+    batch.non_tensor_batch["reward_extra_info"] = np.array(extras, dtype=object)
+    kept, metrics = batch_columns.choose_rows(batch, True, metric="acc")
+    assert list(kept.non_tensor_batch["uid"]) == list("bb")
+    assert metrics["rollout/zero_variance_groups"] == 2
+    assert batch_columns.groups_with_variance(batch, "acc") == 1
+    assert batch_columns.groups_with_variance(batch) == 2
+    with pytest.raises(RewardError, match=r"reports no number 'accc'\. Did you mean 'acc'"):
+        batch_columns.choose_rows(batch, True, metric="accc")
+    batch.non_tensor_batch["reward_extra_info"][0] = {"acc": "right"}
+    with pytest.raises(RewardError, match="it is 'right', no finite number"):
+        batch_columns.choose_rows(batch, True, metric="acc")
+
+
 def test_a_group_whose_greedy_rollout_failed_is_left_out_and_the_others_are_measured_by_theirs():
     batch = rollouts([1, 0, 1, 1, 0.5, 0.5], list("aabbcc"))
     batch.non_tensor_batch["baseline"] = np.array([0.25, 0.25, math.nan, math.nan, 0.5, 0.5], dtype=object)
@@ -83,6 +102,20 @@ def test_equal_rewards_have_a_gradient_unless_the_greedy_one_is_the_same():
     kept, _ = batch_columns.choose_rows(batch, drop_flat_groups=True)
     assert list(kept.non_tensor_batch["uid"]) == list("aacc")
     assert batch_columns.groups_with_variance(batch) == 2
+
+
+def test_rows_that_the_limit_cut_leave_the_loss_and_count_in_their_group():
+    batch = rollouts([1, 0, 0], ["a", "a", "a"])
+    reasons = ["completed", "length", "max_turns"]
+    assert batch_columns.mask_truncated(batch, reasons, wanted=False) == {}
+    assert batch.batch["loss_mask"].equal(batch.batch["response_mask"])
+    assert batch_columns.mask_truncated(batch, reasons, wanted=True) == {"training/truncated_rows": 1.0}
+    assert batch.batch["loss_mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 0]]
+    assert batch.batch["response_mask"].tolist() == [[1, 1, 0]] * 3
+    run = config()
+    batch_columns.add_rewards(batch, run.algorithm, batch_columns.make_kl_controller(run.algorithm.kl_ctrl))
+    batch_columns.add_advantages(batch, ["a"] * 3, run.algorithm)
+    assert batch.batch["advantages"][:, 0].tolist() == pytest.approx([1.1547, -0.5774, -0.5774], abs=1e-3)
 
 
 def test_rollout_log_probs_can_stand_in_for_old_ones():

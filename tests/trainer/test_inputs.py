@@ -57,6 +57,15 @@ def refused(config: RunConfig) -> str:
     return str(caught.value)
 
 
+def test_a_judge_that_is_shown_the_right_answer_needs_one(config: RunConfig, tmp_path: Path) -> None:
+    config.data.train_files = write(tmp_path, {"reward_model": {"style": "model"}}, {}, {}, {})
+    judge = config.reward_model.judge
+    judge.base_url, judge.rubric = "http://127.0.0.1:9/v1", "Is it right?"
+    prepare(config)
+    judge.template = "{ground_truth} {answer}"
+    assert "no `reward_model.ground_truth`, which reward_model.judge.template names" in refused(config)
+
+
 def test_good_inputs(config: RunConfig):
     inputs = prepare(config)
     assert inputs.total_steps == 6

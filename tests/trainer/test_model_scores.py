@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,15 @@ OTHER = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
 class Judge:
     """In place of the ranks of the reward model: keeps what it reads and gives the scores that it is told."""
 
-    world_size = 2
+    data_size = 2
 
     def __init__(self, *scores: float) -> None:
         self.scores = scores
         self.read: list[list[int]] = []
+
+    def submit(self, method: str, batch: DataProto) -> Any:
+        scores = getattr(self, method)(batch)
+        return SimpleNamespace(get=lambda: scores)
 
     def compute_rm_score(self, batch: DataProto) -> DataProto:
         columns = batch.batch
@@ -108,7 +113,7 @@ def rollouts(*answers: str, talks: bool = True) -> tuple[DataProto, DataProto]:
         },
         {"failures": [], "metrics": {"own": 1.0}},
     )
-    return done, DataProto({}, {"sample": samples})
+    return done, DataProto({}, {"sample": samples, "uid": ["0-0"] * len(answers)})
 
 
 def test_scores_are_added_on_the_last_sampled_token(tiny_model_dir: Path, classifier: Path) -> None:
@@ -225,6 +230,13 @@ def test_tokenizers_that_do_not_fit(tiny_model_dir: Path, classifier: Path, tmp_
         assert load(config_of(tiny_model_dir, classifier, input_tokenizer=same)).reader is not None
 
 
+def test_a_classifier_that_runs_whole_is_not_spread(tiny_model_dir: Path, tmp_path: Path) -> None:
+    config = config_of(tiny_model_dir, build_tiny_classifier(tmp_path / "rm", "bert"))
+    config.reward_model.fsdp_config.tensor_parallel_size = 2
+    with pytest.raises(ConfigError, match=r"got ulysses_sequence_parallel_size 1 and tensor_parallel_size 2, but the"):
+        load(config)
+
+
 def test_a_reward_model_without_a_template(tiny_model_dir: Path, tmp_path: Path) -> None:
     folder = build_tiny_classifier(tmp_path / "rm")
     (folder / "chat_template.jinja").unlink()
@@ -234,3 +246,31 @@ def test_a_reward_model_without_a_template(tiny_model_dir: Path, tmp_path: Path)
     done, asked = rollouts("ab")
     load(config_of(tiny_model_dir, folder, chat_template=OTHER)).score(judge, done, asked)  # type: ignore[arg-type]
     assert judge.texts == ["[user] q0\n[assistant] cab\n"]
+
+
+def test_greedy_rollouts_get_the_model_s_score_too(tiny_model_dir: Path, classifier: Path) -> None:
+    """As ReMax needs them: their rewards, which are the baselines, are those of rule and model."""
+    done, asked = rollouts("ab", "abcd", "x")
+    greedy, _ = rollouts("g", "h")
+    done.non_tensor_batch["uid"][:] = asked.non_tensor_batch["uid"][:] = ["0-0", "0-0", "0-1"]
+    done.non_tensor_batch["baseline"] = np.array([1.0, 1.0, 1.0], dtype=object)
+    greedy.non_tensor_batch["uid"][:] = ["0-0", "0-1"]
+    greedy.non_tensor_batch["row"][:] = [3, 4]
+    greedy.non_tensor_batch["messages"][0] = []  # its loop records nothing
+    done.meta_info |= {"greedy": greedy, "metrics": {"rollout/greedy/failed": 1.0}}
+
+    class Judges(Judge):
+        def compute_rm_score(self, batch: DataProto) -> DataProto:
+            self.scores = (2.0, 3.0, 4.0) if len(batch) == 3 else (5.0, math.nan)
+            return super().compute_rm_score(batch)
+
+    judge = Judges()
+    config = config_of(tiny_model_dir, classifier)
+    scored = load(config).score(judge, done, asked)  # type: ignore[arg-type]
+    assert judge.texts[0] == "[user] q0\n[assistant] c\n[assistant] g\n"
+    assert list(scored.non_tensor_batch["baseline"])[:2] == [6.0, 6.0]
+    assert math.isnan(scored.non_tensor_batch["baseline"][2])
+    assert "greedy" not in scored.meta_info
+    metrics = scored.meta_info["metrics"]
+    assert (metrics["rollout/greedy/score/mean"], metrics["rollout/greedy/failed"]) == (6.0, 2.0)
+    assert len(scored.meta_info["failures"]) == metrics["reward_model/left_out"] == 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from agentrl.data_proto import DataProto
 from agentrl.errors import WorkerError
@@ -34,11 +35,12 @@ class Group:
         return f"of {self.name}"
 
 
-def passes(log: list[str], *pools: ResourcePool, error: Exception | None = None) -> Passes:
+def passes(log: list[str], *pools: ResourcePool, error: Exception | None = None, beside: Any = None) -> Passes:
     """Of actor, reference and critic."""
     names = [("old", "actor"), ("ref", "reference"), ("values", "critic")]
     groups = [Group(name, pool, log, error) for (_, name), pool in zip(names, pools, strict=True)]
-    return Passes(BATCH, [Pass(stage, group, "compute") for (stage, _), group in zip(names, groups, strict=True)])  # type: ignore[arg-type]
+    made = [Pass(stage, group, "compute") for (stage, _), group in zip(names, groups, strict=True)]  # type: ignore[arg-type]
+    return Passes(BATCH, made, beside)
 
 
 def results(running: Passes) -> list[Any]:
@@ -73,3 +75,21 @@ def test_a_pass_that_fails_says_so_when_it_is_asked_for() -> None:
     running = passes([], ResourcePool([2]), ResourcePool([1]), ResourcePool([1]), error=WorkerError("died"))
     with pytest.raises(WorkerError, match="died"):
         running.result("old")
+
+
+def test_beside_the_reward_model_all_are_sent_behind_it_only_in_its_own_pool() -> None:
+    log: list[str] = []
+    main, small = ResourcePool([2]), ResourcePool([1])
+    passes(log, main, main, small, beside=Group("judge", small, log))
+    assert log == ["actor compute", "reference compute behind actor", "critic compute behind judge"]
+    log.clear()
+    passes(log, main, main, main, beside=Group("judge", small, log))
+    assert log == ["actor compute", "reference compute behind actor", "critic compute behind actor behind reference"]
+
+
+def test_results_of_the_rows_that_are_left() -> None:
+    pool = ResourcePool([1])
+    group = Group("actor", pool, [])
+    group.get = lambda: DataProto({"n": torch.tensor([10, 11, 12])})  # type: ignore[method-assign, assignment, return-value]
+    running = Passes(BATCH, [Pass("old", group, "compute")])  # type: ignore[arg-type]
+    assert running.keep([2, 0]).result("old").batch["n"].tolist() == [12, 10]

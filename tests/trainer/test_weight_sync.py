@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from agentrl.errors import EngineRequestError, EngineTimeout, EngineUnavailable, WeightVersionError
+from agentrl.inference.adapter_client import ADAPTER_NAME, AdapterClient
 from agentrl.inference.client import EngineClient
 from agentrl.testing.scripted_engine import ScriptedEngine
 from agentrl.trainer.weight_sync import WeightSync
@@ -30,12 +31,17 @@ class Exporter:
         Path(folder).mkdir()
         save_file({"w": torch.zeros(2)}, Path(folder) / "model.safetensors")
 
+    def export_adapter(self, folder: str) -> None:
+        self.exports.append(folder)
+        Path(folder).mkdir()
 
-def make(parent: Path, actor: Any) -> WeightSync:
+
+def make(parent: Path, actor: Any, mode: str = "disk") -> WeightSync:
     def client(address: str) -> EngineClient:
-        return EngineClient(address, vocab_size=10, request_timeout_s=5, retries=0)
+        kind = AdapterClient if mode == "adapter" else EngineClient
+        return kind(address, vocab_size=10, request_timeout_s=5, retries=0)
 
-    return WeightSync(actor, client, mode="disk", folder=parent, model_bytes=8)
+    return WeightSync(actor, client, mode=mode, folder=parent, model_bytes=8)
 
 
 def dead_pid() -> int:
@@ -131,3 +137,26 @@ async def test_a_refusal_is_an_error_even_when_others_accept(engine: ScriptedEng
 async def in_thread(sync: WeightSync, version: int, *addresses: str) -> list[str]:
     """`sync` runs an event loop of its own, beside the one that serves the scripted engine."""
     return await asyncio.to_thread(sync.sync, version, list(addresses))
+
+
+async def test_engines_load_the_adapter_in_place_of_the_last_one(tmp_path: Path):
+    """SGLang's requests: a name is unloaded before it is loaded again, and the version is named by itself."""
+    engine = ScriptedEngine(lambda _: ([1, 2], "length"))
+    address = await engine.start()
+    sync = make(tmp_path, Exporter(), "adapter")
+    for version in (3, 4):
+        assert await asyncio.to_thread(sync.sync, version, [address]) == [address]
+        assert engine.weight_version == str(version)
+    name = ADAPTER_NAME
+    calls = [{"path": "/unload_lora_adapter", "lora_name": name}, {"path": "/load_lora_adapter", "lora_name": name}]
+    assert [{k: v for k, v in call.items() if k != "lora_path"} for call in engine.adapter_calls] == calls * 2
+    assert engine.adapters[name].endswith("version_4")
+    client = AdapterClient(address, vocab_size=10)
+    assert (await client.generate([1], {"max_new_tokens": 2})).token_ids == [1, 2]
+    assert engine.requests[-1]["lora_path"] == name
+    engine.adapters.clear()
+    with pytest.raises(EngineRequestError, match="the LoRA adapter is not loaded"):
+        await client.generate([1], {"max_new_tokens": 2})
+    await client.close()
+    sync.close()
+    await engine.stop()

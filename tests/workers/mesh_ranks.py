@@ -51,6 +51,8 @@ MESHES: dict[str, tuple[int, dict[str, int]]] = {
 }
 """By name, the number of ranks, and what `fsdp_config` says."""
 ROLES = ("actor", "critic", "sft")
+LORA = "lora"
+"""An actor whose adapters learn."""
 
 
 def run_config(folder: Path, mesh: dict[str, int]) -> RunConfig:
@@ -77,6 +79,7 @@ def make_worker(role: str, folder: Path, mesh: dict[str, int]) -> tuple[Any, int
         copies = SFTWorker.copies_of(sft)
     else:
         config, kind = run_config(folder, mesh), CriticWorker if role == "critic" else ActorRolloutRefWorker
+        config.actor_rollout_ref.model.lora_rank = 4 if role == LORA else 0
         worker, copies = kind.place(place, None, config), kind.copies_of(config)
     worker.init_model(10)
     if role == "critic":
@@ -94,7 +97,7 @@ def learn(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
     worker, copies = make_worker(role, folder, mesh)
     (rows,), _ = plan_for(copies).calls[dist.get_rank()]
     methods = {
-        "actor": ("compute_log_prob", "update_actor"),
+        **dict.fromkeys(("actor", LORA), ("compute_log_prob", "update_actor")),
         "critic": ("compute_values", "update_critic"),
         "sft": ("evaluate", "update"),
     }
@@ -125,7 +128,7 @@ def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -
     found: dict[str, Any] = {}
     for job in jobs:
         role, family, mesh = job.split("/")
-        if role in ROLES:
+        if role in (*ROLES, LORA):
             found[job] = learn(role, Path(models, family), MESHES[mesh][1])
             continue
         worker, _ = make_worker("actor", Path(models, family), MESHES[mesh][1])

@@ -18,6 +18,11 @@ from agentrl.data_proto import DataProto
 from agentrl.testing.batches import random_batch
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 
+OWN_LOSS = """
+def ratio(log_probs, old_log_probs, advantages):
+    return -advantages * (log_probs - old_log_probs).exp()
+"""
+
 
 def corrected(config: RunConfig, **changes: Any) -> RunConfig:
     config.algorithm.rollout_correction.bypass_old_log_prob = True
@@ -106,9 +111,13 @@ def test_two_ranks_correct_as_one_and_take_their_own_log_probs_as_one(
     make_config: Any,
     make_group: MakeGroup,  # noqa: F811
 ) -> None:
-    """On-policy, where every ratio is 1 and nothing is rejected, one rank computes old log-probs and two do not."""
+    """On-policy, where every ratio is 1 and nothing is rejected, one rank computes old log-probs and two do not.
+
+    They learn by a loss in a file, whose gradient is that of REINFORCE there.
+    """
+    (tmp_path / "own.py").write_text(OWN_LOSS)
     config = corrected(
-        make_config(ppo_mini_batch_size=4, ppo_max_token_len_per_gpu=16),
+        make_config(ppo_mini_batch_size=4, ppo_max_token_len_per_gpu=16, policy_loss=f"{tmp_path / 'own.py'}:ratio"),
         loss_type="reinforce",
         is_level="token",
         is_batch_normalize=True,

@@ -175,7 +175,7 @@ def test_a_checkpoint_of_whole_weights_is_refused(
         make_actor(lora()).load_checkpoint(str(tmp_path))
 
 
-def test_training_starts_from_an_adapter(tmp_path: Path, lora: Lora, make_actor: Any) -> None:
+def test_training_starts_from_an_adapter(tmp_path: Path, tiny_model_dir: Path, lora: Lora, make_actor: Any) -> None:
     first = trained(make_actor(lora(rank=3, lora_alpha=5.0, target_modules=["q_proj", "up_proj"])))
     first.save_checkpoint(str(tmp_path / "global_step_2" / "actor"))
     second = make_actor(lora(rank=0, lora_adapter_path=str(tmp_path / "global_step_2")))
@@ -185,7 +185,7 @@ def test_training_starts_from_an_adapter(tmp_path: Path, lora: Lora, make_actor:
     with pytest.raises(ConfigError, match=r"lora_rank: got 8, but the adapter in .* has 3: leave it out"):
         make_actor(lora(rank=8, lora_adapter_path=str(tmp_path / "global_step_2")))
     with pytest.raises(ConfigError, match=r"lora_adapter_path: '.*' holds no adapter: it has no adapter_config.json"):
-        make_actor(lora(rank=0, lora_adapter_path=str(tmp_path)))
+        make_actor(lora(rank=0, lora_adapter_path=str(tiny_model_dir)))
     other = build_tiny_model(tmp_path / "other", hidden_size=64)
     with pytest.raises(ConfigError, match=r"has the shape \[3, 32\], wanted \[3, 64\]"):
         make_actor(lora(other, rank=0, lora_adapter_path=str(tmp_path / "global_step_2")))

@@ -24,6 +24,7 @@ QUICK = [
     *(f"actor/qwen2/{mesh}" for mesh in ("replicate 2 x shard 2", "shard 2 x sp 2", "sp 4", "shard 2 x tp 2")),
     *(f"actor/{family}/sp 2 x tp 2" for family in ("qwen2", "qwen3", "llama", "qwen3_moe")),
     *("critic/qwen3/sp 2 x tp 2", "sft/llama/sp 2 x tp 2"),
+    *("lora/qwen2/shard 2 x sp 2", "lora/qwen3_moe/replicate 2 x shard 2"),
 ]
 SLOW = [
     job

@@ -88,15 +88,21 @@ def test_it_is_frozen(make_judge: MakeJudge, tmp_path: Path) -> None:
     assert not worker.compute_rm_score(conversation_batch(TALKS)).batch["model_scores"].requires_grad
 
 
-@pytest.mark.parametrize("family", ["qwen2", "bert"])
-def test_two_ranks_equal_one(family: str, ray_session: RaySession, tmp_path: Path) -> None:
-    """With uneven parts, and with a rank that has no conversation."""
+@pytest.mark.parametrize(
+    ("family", "spread"),
+    [("qwen2", ""), ("bert", ""), ("qwen2", "ulysses_sequence_parallel_size"), ("qwen2", "tensor_parallel_size")],
+)
+def test_two_ranks_equal_one(family: str, spread: str, ray_session: RaySession, tmp_path: Path) -> None:
+    """With uneven parts, with a rank that has no conversation, and with ranks that share one model or one row."""
     config = config_of(build_tiny_classifier(tmp_path, family), forward_max_token_len_per_gpu=32)
+    double = config.model_copy(deep=True)
+    if spread:
+        setattr(double.reward_model.fsdp_config, spread, 2)
     one, two = (
         create_worker_group(
-            "local" if ranks == 1 else "ray", ResourcePool((ranks,), threads_per_rank=1), RewardModelWorker, config
+            "local" if ranks == 1 else "ray", ResourcePool((ranks,), threads_per_rank=1), RewardModelWorker, used
         )
-        for ranks in (1, 2)
+        for ranks, used in ((1, config), (2, double))
     )
     with one, two:
         for group in (one, two):
@@ -104,10 +110,18 @@ def test_two_ranks_equal_one(family: str, ray_session: RaySession, tmp_path: Pat
         for parts in ([[0, 2, 3, 5], [1, 4]], [[0, 1, 2, 3, 4, 5], []]):
             batch = conversation_batch(TALKS)
             expected = one.compute_rm_score(batch).batch["model_scores"]
-            batch.meta_info["rank_partitions"] = parts
+            if not spread:
+                batch.meta_info["rank_partitions"] = parts
             torch.testing.assert_close(
                 two.compute_rm_score(batch).batch["model_scores"], expected, atol=1e-5, rtol=1e-5
             )
+
+
+def test_a_classifier_of_another_shape_is_not_spread(make_judge: MakeJudge, tmp_path: Path) -> None:
+    fsdp = RunConfig().reward_model.fsdp_config
+    fsdp.ulysses_sequence_parallel_size = 2
+    with pytest.raises(ConfigError, match="is no causal transformer with a linear head, so ranks"):
+        make_judge(build_tiny_classifier(tmp_path, "bert"), fsdp_config=fsdp)
 
 
 def test_folders_that_are_no_reward_model(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,7 +48,6 @@ def convert(
     hub: HubData | None = None,
     test_source: str | None = None,
     single: str = "train",
-    skip: Sequence[str] = (),
     overwrite: bool = False,
     check: Callable[[JsonDict], str | None] = lambda row: None,
 ) -> Converted:
@@ -61,7 +60,6 @@ def convert(
         hub: what `hub` means.
         test_source: the file of the test split, if it is not in `source`.
         single: the split that a single file is.
-        skip: columns that are not loaded.
         overwrite: replace files that exist.
         check: why a finished row cannot be scored; None: it can. Such rows are left out.
 
@@ -76,7 +74,7 @@ def convert(
     made: dict[Path, list[JsonDict]] = {}
     for split, given in sources.items():
         rows: list[JsonDict] = []
-        for cells in read_rows(given, split, hub, skip):
+        for cells in read_rows(given, split, hub):
             row = make(cells, split, len(rows))
             problem = None if isinstance(row, LeftOut) else check(row)
             if isinstance(row, LeftOut):

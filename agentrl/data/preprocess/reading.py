@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,24 +121,23 @@ def split_sources(source: str, hub: HubData | None, single: str, test_source: st
     return found
 
 
-def read_rows(source: str, split: str, hub: HubData | None, skip: Sequence[str] = ()) -> Iterator[Cells]:
+def read_rows(source: str, split: str, hub: HubData | None) -> Iterator[Cells]:
     """The rows of a split.
 
     Args:
         source: as `split_sources` gives it.
         split: `train` or `test`.
         hub: of `source` hub.
-        skip: columns that are not loaded, such as images.
 
     Raises:
         DataError: a file is missing, or cannot be read.
     """
     if source == HUB and hub is not None:
-        yield from (Cells(hub.name, number, row) for number, row in enumerate(_of_hub(hub, split, skip)))
+        yield from (Cells(hub.name, number, row) for number, row in enumerate(_of_hub(hub, split)))
         return
     for name in source.split("\n"):
         path = Path(name).expanduser()
-        rows = _of_parquet(path, skip) if path.suffix == ".parquet" else _of_text(path)
+        rows = _of_parquet(path) if path.suffix == ".parquet" else _of_text(path)
         yield from (Cells(str(path), number, row) for number, row in enumerate(rows))
 
 
@@ -151,14 +150,13 @@ def _files_of(folder: Path, split: str) -> list[Path]:
     return []
 
 
-def _of_parquet(path: Path, skip: Sequence[str]) -> Iterator[JsonDict]:
+def _of_parquet(path: Path) -> Iterator[JsonDict]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(path)
-        names = [name for name in file.schema_arrow.names if name not in skip]
-        for batch in file.iter_batches(columns=names):
+        for batch in file.iter_batches():
             yield from ({key: without_nones(value) for key, value in row.items()} for row in batch.to_pylist())
     except FileNotFoundError as error:
         raise DataError(str(path), None, None, "No such file or directory", "a readable parquet file") from error
@@ -212,7 +210,7 @@ def _object(path: Path, number: int, row: Any) -> JsonDict:
     return row
 
 
-def _of_hub(hub: HubData, split: str, skip: Sequence[str]) -> Iterator[JsonDict]:
+def _of_hub(hub: HubData, split: str) -> Iterator[JsonDict]:
     try:
         from datasets import load_dataset  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
@@ -223,7 +221,6 @@ def _of_hub(hub: HubData, split: str, skip: Sequence[str]) -> Iterator[JsonDict]
     logger.info("loading %s from the Hugging Face hub; it is downloaded unless it is in the cache", hub.name)
     try:
         rows = load_dataset(hub.name, hub.config, split=hub.splits[split])
-        rows = rows.remove_columns([name for name in skip if name in rows.column_names])
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, httpx.HTTPError) as error:
         first = str(error).strip().split("\n")[0][:200]
         raise UserInputError(

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from agentrl import __version__
 from agentrl.errors import UserInputError, suggest
+from agentrl.inference.embedded.adapters import adapter_routes
 from agentrl.inference.embedded.engine import PAUSE_MODES
 from agentrl.inference.embedded.frontend import Frontend
 from agentrl.inference.embedded.http import Handler, answer, read_object, refuse
@@ -51,7 +52,7 @@ def admin_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
         ("POST", "/update_weights_from_disk"): admin.update_from_disk,
         ("POST", "/update_weights_from_tensor"): admin.update_from_tensor,
     }
-    return table | {("POST", path): partial(_not_here, path) for path in NOT_HERE}
+    return table | adapter_routes(frontend) | {("POST", path): partial(_not_here, path) for path in NOT_HERE}
 
 
 async def _not_here(path: str, _: HTTPRequest) -> Response:
@@ -81,7 +82,11 @@ class Admin:
     async def _sign_of_life(self) -> None:
         """Wait for a token, or where that would wait for others to end, until the thread is between two of theirs."""
         if self.engine.scheduler.joins or not self.engine.scheduler.busy:
-            body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+            body = {
+                "input_ids": [0],
+                "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+                "lora_path": self.engine.adapter,
+            }
             call = parse_generate({**body, "rid": f"HEALTH_CHECK_{time.time()}"}, self.engine, number=0)
             await self.frontend.finished(call.requests)
         else:
@@ -176,8 +181,13 @@ class Admin:
         version = body.get("weight_version")
         if version is not None and not isinstance(version, str):
             raise UserInputError(f"weight_version: got {version!r}, wanted a string")
+
+        def replace(model: Any) -> None:
+            load(model)
+            self.engine.adapter = None
+
         future = self.engine.update_weights(
-            load,
+            replace,
             version=version,
             flush=bool(body.get("flush_cache", True)),
             abort_all=bool(body.get("abort_all_requests", False)),

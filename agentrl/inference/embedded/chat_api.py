@@ -87,6 +87,7 @@ def _parse(body: Any, frontend: Frontend) -> GenerateCall:
         "return_logprob": bool(body.get("logprobs")),
         "top_logprobs_num": body.get("top_logprobs"),
         "rid": body.get("rid"),
+        "lora_path": frontend.engine.adapter,
     }
     return parse_generate(generate, frontend.engine, number=time.monotonic_ns())
 

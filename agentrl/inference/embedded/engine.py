@@ -51,6 +51,8 @@ class Engine:
         self.options, self.listener = options, listener
         self.tokenizer = Tokenizer(options.tokenizer_path or options.model)
         self.paused = False
+        self.adapter: str | None = None
+        """The LoRA adapter that is merged into the weights."""
         self.failed: str | None = None
         """The error that ended the thread; None if there was none."""
         self.on_failure: Callable[[], None] = lambda: None

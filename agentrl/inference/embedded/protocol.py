@@ -12,7 +12,7 @@ from agentrl.inference.embedded.engine import Engine
 from agentrl.inference.embedded.picture_rows import read_pictures
 from agentrl.inference.embedded.request import Finish, GenerationRequest, Progress
 from agentrl.inference.embedded.sampler import seed_key
-from agentrl.inference.embedded.sampling_params import SamplingParams, UnsupportedFeatureError
+from agentrl.inference.embedded.sampling_params import SamplingParams
 from agentrl.inference.embedded.text import TextTail, trim
 from agentrl.types import JsonDict
 
@@ -59,8 +59,9 @@ def parse_generate(body: Any, engine: Engine, *, number: int) -> GenerateCall:
     for name in body:
         if name not in FIELDS:
             raise UserInputError(f"unknown field '{name}'." + suggest(str(name), FIELDS))
-    if body.get("lora_path"):
-        raise UnsupportedFeatureError("lora_path is not supported by the embedded engine")
+    if (body.get("lora_path") or None) != engine.adapter:
+        loaded = "no adapter is loaded" if engine.adapter is None else f"the weights are merged with '{engine.adapter}'"
+        raise UserInputError(f"lora_path: got {body.get('lora_path')!r}, but {loaded}")
     _check_output_fields(body)
     prompts, many = _prompts(body, engine)
     params = _per_prompt(body.get("sampling_params"), len(prompts), "sampling_params")

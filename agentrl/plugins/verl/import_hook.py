@@ -84,7 +84,7 @@ MODULES: dict[str, tuple[str, dict[str, str]]] = {
         "agentrl.rewards.dispatcher",
         {"default_compute_score": "default_compute_score", "_default_compute_score": "default_compute_score"},
     ),
-    "verl.utils.reward_score.geo3k": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
+    "verl.utils.reward_score.geo3k": ("agentrl.rewards.scores.geo3k", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.gsm8k": ("agentrl.rewards.scores.gsm8k", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math_reward": ("agentrl.rewards.scores.math", {"compute_score": "compute_score"}),
     "verl.utils.reward_score.math_dapo": ("agentrl.rewards.scores.math_dapo", {"compute_score": "compute_score"}),

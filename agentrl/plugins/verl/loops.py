@@ -89,7 +89,8 @@ class ServerManager:
         for name, value in media.items():
             if name.endswith(("_data", "_datas")) and value is not None and len(value):
                 raise PluginError(
-                    f"server_manager.generate: {name}: got {repr_of(value)}, but the model reads text only"
+                    f"server_manager.generate: {name}: got {repr_of(value)}, but loops written for verl see no "
+                    "pictures here: use tool_agent or single_turn_agent"
                 )
         ids = _ids("server_manager.generate: prompt_ids", prompt_ids)
         stream, follows = self.streams.of_request(ids)
@@ -177,7 +178,9 @@ class VerlLoop(AgentLoopBase):
             if given is not None and len(given) != len(response) and (len(given) or name == "response_mask"):
                 raise PluginError(f"{name} has {len(given)} entries, but response_ids has {len(response)}")
         if _holds_media(getattr(output, "multi_modal_data", None)):
-            raise PluginError("multi_modal_data holds images or videos, but the model reads text only")
+            raise PluginError(
+                "multi_modal_data holds images or videos, but loops written for verl see none here: use tool_agent"
+            )
         proven = self._server.streams.prove(prompt, response, mask)
         count = max((place + 1 for place, sampled in enumerate(proven.mask) if sampled), default=0)
         return AgentLoopOutput(
@@ -287,7 +290,9 @@ class VerlLoopBase:
             PluginError: there are images or videos.
         """
         if images or videos:
-            raise PluginError("apply_chat_template: got images or videos, but the model reads text only")
+            raise PluginError(
+                "apply_chat_template: got images or videos, but loops written for verl see none here: use tool_agent"
+            )
         render = self.tokenizer.apply_chat_template
         ids: list[int] = list(render(messages, tools=tools, add_generation_prompt=True, tokenize=True))
         if not remove_system_prompt:

@@ -15,10 +15,14 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+import torch
 from engine_process import command, free_port, wait_healthy
+from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import load_file, save
+from transformers import AutoModelForCausalLM
 
 from agentrl.testing.models import build_tiny_model
+from agentrl.workers.lora_files import is_adapter, write_adapter
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
@@ -99,6 +103,7 @@ def test_streaming(server: httpx.Client) -> None:
 
 BAD_BODIES: list[tuple[Any, str]] = [
     ({}, "input_ids"),
+    ({"input_ids": [1], "lora_path": "x"}, "lora_path: got 'x', but no adapter is loaded"),
     ({"input_ids": []}, "non-empty"),
     ({"input_ids": [[]]}, "non-empty"),
     ({"input_ids": [1], "text": "a"}, "exactly one"),
@@ -144,7 +149,6 @@ def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server
     [
         ("/generate", {"input_ids": [1], "sampling_params": {"json_schema": "{}"}}),
         ("/generate", {"input_ids": [1], "sampling_params": {"regex": "a"}}),
-        ("/generate", {"input_ids": [1], "lora_path": "x"}),
         ("/init_weights_update_group", {}),
         ("/update_weights_from_distributed", {}),
         ("/destroy_weights_update_group", {}),
@@ -286,3 +290,52 @@ def test_a_client_that_goes_away_frees_its_slot(server: httpx.Client) -> None:
     with httpx.Client(base_url=server.base_url) as leaver, leaver.stream("POST", "/generate", json=body) as response:
         next(response.iter_lines())
     wait_for(server, lambda state: state["num_running_reqs"] == 0 and state["counters"]["aborted"] == before + 1)
+
+
+def test_an_adapter_is_merged_while_it_is_loaded(server: httpx.Client, tiny_model_dir: Path, tmp_path: Path) -> None:
+    lm = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
+    config = LoraConfig(r=4, lora_alpha=24, target_modules=["q_proj", "k_proj", "o_proj", "gate_proj", "down_proj"])
+    torch.manual_seed(0)
+    inject_adapter_in_model(config, lm)
+    for name, parameter in lm.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    adapters = {name: p.detach() for name, p in lm.named_parameters() if is_adapter(name)}
+    write_adapter(tmp_path / "own", adapters, config, str(tiny_model_dir))
+
+    def sampled(**more: Any) -> httpx.Response:
+        body = {"input_ids": [1, 2, 3], "sampling_params": GREEDY, "return_logprob": True, **more}
+        return server.post("/generate", json=body)
+
+    def post(path: str, **body: Any) -> httpx.Response:
+        return server.post(path, json=body)
+
+    before = sampled().json()
+    load = {"lora_name": "own", "lora_path": str(tmp_path / "own")}
+    if server.get("/server_info").json()["runner"] == "hf":
+        assert "this runner takes no adapters" in post("/load_lora_adapter", **load).json()["error"]["message"]
+        return
+    assert post("/unload_lora_adapter", lora_name="own").status_code == 400
+    assert post("/load_lora_adapter", **load).json() == {
+        "success": True,
+        "error_message": "",
+        "loaded_adapters": {"own": load["lora_path"]},
+    }
+    assert post("/update_weight_version", new_version="7").json()["success"]
+    merged = sampled(lora_path="own").json()
+    with torch.no_grad():
+        ids = torch.tensor([[1, 2, 3, *merged["output_ids"]]])
+        expected = lm(ids).logits[0, 2:-1].log_softmax(-1).gather(1, ids[0, 3:, None])[:, 0]
+    got = torch.tensor([entry[0] for entry in merged["meta_info"]["output_token_logprobs"]])
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
+    assert merged["meta_info"]["weight_version"] == "7"
+    assert merged["output_ids"] != before["output_ids"]
+    assert "the weights are merged with 'own'" in sampled().json()["error"]["message"]
+    assert server.get("/health_generate").status_code == 200
+    again = post("/load_lora_adapter", lora_name="two", lora_path=load["lora_path"])
+    assert (again.status_code, "'own' is loaded" in again.json()["error_message"]) == (400, True)
+    assert post("/unload_lora_adapter", lora_name="own").json()["success"]
+    assert sampled().json()["output_ids"] == before["output_ids"]
+    (tmp_path / "own" / "adapter_config.json").write_text('{"peft_type": "LOHA"}')
+    assert "wanted a plain LoRA adapter, got LOHA" in post("/load_lora_adapter", **load).json()["error_message"]
+    assert "cannot be read" in post("/load_lora_adapter", lora_name="x", lora_path="/no").json()["error_message"]

@@ -1,0 +1,61 @@
+"""What a policy loss compares the log-probs of a micro-batch with: old log-probs, advantages, weights and a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from agentrl.algorithms import LossShare, aggregate_loss
+from agentrl.config.rollout_correction import RolloutCorrectionConfig
+from agentrl.data_proto import DataProto
+from agentrl.workers.bypass_correction import BypassCorrection
+from agentrl.workers.fsdp_model import FSDPModel
+from agentrl.workers.micro_batches import MicroBatch, MicroBatches
+
+
+class LossTerms:
+    """The terms of every micro-batch of one update.
+
+    Args:
+        batch: this rank's rows.
+        correction: `algorithm.rollout_correction`; None: nothing is corrected here.
+        own_log_probs: (B, R) zeros on the CPU that receive the log-probs of the update, which are its old ones; None:
+            the batch has `old_log_probs`.
+    """
+
+    def __init__(
+        self, batch: DataProto, correction: RolloutCorrectionConfig | None, own_log_probs: torch.Tensor | None
+    ) -> None:
+        self._batch, self._own = batch, own_log_probs
+        self._bypass = BypassCorrection.of(correction)
+
+    def begin(self, model: FSDPModel, micros: MicroBatches) -> None:
+        """Start a mini-batch. A collective call."""
+        if self._bypass is not None:
+            self._bypass.begin(model, micros, self._batch)
+
+    def __call__(
+        self, micro: MicroBatch, log_probs: torch.Tensor, share: LossShare
+    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Keywords of the policy loss, tensors (b, R); and shares of metrics."""
+        old = micro.column(self._batch, "old_log_probs") if self._own is None else self._keep(micro, log_probs)
+        weights, trained = micro.optional_column(self._batch, "rollout_is_weights"), micro.mask
+        shares = {}
+        if self._bypass is not None:
+            weights, trained = self._bypass(log_probs, old, micro.mask)
+            rejected = (micro.mask & ~trained).float()
+            shares["rollout_rs_masked_fraction"] = aggregate_loss(rejected, micro.mask, "token-mean", **share)
+        terms = {
+            "old_log_probs": old,
+            "advantages": micro.column(self._batch, "advantages"),
+            "response_mask": trained,
+            "rollout_is_weights": weights,
+        }
+        return terms, shares
+
+    def _keep(self, micro: MicroBatch, log_probs: torch.Tensor) -> torch.Tensor:
+        assert self._own is not None
+        old = log_probs.detach()
+        self._own[micro.rows.cpu(), : old.shape[1]] = old.cpu()
+        return old

@@ -1,0 +1,55 @@
+"""The places of training ranks: which roles share them, and how many threads a rank has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl.config import RunConfig, load_config
+from agentrl.errors import ConfigError
+from agentrl.trainer.pools import check_gpus, make_pools
+
+
+def config_of(**trainer: Any) -> RunConfig:
+    base = {"data.train_files": "rows.parquet", "data.train_batch_size": 4, "actor_rollout_ref.model.path": "model"}
+    return load_config({**base, "trainer": {"device": "cpu", **trainer}})
+
+
+def pools_of(**trainer: Any) -> Any:
+    return make_pools(config_of(**trainer))
+
+
+APART = {"n_gpus_per_node": 2, "resource_pools": {"small": [1]}, "role_pools": {"critic": "small"}}
+
+
+def test_roles_in_one_pool_share_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    together, apart = pools_of(n_gpus_per_node=2), pools_of(**APART)
+    assert together["actor"] is together["critic"]
+    assert apart["actor"] is not apart["critic"]
+    assert [(pool.world_size, pool.threads_per_rank) for pool in apart.values()] == [(2, 4), (1, 4)]
+    assert together["actor"].threads_per_rank == 6
+
+
+def test_in_this_process_all_roles_are_on_one_rank() -> None:
+    pools = pools_of(**{**APART, "n_gpus_per_node": 1, "backend": "local"})
+    assert pools["actor"] is pools["critic"]
+
+
+def test_a_machine_with_fewer_gpus_than_ranks_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.trainer.pools.ray_is_connected", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_gpus(config_of(device="cuda", n_gpus_per_node=2))
+    check_gpus(config_of(**APART))
+    with pytest.raises(ConfigError, match=r"3 ranks need 3 GPUs \(global_pool 2 \+ small 1\), but this machine has 2"):
+        check_gpus(config_of(device="cuda", **APART))
+    with pytest.raises(ConfigError, match="4 ranks need 4 GPUs, but this machine has 2: lower it or"):
+        check_gpus(config_of(device="cuda", n_gpus_per_node=4))
+
+
+def test_threads_as_the_run_asks() -> None:
+    assert {pool.threads_per_rank for pool in pools_of(**APART, threads_per_rank=3).values()} == {3}
+    assert {pool.threads_per_rank for pool in pools_of(**APART, deterministic=True).values()} == {1}
