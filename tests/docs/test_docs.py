@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (
     "README.md",
     "docs/quickstart.md",
+    "docs/engines.md",
     "docs/python_api.md",
     "docs/data.md",
     "docs/vision.md",
@@ -51,7 +52,7 @@ GUIDE = (
 )
 SAID = {
     "docs/lora.md": (
-        "# LoRA:          actor_rollout_ref: 3,584 parameters learn and 27,072 are frozen (11.69 %), adapters on q_proj",
+        "# LoRA:          actor_rollout_ref: 3,584 parameters learn and 27,072 are frozen (11.69 %), adapters on",
         *("outputs/lora/global_step_1/actor/lora_adapter -> merged_model", "adapter_for_peft -> merged_again"),
     ),
     "docs/placement.md": (
