@@ -19,6 +19,6 @@ def test_rows_with_pictures(tmp_path: Path) -> None:
     columns = prompt_columns("prompt", routed=False)
     assert len(pictures_in(table.sample(0, columns, pictures=PictureColumns()).prompt)) == 1
     with pytest.raises(
-        DataError, match="train.parquet, row 1, column 'images': got content, wanted nothing: the model"
+        DataError, match=r"train.parquet, row 1, column 'images': got content, wanted nothing: the model"
     ):
         table.refuse_media(1)
