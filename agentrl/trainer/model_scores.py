@@ -121,6 +121,7 @@ class ModelScorer:
             FailureBudgetError: too many trajectories of the batch are left out.
         """
         if not len(rollouts):
+            rollouts.meta_info.pop(GREEDY, None)
             return rollouts
         began = time.perf_counter()
         samples, uids = list(asked.non_tensor_batch["sample"]), list(asked.non_tensor_batch["uid"])
