@@ -44,7 +44,7 @@ class PictureTokens:
         return frozenset([self.image, *self.others])
 
     def count(self, grid: Sequence[int]) -> int:
-        """The tokens of a picture."""
+        """The tokens of a picture, given its times, rows and columns of patches."""
         times, rows, columns = grid
         return times * rows * columns // self.merge**2
 
