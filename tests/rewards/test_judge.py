@@ -185,6 +185,16 @@ async def test_replies_are_kept_in_a_folder(endpoint: JudgeEndpoint, tmp_path: P
     assert (verdict.score, verdict.cached, len(endpoint.bodies)) == (0.0, False, 2), "the kept reply has no such score"
 
 
+async def test_a_reply_that_cannot_be_kept_counts_all_the_same(
+    endpoint: JudgeEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "cache"
+    async with judge_of(endpoint, cache_dir=str(folder)) as judge:
+        folder.rmdir()
+        assert (await judge.score(item())).score == 0.5
+    assert "reward_model.judge.cache_dir: a reply cannot be kept" in caplog.text
+
+
 async def test_few_requests_at_the_same_time(endpoint: JudgeEndpoint) -> None:
     gate = threading.Barrier(2)
 
