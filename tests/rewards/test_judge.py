@@ -139,6 +139,12 @@ async def test_a_request(endpoint: JudgeEndpoint, monkeypatch: pytest.MonkeyPatc
     assert endpoint.keys == ["Bearer secret"]
 
 
+@pytest.mark.parametrize("end", ["", "/", "/chat/completions"])
+async def test_ways_to_write_the_address(endpoint: JudgeEndpoint, end: str) -> None:
+    async with judge_of(endpoint, base_url=endpoint.url + end) as judge:
+        assert (await judge.score(item())).score == 0.5
+
+
 async def test_equal_requests_are_sent_once(endpoint: JudgeEndpoint) -> None:
     endpoint.reply = lambda _, text: f"<think>score: 0</think> score: {len(text) % 2}"
     async with judge_of(endpoint) as judge:
