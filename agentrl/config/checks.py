@@ -142,8 +142,13 @@ def check_dataset_weights(config: RunConfig) -> Problems:
 
 
 def check_batches(config: RunConfig) -> Problems:
-    """A mini-batch is not larger than the batch."""
-    size = config.data.train_batch_size
+    """A mini-batch is not larger than the batch; more prompts than a batch are rolled out only to be chosen from."""
+    size, rolled_out = config.data.train_batch_size, config.data.rollout_batch_size
+    if rolled_out != size and not config.algorithm.filter_zero_variance_groups and not config.trainer.val_only:
+        yield (
+            f"data.gen_batch_size: got {rolled_out}, but data.train_batch_size is {size}, and a step trains on every "
+            "prompt that it rolls out: leave it out, or set algorithm.filter_zero_variance_groups=true"
+        )
     mini = {"actor_rollout_ref.actor.ppo_mini_batch_size": config.actor_rollout_ref.actor.ppo_mini_batch_size}
     if config.needs_critic and config.critic.ppo_mini_batch_size is not None:
         mini["critic.ppo_mini_batch_size"] = config.critic.ppo_mini_batch_size

@@ -33,6 +33,9 @@ class DataConfig(Section):
     """Most tokens of a response, observations included."""
     train_batch_size: int = Field(default=256, ge=1)
     """Prompts per step; each is rolled out `rollout.n` times."""
+    gen_batch_size: int | None = Field(default=None, ge=1)
+    """With `algorithm.filter_zero_variance_groups`: prompts that a step rolls out at a time, until `train_batch_size`
+    of them are left or `algorithm.max_gen_batches` is reached; null: `train_batch_size`."""
     val_batch_size: int | None = Field(default=None, ge=1)
     """Prompts per validation batch; null: all at once."""
     train_max_samples: int = -1
@@ -47,3 +50,8 @@ class DataConfig(Section):
     """Drop (and count) prompts over `max_prompt_length`; false: such a row is an error."""
     apply_chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables for the chat template, for example `{enable_thinking: false}`."""
+
+    @property
+    def rollout_batch_size(self) -> int:
+        """Prompts that are rolled out at a time."""
+        return self.gen_batch_size or self.train_batch_size

@@ -39,6 +39,11 @@ IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
         for name in ("vllm", "sglang")
     ),
     Idle(
+        (f"{_ROLLOUT}enforce_eager",),
+        lambda run: engine_name(run) == "vllm" and not uses_cuda(run),
+        "on a CPU vLLM is started without graphs and compilation",
+    ),
+    Idle(
         (f"{_ROLLOUT}server.python",),
         lambda run: engine_name(run) in OWN_ENGINES,
         "the engine is part of agentrl and runs in its Python: it is a setting of SGLang and vLLM",

@@ -114,7 +114,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
         (
             *("algorithm.*", f"{_ACTOR}*", f"{_AR}ref.*", "critic.*", f"{_ROLLOUT}n", f"{_ROLLOUT}log_prob_*"),
             *(f"{_ROLLOUT}multi_turn.trainable_turns", f"{_ROLLOUT}multi_turn.mask_tool_call_args"),
-            *("data.train_batch_size", "data.dataset_weights", "data.shuffle", "data.seed"),
+            *("data.train_batch_size", "data.gen_batch_size", "data.dataset_weights", "data.shuffle", "data.seed"),
             *("trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
             *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps", "trainer.profile_*"),

@@ -84,12 +84,6 @@ def pool_of(config: RunConfig, role: str) -> Pool:
     return next(pool for pool in pools_in_use(config) if role in pool.roles)
 
 
-def ranks_of(config: RunConfig, role: str) -> int:
-    """The ranks of a role, also of one that this run does not have."""
-    sizes = _sizes(config)
-    return sum(sizes.get(_pool_names(config)[role], sizes[DEFAULT_POOL]))
-
-
 def total_ranks(config: RunConfig) -> int:
     """Ranks of all pools: on GPUs, the GPUs that the run trains on."""
     return sum(pool.world_size for pool in pools_in_use(config))

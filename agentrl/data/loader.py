@@ -26,16 +26,23 @@ class StatefulLoader:
         seed: seed of the order.
         weights: one weight per file of the dataset: each row comes from a file drawn by weight. An epoch still has as
             many rows as the dataset; small files repeat, in a new order each time.
+        key: of the configuration, that gives the batch size.
 
     Raises:
         ConfigError: fewer rows than a batch, or weights that do not fit the files.
     """
 
     def __init__(
-        self, dataset: RLHFDataset, batch_size: int, shuffle: bool, seed: int, weights: Sequence[float] | None = None
+        self,
+        dataset: RLHFDataset,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        weights: Sequence[float] | None = None,
+        key: str = "data.train_batch_size",
     ) -> None:
         if len(dataset) < batch_size:
-            raise ConfigError(f"data.train_batch_size: got {batch_size}, but there are only {len(dataset)} rows")
+            raise ConfigError(f"{key}: got {batch_size}, but there are only {len(dataset)} rows")
         self._dataset, self._batch_size, self._shuffle, self._seed = dataset, batch_size, shuffle, seed
         self._files = dataset.file_positions()
         self._weights = None if weights is None else _checked_weights(weights, self._files)

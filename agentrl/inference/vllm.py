@@ -43,7 +43,7 @@ def vllm_command(config: RunConfig, index: int, host: str, port: int, longest: i
         "max_num_batched_tokens": chunk if rollout.enable_chunked_prefill else max(chunk or longest, longest),
         "enable_chunked_prefill": rollout.enable_chunked_prefill,
         "enable_prefix_caching": rollout.enable_prefix_caching,
-        "enforce_eager": rollout.enforce_eager or None,
+        "enforce_eager": rollout.enforce_eager or not cuda or None,  # compiling takes minutes on a CPU
         "trust_remote_code": model.trust_remote_code or None,
         "gpu_memory_utilization": rollout.gpu_memory_utilization if cuda else None,
         "tensor_parallel_size": rollout.tensor_model_parallel_size if cuda else None,

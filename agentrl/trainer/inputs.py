@@ -72,8 +72,10 @@ def prepare(config: RunConfig) -> RunInputs:
     val_samples = _validation_samples(setup, use, pictures)
     pictures.check()
     _check_use(config, use, _unread_variables(config, setup.renderer.template))
-    batch_size = min(config.data.train_batch_size, len(train)) if val_only else config.data.train_batch_size
-    loader = StatefulLoader(train, batch_size, config.data.shuffle, config.data.seed, config.data.dataset_weights)
+    batch_size = min(config.data.rollout_batch_size, len(train)) if val_only else config.data.rollout_batch_size
+    data = config.data
+    key = "data.train_batch_size" if data.gen_batch_size is None else "data.gen_batch_size"
+    loader = StatefulLoader(train, batch_size, data.shuffle, data.seed, data.dataset_weights, key)
     return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader), model_scorer, pictures)
 
 

@@ -34,8 +34,14 @@ from agentrl.workers.reward_model import conversation_batch
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("model_score", "outcome_score", "turn_score", "tool_reward")
-"""The parts of a reward that are reported one by one."""
+PARTS = {
+    "model_score": "model",
+    "outcome_score": "outcome",
+    "turn_score": "turn",
+    "tool_reward": "tool",
+    "judge_score": "judge",
+}
+"""The parts of a reward that are reported one by one, and their weights in `reward_model.combine`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +225,10 @@ class ModelScorer:
         metrics = {"reward_model/left_out": float(left_out), **mean_max_min("reward_model/length", map(len, read))}
         too_long = [self.most_tokens is not None and len(ids) > self.most_tokens for ids in read]
         metrics["reward_model/cut"] = float(sum(too_long))
-        for part in PARTS:
-            extras = done.non_tensor_batch["reward_extra_info"]
-            metrics |= mean_max_min(f"reward_model/{part}", [extra[part] for extra in extras if part in extra])
+        extras, weights = done.non_tensor_batch["reward_extra_info"], self.config.reward_model.combine
+        for part, weight in PARTS.items():
+            if getattr(weights, weight):
+                metrics |= mean_max_min(f"reward_model/{part}", [extra[part] for extra in extras if part in extra])
         return metrics
 
 

@@ -173,7 +173,7 @@ class RayPPOTrainer:
         metrics |= {"training/global_step": step, "training/epoch": self.inputs.loader.epoch}
         self._show_rollouts(rollouts, step)
         with timer("reward"):  # scores were computed while rollouts ran: what is left is to look at them by group
-            algorithm, most = self.config.algorithm, self.inputs.loader.batch_size
+            algorithm, most = self.config.algorithm, self.config.data.train_batch_size
             by = algorithm.filter_metric if algorithm.filter_zero_variance_groups else None
             kept, counts = batch_columns.choose_rows(rollouts, algorithm.filter_zero_variance_groups, most, by)
         metrics |= counts
@@ -240,7 +240,8 @@ class RayPPOTrainer:
         most = algorithm.max_gen_batches or loader.steps_per_epoch
         parts: list[DataProto] = []
         useful = 0
-        while not parts or (algorithm.filter_zero_variance_groups and useful < loader.batch_size and len(parts) < most):
+        wanted = self.config.data.train_batch_size if algorithm.filter_zero_variance_groups else 0
+        while not parts or (useful < wanted and len(parts) < most):
             with timer("gen"):
                 first = len(parts) * loader.batch_size
                 batch = sample_batch(loader.next_batch(), n, step=step, weight_version=version, first_group=first)

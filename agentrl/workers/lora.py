@@ -29,6 +29,7 @@ from agentrl.errors import ConfigError, suggest
 logger = logging.getLogger(__name__)
 PEFT_NAME = "default"
 _BASE = ".base_layer."
+_OF_EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
 _OWN = re.compile(r"\.lora_[AB]\.")
 
 
@@ -208,6 +209,8 @@ def _inject(model: nn.Module, config: Any, section: str) -> None:
 
     for key, given in (("target_modules", config.target_modules), ("exclude_modules", config.exclude_modules)):
         _check_names(model, given, f"{section}.{key}")
+    if config.target_modules == "all-linear":
+        config.target_modules = sorted(_all_linear(model))
     meta = next(model.parameters()).device.type == "meta"
     try:
         with warnings.catch_warnings():
@@ -247,6 +250,18 @@ def _check_names(model: nn.Module, given: Any, key: str) -> None:
     for name in given:
         if not any(path == name or path.endswith(f".{name}") for path in paths):
             raise ConfigError(f"{key}: got '{name}', but the model has no such module.{suggest(name, _linear(model))}")
+
+
+def _all_linear(model: nn.Module) -> set[str]:
+    """Names of all linear layers but the output head.
+
+    Of a mixture of experts without those of its experts, which are stacked in one parameter: peft takes a name such as
+    `gate_proj`, which a shared expert has too, for the experts' part of that.
+    """
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    heads = {name.rpartition(".")[2] for name, module in model.named_modules() if module is head}
+    stacked = any(parameter.ndim == 3 for parameter in model.parameters())
+    return _linear(model) - heads - (_OF_EXPERTS if stacked else set())
 
 
 def _linear(model: nn.Module) -> set[str]:

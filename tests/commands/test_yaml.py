@@ -140,6 +140,12 @@ def lora(seen: Seen) -> None:
     assert abs(seen.metrics["actor/kl_loss"]) < 1e-9, "the first step is that of the reference"
 
 
+def judged_tools(seen: Seen) -> None:
+    plain_tools(seen)
+    reward_model(seen)
+    assert seen.metrics["reward_model/length/max"] > seen.metrics["reward_model/length/min"]
+
+
 VERL_S_REWARD_MODEL = (
     *("reward_model.enable=True", f"reward_model.model.path={REWARD_MODEL}", "reward_model.strategy=fsdp"),
     *("reward_model.model.input_tokenizer=${{actor_rollout_ref.model.path}}", "reward_model.max_length=null"),
@@ -193,6 +199,7 @@ RECIPES = (
     Recipe("toolcfg.yaml", tool_limits, (f"{TOOLS}=tools/calculator.yaml", LOOP, *LONG), answers=CALLS),
     Recipe("rm.yaml", reward_model),
     Recipe("rm.yaml", reward_model, VERL_S_REWARD_MODEL),
+    Recipe("tools_plain.yaml", judged_tools, (LOOP, *LONG, *VERL_S_REWARD_MODEL), TOOLS, answers=CALLS),
     Recipe("tools_plain.yaml", plain_tools, (LOOP, *LONG), TOOLS, answers=CALLS),
 )
 JOBS = {"generation.yaml", "evaluation.yaml"}

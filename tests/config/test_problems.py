@@ -123,6 +123,7 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
             ],
             "algorithm.filter_zero_variance_groups: got true, but with actor_rollout_ref.rollout.n 1",
         ),
+        (["data.gen_batch_size=24"], "data.gen_batch_size: got 24, but data.train_batch_size is 16, and a step"),
         (["trainer.critic_warmup=3"], "trainer.critic_warmup: got 3, but adv_estimator grpo has no critic"),
         (["algorithm.kl_ctrl.type=adaptive"], "got 'adaptive', but algorithm.use_kl_in_reward is false"),
         (

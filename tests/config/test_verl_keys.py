@@ -255,3 +255,40 @@ def test_an_option_that_the_loss_does_not_take(given: list[str], problem: str) -
         load_config(None, overrides(*given))
     assert len(caught.value.problems) == 1
     assert problem in caught.value.problems[0]
+
+
+DAPO = """
+data.max_prompt_length=2048 data.max_response_length=20480 data.gen_batch_size=1536
+algorithm.use_kl_in_reward=False actor_rollout_ref.actor.use_kl_loss=False
+actor_rollout_ref.actor.kl_loss_coef=0.0 actor_rollout_ref.actor.clip_ratio_low=0.2
+actor_rollout_ref.actor.clip_ratio_high=0.28 actor_rollout_ref.actor.clip_ratio_c=10.0
+algorithm.filter_groups.enable=True algorithm.filter_groups.max_num_gen_batches=10
+algorithm.filter_groups.metric=acc actor_rollout_ref.model.use_remove_padding=True
+actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True
+actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=22528
++actor_rollout_ref.model.override_config.attention_dropout=0.
++actor_rollout_ref.model.override_config.embd_pdrop=0. actor_rollout_ref.model.enable_gradient_checkpointing=True
+actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.optim.lr_warmup_steps=10
+actor_rollout_ref.actor.optim.weight_decay=0.1 actor_rollout_ref.actor.entropy_coeff=0
+actor_rollout_ref.actor.grad_clip=1.0 actor_rollout_ref.actor.loss_agg_mode=token-mean
+actor_rollout_ref.actor.ulysses_sequence_parallel_size=1 actor_rollout_ref.rollout.tensor_model_parallel_size=1
+actor_rollout_ref.rollout.enable_chunked_prefill=True actor_rollout_ref.rollout.temperature=1.0
+actor_rollout_ref.rollout.top_p=1.0 actor_rollout_ref.rollout.top_k=-1
+actor_rollout_ref.rollout.val_kwargs.temperature=1.0 actor_rollout_ref.rollout.val_kwargs.top_p=0.7
+actor_rollout_ref.rollout.val_kwargs.do_sample=True actor_rollout_ref.rollout.val_kwargs.n=1
+reward_model.reward_manager=dapo reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=4096
+reward_model.overlong_buffer.penalty_factor=1.0 trainer.nnodes=1 trainer.val_before_train=True trainer.test_freq=5
+trainer.save_freq=5 trainer.total_epochs=1 algorithm.rollout_correction.rollout_is=token
+algorithm.rollout_correction.rollout_is_threshold=2.0 algorithm.rollout_correction.rollout_rs=null
+"""
+
+
+def test_a_recipe_of_dapo_acts(caplog: pytest.LogCaptureFixture) -> None:
+    given = ["data.train_batch_size=512", "actor_rollout_ref.actor.ppo_mini_batch_size=32", "data.val_files=/v.parquet"]
+    config = load_config(None, overrides(*given, *DAPO.split()))
+    assert (config.data.gen_batch_size, config.algorithm.max_gen_batches) == (1536, 10)
+    assert config.algorithm.filter_metric == "acc"
+    assert config.reward_model.overlong_buffer.len == 4096
+    assert config.algorithm.rollout_correction.corrects
+    starts = ("algorithm.", "reward_model.", "data.")
+    assert not [line for line in caplog.messages if "no effect" in line and line.startswith(starts)]

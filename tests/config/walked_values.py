@@ -75,6 +75,7 @@ def _of_models(folder: Path) -> Values:
         f"{ACTOR}policy_loss_options.clip_cov_ub": [0.0],
         "algorithm.adv_estimator": ["rloo", "grpo"],
         "algorithm.filter_metric": ["flat"],
+        "data.gen_batch_size": [3],
         "algorithm.adv_estimator_kwargs": [{"scale": 2.0}],
         f"{ACTOR}policy_loss_kwargs": [{"power": 0.5}],
         "algorithm.rollout_correction.rs": [[0.5, 0.9]],

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (
     "README.md",
     "docs/quickstart.md",
+    "docs/engines.md",
     "docs/python_api.md",
     "docs/data.md",
     "docs/vision.md",
@@ -41,15 +42,17 @@ GUIDE = (
     "docs/port_from_verl.md",
     "docs/testing_plugins.md",
     "docs/rewards.md",
+    "docs/algorithms.md",
     "docs/services.md",
     "docs/trackers.md",
     "docs/placement.md",
+    "docs/parallelism.md",
     "docs/profiling.md",
     "docs/token_rules.md",
 )
 SAID = {
     "docs/lora.md": (
-        "# LoRA:          actor_rollout_ref: 3,584 parameters learn and 27,072 are frozen (11.69 %), adapters on q_proj",
+        "# LoRA:          actor_rollout_ref: 3,584 parameters learn and 27,072 are frozen (11.69 %), adapters on",
         *("outputs/lora/global_step_1/actor/lora_adapter -> merged_model", "adapter_for_peft -> merged_again"),
     ),
     "docs/placement.md": (
@@ -57,10 +60,12 @@ SAID = {
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
     ),
+    "docs/algorithms.md": ("contract of advantages", "contract of policy_losses"),
     "docs/vision.md": (
         *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),
         "# pictures:      32 in 32 rows, up to 1 in a row; prompts with pictures take up to",
     ),
+    "docs/parallelism.md": ("actor (shard 2 x sp 2 x tp 2), critic (replicate 2 x shard 4)",),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
         "result: outputs/model.json",

@@ -23,6 +23,7 @@ def test_two_steps(engine: str, workspace: Workspace) -> None:
         actor_rollout_ref__rollout__name=engine,
         actor_rollout_ref__rollout__max_num_seqs=8,
         actor_rollout_ref__rollout__server__python=python,
+        actor_rollout_ref__rollout__server__start_timeout_s=600.0,  # vLLM and SGLang, on a busy machine
     )
     code, output = finished("train", str(run.recipe))
     assert code == 0, output

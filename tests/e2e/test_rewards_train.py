@@ -35,10 +35,10 @@ def one_step(workspace: Workspace, engine: str, name: str, **changes: Any) -> Ru
 def test_prime_kills_what_hangs(workspace: Workspace, engine: str, tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
     run = one_step(workspace, engine, "prime", custom_reward_function__path=str(tmp_path / "hangs.py"))
-    prime = ["reward_model.reward_manager=prime", "reward_model.timeout_s=5", "reward_model.num_processes=2"]
+    prime = ["reward_model.reward_manager=prime", "reward_model.timeout_s=8", "reward_model.num_processes=2"]
     code, output = finished("train", str(run.recipe), *prime)
     assert code == 0, output
-    assert "the score function took over 5 s (reward_model.timeout_s) and was killed" in output
+    assert "the score function took over 8 s (reward_model.timeout_s) and was killed" in output
     [metrics] = run.metrics
     assert metrics["reward/timed_out/mean"] == 0.25
     assert metrics["rollout/env_error_rate"] == 0.0

@@ -207,6 +207,12 @@ def test_groups_without_variance_are_replaced_by_others(make, workspace: Workspa
         assert recorder.metrics[step]["rollout/zero_variance_groups"] == 2
         assert recorder.metrics[step]["actor/grad_norm"] > 0
         assert recorder.rows[step] == 8
+    at_once = train(make(**changes, data__gen_batch_size=4).config)
+    for step in (1, 2):
+        assert at_once.metrics[step]["rollout/gen_batches"] == 1
+        assert at_once.rows[step] == 8
+        assert at_once.metrics[step]["rollout/zero_variance_groups"] == 2
+        assert at_once.metrics[step]["actor/grad_norm"] > 0
     once = train(make(**changes).config)
     assert [once.metrics[step]["rollout/gen_batches"] for step in (1, 2)] == [1, 1]
     assert once.rows == {1: 4, 2: 4}

@@ -185,6 +185,7 @@ def test_the_command_on_a_cpu(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPa
         "--max-model-len 256 --seed 2 --dtype float32",
         "--max-num-seqs 7 --max-num-batched-tokens 256 --no-enable-chunked-prefill",
         "--logprobs-mode processed_logprobs --generation-config vllm --enable-scale-out",
+        "--enforce-eager --logprobs-mode",
         "--worker-extension-cls agentrl_vllm_worker.PresentHead",
     ):
         assert flags in line

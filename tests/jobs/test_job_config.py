@@ -236,6 +236,7 @@ def test_a_gpu_machine_starts_as_many_engines_as_it_holds(monkeypatch: pytest.Mo
         (load_generation, {"trainer.nnodes": 2}, "name all in rollout.server.addresses"),
         (load_generation, {"data.path": None}, "data.path: not given, wanted a parquet file"),
         (load_evaluation, {"data.output_path": "x.png"}, "wanted a file that ends with .json"),
+        (load_evaluation, {"reward_model.enable": True}, "reward_model.enable: got true, but a job scores with score"),
         (load_evaluation, {"eval.k": [0]}, "eval.k: got [0], wanted whole numbers of at least 1"),
     ],
 )

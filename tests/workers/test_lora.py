@@ -15,7 +15,7 @@ from agentrl.errors import CheckpointError, ConfigError
 from agentrl.testing.batches import random_batch
 from agentrl.testing.models import build_tiny_model
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
-from agentrl.workers.base_weights import fingerprint
+from agentrl.workers.base_weights import weights_fingerprint
 from agentrl.workers.critic import CriticWorker
 from agentrl.workers.lora import preview
 
@@ -232,6 +232,14 @@ def test_the_layers_are_those_that_are_named(
     assert counts.frozen == sum(p.numel() for name, p in own.items() if ".lora_" not in name)
 
 
+def test_experts_stay_frozen(tmp_path: Path, lora: Lora) -> None:
+    """`all-linear` adapts the attention; naming a part of the experts is an error."""
+    moe = str(build_tiny_model(tmp_path / "moe", "qwen3_moe"))
+    assert preview(moe, lora().actor_rollout_ref.model, "x").layers == ("k_proj", "o_proj", "q_proj", "v_proj")
+    with pytest.raises(ConfigError, match=r"x\.target_modules: "):
+        preview(moe, lora(target_modules=["q_proj", "down_proj"]).actor_rollout_ref.model, "x")
+
+
 def test_an_output_head_of_its_own_may_have_an_adapter(tmp_path: Path, lora: Lora, make_actor: Any) -> None:
     untied = build_tiny_model(tmp_path / "untied", tie_word_embeddings=False)
     actor = trained(make_actor(lora(untied, target_modules=["lm_head", "q_proj"])))
@@ -268,8 +276,8 @@ def test_a_fingerprint_is_that_of_the_numbers(tmp_path: Path, tiny_model_dir: Pa
     model = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
     model.save_pretrained(tmp_path / "split", max_shard_size="20KB")
     assert len(list((tmp_path / "split").glob("*.safetensors"))) > 1
-    assert fingerprint(str(tmp_path / "split")) == fingerprint(str(tiny_model_dir))
+    assert weights_fingerprint(str(tmp_path / "split")) == weights_fingerprint(str(tiny_model_dir))
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight.mul_(1.01)
     model.save_pretrained(tmp_path / "other")
-    assert fingerprint(str(tmp_path / "other")) != fingerprint(str(tiny_model_dir))
+    assert weights_fingerprint(str(tmp_path / "other")) != weights_fingerprint(str(tiny_model_dir))
