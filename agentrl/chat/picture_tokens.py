@@ -22,8 +22,6 @@ import numpy.typing as npt
 from agentrl.errors import PictureError
 
 Ints = npt.NDArray[np.int64]
-Grid = tuple[int, int, int]
-"""Times, rows and columns of patches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ class ModelScorer:
 
 
 def _set_baselines(done: DataProto, greedy: DataProto) -> None:
-    """The rewards of the greedy rollouts, now with the reward model's score; NaN where there is none."""
+    """The rewards of the greedy rollouts, now with the reward model's score; NaN where the row has none."""
     columns = greedy.non_tensor_batch
     rewards = dict(zip(columns["uid"], columns["score"], strict=True))
     baselines = [rewards.get(uid, math.nan) for uid in done.non_tensor_batch["uid"]]
