@@ -7,6 +7,7 @@ import os
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
+from agentrl.config.parallel_checks import mesh_of
 from agentrl.config.resource_pools import Pool, pools_in_use, roles_of, total_ranks
 from agentrl.inference.sglang import resolve_engine
 from agentrl.trainer.inputs import RunInputs, lora_counts
@@ -61,14 +62,14 @@ def _training(config: RunConfig) -> list[PlanLine]:
         return [
             model,
             *lora,
-            ("training", f"{_where(pools[0], ' in Ray actors')}, {device}, FSDP2, {dtype}; {_who(pools[0])}"),
+            ("training", f"{_where(pools[0], ' in Ray actors')}, {device}, FSDP2, {dtype}; {_who(config, pools[0])}"),
         ]
     ranks = f"{' + '.join(str(pool.world_size) for pool in pools)} = {_count(total_ranks(config), 'rank')}"
     return [
         model,
         *lora,
         ("training", f"{len(pools)} pools, {ranks} in Ray actors, {device}, FSDP2, {dtype}"),
-        *((f"pool {pool.name}", f"{_where(pool)}; {_who(pool)}") for pool in pools),
+        *((f"pool {pool.name}", f"{_where(pool)}; {_who(config, pool)}") for pool in pools),
     ]
 
 
@@ -86,8 +87,10 @@ def _where(pool: Pool, how: str = "") -> str:
     return f"{_count(pool.world_size, 'rank')}{how} on {_count(len(pool.process_on_nodes), 'machine')}"
 
 
-def _who(pool: Pool) -> str:
-    return ", ".join(_ROLES[role] for role in pool.roles)
+def _who(config: RunConfig, pool: Pool) -> str:
+    """`actor (shard 2 x tp 2), critic`."""
+    meshes = {role: mesh_of(config, role) for role in pool.roles}
+    return ", ".join(_ROLES[role] + (f" ({mesh})" if mesh else "") for role, mesh in meshes.items())
 
 
 def _engines(config: RunConfig) -> list[PlanLine]:

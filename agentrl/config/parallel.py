@@ -18,6 +18,11 @@ class MeshSizes:
     sp: int
     tp: int
 
+    def __str__(self) -> str:
+        """`replicate 2 x shard 2 x tp 2`: axes of more than one rank."""
+        axes = {"replicate": self.replicate, "shard": self.shard, "sp": self.sp, "tp": self.tp}
+        return " x ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
+
 
 def mesh_sizes(config: FSDPConfig, world: int, key: str = "fsdp_config") -> tuple[MeshSizes, list[str]]:
     """The sizes for this many ranks, and problems; with problems the sizes mean nothing.

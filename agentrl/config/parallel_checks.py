@@ -9,11 +9,13 @@ from typing import Any
 
 from agentrl.config.actor import BackboneConfig, FSDPConfig
 from agentrl.config.parallel import SP, TP, mesh_sizes
-from agentrl.config.resource_pools import ranks_of
+from agentrl.config.resource_pools import pool_of, roles_of
+from agentrl.config.reward_model import ClassifierConfig
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 
 Problems = Iterator[str]
+Model = BackboneConfig | ClassifierConfig
 
 WHOLE_STYLES = frozenset({"packed_colwise", "moe_tp_experts", "embedding_rowwise", "colwise_gather_output"})
 """Styles of transformers' plans for modules that stay whole: experts do, and the head is cut by its vocabulary."""
@@ -24,26 +26,32 @@ WHOLE_ROWS = frozenset({"full_attention", "sliding_attention"})
 
 
 def check_parallel(config: RunConfig) -> Problems:
-    """Each model can be spread over the ranks as its section asks."""
-    policy, critic = config.actor_rollout_ref, config.critic
-    sections: dict[str, tuple[str, FSDPConfig, BackboneConfig]] = {
-        "actor": ("actor_rollout_ref.actor", policy.actor.fsdp_config, policy.model)
+    """Each model can be spread over the ranks of its pool as its section asks."""
+    models = sections(config)
+    for role in roles_of(config):
+        key, fsdp, model_key, model = models[role]
+        yield from parallel_problems(f"{key}.fsdp_config", fsdp, pool_of(config, role).world_size, model_key, model)
+
+
+def mesh_of(config: RunConfig, role: str) -> str:
+    """How a model is spread: `shard 2 x sp 2`; empty: it is sharded over all ranks of its pool, and no more."""
+    fsdp = sections(config)[role][1]
+    return "" if fsdp.copies == 1 and fsdp.fsdp_size < 1 else str(mesh_sizes(fsdp, pool_of(config, role).world_size)[0])
+
+
+def sections(config: RunConfig) -> dict[str, tuple[str, FSDPConfig, str, Model]]:
+    """By role, the key of its section, its sharding, and the key and section of its model."""
+    policy, critic, classifier = config.actor_rollout_ref, config.critic, config.reward_model
+    value_model = critic.model if critic.model.path else critic.model.model_copy(update={"path": policy.model.path})
+    return {
+        "actor": ("actor_rollout_ref.actor", policy.actor.fsdp_config, "actor_rollout_ref.model", policy.model),
+        "ref": ("actor_rollout_ref.ref", policy.ref.fsdp_config, "actor_rollout_ref.model", policy.model),
+        "critic": ("critic", critic.fsdp_config, "critic.model", value_model),
+        "reward_model": ("reward_model", classifier.fsdp_config, "reward_model.model", classifier.model),
     }
-    if config.needs_reference:
-        sections["ref"] = ("actor_rollout_ref.ref", policy.ref.fsdp_config, policy.model)
-    if config.needs_critic:
-        own = critic.model if critic.model.path else critic.model.model_copy(update={"path": policy.model.path})
-        sections["critic"] = ("critic", critic.fsdp_config, own)
-    if (judge := config.reward_model).enable:
-        names = ("path", "use_remove_padding", "trust_remote_code")
-        backbone = BackboneConfig(**{name: getattr(judge.model, name) for name in names})
-        sections["reward_model"] = ("reward_model", judge.fsdp_config, backbone)
-    for role, (key, fsdp, model) in sections.items():
-        model_key = f"{key.partition('.')[0]}.model"
-        yield from parallel_problems(f"{key}.fsdp_config", fsdp, ranks_of(config, role), model_key, model)
 
 
-def parallel_problems(key: str, fsdp: FSDPConfig, world: int, model_key: str, model: BackboneConfig) -> Problems:
+def parallel_problems(key: str, fsdp: FSDPConfig, world: int, model_key: str, model: Model) -> Problems:
     """What does not fit in one section.
 
     Args:
@@ -59,11 +67,6 @@ def parallel_problems(key: str, fsdp: FSDPConfig, world: int, model_key: str, mo
         yield (
             f"{key}.{SP}: got {sp}, but {model_key}.use_remove_padding is false, and ranks share only packed rows: "
             "set it to true"
-        )
-    if tp > 1 and (lora := getattr(model, "lora_rank", None)):
-        yield (
-            f"{key}.{TP}: got {tp}, but {model_key}.lora_rank is {lora}, and adapters are not cut "
-            f"over ranks: set {TP}=1, and {SP} to share rows instead"
         )
     if max(sp, tp) > 1 and (own := _model_config(model)) is not None:
         yield from model_problems(key, fsdp, own)
@@ -134,7 +137,7 @@ def _divisors(count: int) -> str:
     return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} or {found[-1]}"
 
 
-def _model_config(model: BackboneConfig) -> Any:
+def _model_config(model: Model) -> Any:
     """The configuration of a model in a folder; None: another check or the loading of the model tells what is wrong."""
     from transformers import AutoConfig
 

@@ -131,5 +131,5 @@ def _part(update: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     if not isinstance(parameter, DTensor) or parameter.device_mesh.size() == 1:
         return update
     mesh = parameter.device_mesh
-    whole = DTensor.from_local(update.contiguous(), mesh, [Replicate()], run_check=False)
+    whole = DTensor.from_local(update.contiguous(), mesh, [Replicate()] * mesh.ndim, run_check=False)
     return whole.redistribute(placements=parameter.placements).to_local()

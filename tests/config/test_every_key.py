@@ -52,7 +52,7 @@ UNSEEN = {
     },
     **{
         f"{section}.fsdp_config.{key}": RANKS
-        for section in (f"{AR}actor", f"{AR}ref", "critic")
+        for section in (f"{AR}actor", f"{AR}ref", "critic", "reward_model")
         for key in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
     },
     f"{AR}model.use_remove_padding": GPU,

@@ -45,6 +45,7 @@ GUIDE = (
     "docs/services.md",
     "docs/trackers.md",
     "docs/placement.md",
+    "docs/parallelism.md",
     "docs/profiling.md",
     "docs/token_rules.md",
 )
@@ -63,6 +64,7 @@ SAID = {
         *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),
         "# pictures:      32 in 32 rows, up to 1 in a row; prompts with pictures take up to",
     ),
+    "docs/parallelism.md": ("actor (shard 2 x sp 2 x tp 2), critic (replicate 2 x shard 4)",),
     "docs/generate_eval.md": (
         *("4 prompts with 4 responses each in outputs/responses.parquet", "mean@4", "pass@2", "maj@4", "95 % interval"),
         "result: outputs/model.json",

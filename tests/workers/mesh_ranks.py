@@ -26,6 +26,7 @@ from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.critic import CriticWorker
 from agentrl.workers.fsdp_model import FSDPModel, _gathered
 from agentrl.workers.mini_batches import ROW_ID
+from agentrl.workers.reward_model import RewardModelWorker, conversation_batch
 from agentrl.workers.sft import SFTWorker
 
 BATCH = random_batch([(3, 5), (7, 1), (1, 9), (4, 4), (5, 0), (2, 12), (6, 3)], 261, seed=1)
@@ -50,9 +51,10 @@ MESHES: dict[str, tuple[int, dict[str, int]]] = {
     "sp 2 x tp 2": (4, {"ulysses_sequence_parallel_size": 2, "tensor_parallel_size": 2}),
 }
 """By name, the number of ranks, and what `fsdp_config` says."""
-ROLES = ("actor", "critic", "sft")
+ROLES = ("actor", "critic", "sft", "muon", "reward_model")
 LORA = "lora"
 """An actor whose adapters learn."""
+TALKS = conversation_batch([list(range(10, 10 + length)) for length in (3, 9, 1, 9, 30)])
 
 
 def run_config(folder: Path, mesh: dict[str, int]) -> RunConfig:
@@ -71,11 +73,19 @@ def run_config(folder: Path, mesh: dict[str, int]) -> RunConfig:
 def make_worker(role: str, folder: Path, mesh: dict[str, int]) -> tuple[Any, int]:
     """This rank of a model on a mesh, and how many ranks get the same rows."""
     place = Placement(dist.get_rank(), dist.get_world_size())
-    if role == "sft":
+    if role == "reward_model":
+        judged = RunConfig()
+        section = judged.reward_model
+        section.model.path, section.fsdp_config = f"{folder}_classifier", FSDPConfig(**mesh)  # type: ignore[arg-type]
+        section.forward_max_token_len_per_gpu = 16
+        worker: Any = RewardModelWorker.place(place, None, judged)
+        copies = RewardModelWorker.copies_of(judged)
+    elif role in ("sft", "muon"):
         sft = SFTConfig()
         sft.model.path, sft.model.fsdp_config = str(folder), FSDPConfig(**mesh)  # type: ignore[arg-type]
+        sft.optim.name = "muon" if role == "muon" else "adamw"
         sft.data.max_token_len, sft.optim.lr, sft.optim.betas = 16, 1e-4, (0.0, 0.9)
-        worker: Any = SFTWorker.place(place, None, sft)
+        worker = SFTWorker.place(place, None, sft)
         copies = SFTWorker.copies_of(sft)
     else:
         config, kind = run_config(folder, mesh), CriticWorker if role == "critic" else ActorRolloutRefWorker
@@ -95,11 +105,16 @@ def plan_for(copies: int, batch: DataProto = BATCH) -> DispatchPlan:
 def learn(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
     """Two updates: metrics, this rank's values per token, and on rank 0 gradients and weights. A collective call."""
     worker, copies = make_worker(role, folder, mesh)
+    if role == "reward_model":
+        (rows,), _ = plan_for(copies, TALKS).calls[dist.get_rank()]
+        scores = worker.compute_rm_score(rows)
+        return {"metrics": [], "values": dict(scores.batch.items()), "summed": {}, "gradients": {}, "weights": {}}
     (rows,), _ = plan_for(copies).calls[dist.get_rank()]
     methods = {
         **dict.fromkeys(("actor", LORA), ("compute_log_prob", "update_actor")),
         "critic": ("compute_values", "update_critic"),
         "sft": ("evaluate", "update"),
+        "muon": ("evaluate", "update"),
     }
     look, update = (getattr(worker, name) for name in methods[role])
     metrics = [update(rows).meta_info["metrics"] for _ in range(2)]
