@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test test-slow lint bench docs clean
 
 # The programs that tests need, at every call: the stamp knows nothing of the system. Takes no time when all are there.
 setup: $(STAMP)
@@ -22,7 +22,11 @@ demo: $(STAMP)
 	$(BIN)/agentrl demo
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# What takes too long for every change: each model family on every mesh, runs over several machines.
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -36,7 +36,6 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_whole_demo_shrunken(tmp_path: Path):
     first = demo("--out", str(tmp_path), *SHRUNKEN)
