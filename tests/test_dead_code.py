@@ -20,6 +20,8 @@ PROMISED = {
     "get_tool_parser", "extract_tool_calls", "_class_initialized", "process_vision_info",
     # Fields of SandboxFusion's answers.
     "driver", "executor_pod_name",
+    # What users' own tests build.
+    "build_tiny_classifier",
     # A value that is read, never named: `Habit("tool")`, the path of a file that the demo writes.
     "TOOL", "held_out",
 }  # fmt: skip

@@ -22,8 +22,6 @@ import numpy.typing as npt
 from agentrl.errors import PictureError
 
 Ints = npt.NDArray[np.int64]
-Grid = tuple[int, int, int]
-"""Times, rows and columns of patches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class PictureTokens:
         return frozenset([self.image, *self.others])
 
     def count(self, grid: Sequence[int]) -> int:
-        """The tokens of a picture."""
+        """The tokens of a picture, given its times, rows and columns of patches."""
         times, rows, columns = grid
         return times * rows * columns // self.merge**2
 

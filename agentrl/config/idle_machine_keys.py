@@ -75,11 +75,6 @@ OF_POOLS: tuple[Idle[RunConfig], ...] = (
         lambda run: run.trainer.backend == "local",
         "trainer.backend is local: every role runs in this process",
     ),
-    Idle(
-        ("trainer.role_pools.ref",),
-        lambda run: run.has_adapters_off,
-        "the reference policy is the actor without its LoRA adapters",
-    ),
     *(
         Idle(
             (f"trainer.role_pools.{role}",),

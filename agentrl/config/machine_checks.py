@@ -104,7 +104,7 @@ def check_servers(config: RunConfig) -> Problems:
     if starts and engine in OWN_ENGINES and server.args:
         yield f"{key}.server.args: are only for SGLang, but {chosen}; vLLM takes them too"
     if rollout.name in OWN_ENGINES and rollout.tensor_model_parallel_size > 1:
-        yield f"{key}.tensor_model_parallel_size: is only for SGLang, but {chosen}"
+        yield f"{key}.tensor_model_parallel_size: is only for SGLang, but {chosen}; vLLM takes it too"
     if engine in ("sglang", "vllm") and rollout.weight_sync == "tensor":
         yield f"{key}.weight_sync: got tensor, which only the embedded engine understands, but {chosen}: use disk"
     if engine in ("sglang", "vllm", "hf") and config.trainer.deterministic:

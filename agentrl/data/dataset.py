@@ -159,7 +159,10 @@ def _read_table(file: str, prompt_key: str, pictures: PictureColumns | None) -> 
         unused = [name for name in names if name not in used]
         for name in unused:
             if name.lower() in MEDIA_COLUMNS:
-                _refuse_media(source, file, name, pictures)
+                read_in = "the model reads text only"
+                if pictures is not None:
+                    read_in = f"pictures are read from the column '{pictures.images}' (data.image_key)"
+                refuse_media(source, file, name, read_in)
         if unused:
             logger.warning("%s: agentrl does not read the columns %s", file, ", ".join(unused))
         return source.read(columns=used)
@@ -169,7 +172,7 @@ def _read_table(file: str, prompt_key: str, pictures: PictureColumns | None) -> 
         raise DataError(file, None, None, f"a file that is not readable as parquet ({error})", "parquet") from error
 
 
-def _refuse_media(source: pq.ParquetFile, file: str, column: str, pictures: PictureColumns | None) -> None:
+def refuse_media(source: pq.ParquetFile, file: str, column: str, reason: str) -> None:
     """Refuse a column with something in it that the model would have to see; an empty one says nothing.
 
     Raises:
@@ -179,10 +182,7 @@ def _refuse_media(source: pq.ParquetFile, file: str, column: str, pictures: Pict
     for batch in source.iter_batches(batch_size=64, columns=[column]):
         for cell in batch.column(0):
             if holds_something(cell.as_py()):
-                wanted = "nothing: the model reads text only"
-                if pictures is not None:
-                    wanted = f"nothing: pictures are read from the column '{pictures.images}' (data.image_key)"
-                raise DataError(file, number, column, "content", wanted)
+                raise DataError(file, number, column, "content", f"nothing: {reason}")
             number += 1
 
 

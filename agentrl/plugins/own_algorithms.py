@@ -102,7 +102,7 @@ class OwnFunction:
         """Whether a parameter asks for what the run calls so."""
         return name in self._takes.values()
 
-    def __call__(self, values: Mapping[str, Any]) -> Any:
+    def __call__(self, **values: Any) -> Any:
         """Call it.
 
         Raises:
@@ -146,15 +146,13 @@ def find_estimator(name: str, kwargs: Mapping[str, Any] | None = None) -> Advant
         sums = rewards.sum(-1) if outcomes is None else outcomes.to(rewards.dtype)
         with torch.no_grad():
             result = own(
-                {
-                    "token_level_rewards": rewards.clone(),
-                    "response_mask": response_mask.clone(),
-                    "group_ids": group_ids,
-                    "outcomes": sums,
-                    "gamma": gamma,
-                    "lam": lam,
-                    "norm_adv_by_std": norm_adv_by_std,
-                }
+                token_level_rewards=rewards.clone(),
+                response_mask=response_mask.clone(),
+                group_ids=group_ids,
+                outcomes=sums,
+                gamma=gamma,
+                lam=lam,
+                norm_adv_by_std=norm_adv_by_std,
             )
         pair = result if isinstance(result, tuple) else (result, result)
         if len(pair) != 2:
@@ -198,20 +196,18 @@ def find_policy_loss(name: str, kwargs: Mapping[str, Any] | None = None) -> Poli
         mask = response_mask.bool()
         clean, old, gains = (zero_outside(wide(each), mask) for each in (log_probs, old_log_probs, advantages))
         result = own(
-            {
-                "log_probs": clean,
-                "old_log_probs": old,
-                "advantages": gains,
-                "response_mask": mask,
-                "clip_ratio_low": clip_ratio_low,
-                "clip_ratio_high": clip_ratio_high,
-                "clip_ratio_c": clip_ratio_c,
-                "loss_agg_mode": loss_agg_mode,
-                "rollout_is_weights": rollout_is_weights,
-                "scale": scale,
-                "num_tokens": num_tokens,
-                "num_sequences": num_sequences,
-            }
+            log_probs=clean,
+            old_log_probs=old,
+            advantages=gains,
+            response_mask=mask,
+            clip_ratio_low=clip_ratio_low,
+            clip_ratio_high=clip_ratio_high,
+            clip_ratio_c=clip_ratio_c,
+            loss_agg_mode=loss_agg_mode,
+            rollout_is_weights=rollout_is_weights,
+            scale=scale,
+            num_tokens=num_tokens,
+            num_sequences=num_sequences,
         )
         value, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         _check_loss(value, mask, own)

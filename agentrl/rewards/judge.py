@@ -56,7 +56,7 @@ class RubricJudge:
         self._rubric = config.rubric_text()
         self._headers = _headers(config)
         self._service = ServiceClient(
-            config.base_url,
+            str(config.base_url).rstrip("/").removesuffix("/chat/completions"),
             timeout_s=config.timeout_s,
             retries=config.retries,
             backoff_s=config.backoff_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import ConfigError
+from agentrl.observability.said_once import say_once
+
+logger = logging.getLogger(__name__)
 
 _REMEMBERED = 65536
 
@@ -59,8 +63,11 @@ class ReplyCache:
         reply = await send()
         if self._folder is not None:
             part = self._folder / f"{key}.{os.getpid()}.part"
-            part.write_text(reply, encoding="utf-8")
-            part.replace(self._folder / f"{key}.txt")
+            try:
+                part.write_text(reply, encoding="utf-8")
+                part.replace(self._folder / f"{key}.txt")
+            except OSError as error:  # the reply is good
+                say_once(logger, logging.WARNING, f"reward_model.judge.cache_dir: a reply cannot be kept: {error}")
         return reply
 
     def _settle(self, key: str, task: asyncio.Task[str]) -> None:

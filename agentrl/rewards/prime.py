@@ -113,11 +113,12 @@ class PrimeRewardManager(RewardManager):
 
 def _pickled(score_fn: ScoreFunction, reference: str | None) -> bytes:
     kwargs: dict[str, Any] = {}
+    args: tuple[Any, ...] = ()
     while isinstance(score_fn, functools.partial):
-        kwargs = {**score_fn.keywords, **kwargs}
+        kwargs, args = {**score_fn.keywords, **kwargs}, (*score_fn.args, *args)
         score_fn = score_fn.func
     try:
-        return pickle.dumps((reference or _reference(score_fn), kwargs))
+        return pickle.dumps((reference or _reference(score_fn), args, kwargs))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise PluginError(
             f"reward_model.reward_manager: prime cannot send the reward_kwargs of {described(score_fn)} to its "

@@ -41,7 +41,7 @@ class ScoreProcess:
     """One process, ready for calls; one at a time.
 
     Args:
-        function: pickled `(reference, kwargs)`: what `plugins.registry` resolves, and keywords that every call gets.
+        function: pickled `(reference, args, kwargs)`: what `plugins.registry` resolves, and what every call gets.
 
     Raises:
         RewardError: it does not start.

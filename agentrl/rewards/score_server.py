@@ -47,9 +47,9 @@ def serve_scores(descriptor: int, owner: int) -> None:
 
 
 def _load(function: bytes) -> Callable[..., Any]:
-    reference, kwargs = pickle.loads(function)
+    reference, args, kwargs = pickle.loads(function)
     score_fn: Callable[..., Any] = registry.resolve("rewards", reference)
-    return functools.partial(score_fn, **kwargs) if kwargs else score_fn
+    return functools.partial(score_fn, *args, **kwargs)
 
 
 def _reply(score_fn: Callable[..., Any], arguments: bytes, owner_end: Connection, runner: asyncio.Runner) -> bytes:

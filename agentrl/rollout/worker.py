@@ -31,7 +31,7 @@ from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.own_time import OwnTimeLimit
 from agentrl.plugins.users_code import raised_at
-from agentrl.reported import plain_values
+from agentrl.reported import finite_number_of, plain_values
 from agentrl.rewards.combine import combine
 from agentrl.rewards.judge import Verdict
 from agentrl.rollout.gc_pause import seldom_collected
@@ -226,10 +226,11 @@ class AgentLoopWorker:
             judged = None if verdict is None else verdict.score
             whole = combine(result, row.facts, output.response_mask, weights, judged)
             row.score, row.reward_extra, row.placed = whole.score, plain_values(whole.extra), whole.placed
-            row.reward_metrics = result.metrics
+            numbers = ((str(name), finite_number_of(value)) for name, value in result.metrics.items())
+            row.reward_metrics = {name: number for name, number in numbers if number is not None}
             if verdict is not None:
                 row.reward_extra |= verdict.extra
-                row.reward_metrics = {**result.metrics, **verdict.metrics}
+                row.reward_metrics |= verdict.metrics
         return row
 
     def _keep_trainable(self, session: Session, row: RolloutRow) -> bool:

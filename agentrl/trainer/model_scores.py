@@ -121,6 +121,7 @@ class ModelScorer:
             FailureBudgetError: too many trajectories of the batch are left out.
         """
         if not len(rollouts):
+            rollouts.meta_info.pop(GREEDY, None)
             return rollouts
         began = time.perf_counter()
         samples, uids = list(asked.non_tensor_batch["sample"]), list(asked.non_tensor_batch["uid"])
@@ -233,7 +234,7 @@ class ModelScorer:
 
 
 def _set_baselines(done: DataProto, greedy: DataProto) -> None:
-    """The rewards of the greedy rollouts, now with the reward model's score; NaN where there is none."""
+    """The rewards of the greedy rollouts, now with the reward model's score; NaN where the row has none."""
     columns = greedy.non_tensor_batch
     rewards = dict(zip(columns["uid"], columns["score"], strict=True))
     baselines = [rewards.get(uid, math.nan) for uid in done.non_tensor_batch["uid"]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentrl.config.sft import SINGLE_TURN, SFTDataConfig
+from agentrl.data.dataset import MEDIA_COLUMNS, refuse_media
 from agentrl.data.row import ROLES, messages_in, without_nones
 from agentrl.errors import DataError, suggest
 from agentrl.types import JsonDict, Message
@@ -79,6 +80,9 @@ class DemonstrationReader:
             for column in wanted:
                 if column not in names:
                     raise self._missing(column, names, conversations)
+            for column in names:
+                if column.lower() in MEDIA_COLUMNS and column not in wanted:
+                    refuse_media(source, self.file, column, "supervised training reads text only")
             optional = [name for name in (config.tools_key, config.enable_thinking_key) if name in names]
             return source.read(columns=list(dict.fromkeys([*wanted, *optional]))), conversations
         except FileNotFoundError as error:

@@ -80,7 +80,7 @@ def check_seeing_model(config: RunConfig, vision: Vision | None) -> None:
         problems.append(
             f"actor_rollout_ref.rollout.name: got {engine}, which shows no pictures here: use embedded or sglang"
         )
-    if config.actor_rollout_ref.model.lora_rank:
+    if config.actor_rollout_ref.model.adapts:
         problems.append("actor_rollout_ref.model.lora_rank: adapters are not tried on models that see pictures: set 0")
     if vision is not None and problems:
         raise ConfigError(problems)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from agentrl.algorithms import LossShare, aggregate_loss
@@ -12,6 +10,8 @@ from agentrl.data_proto import DataProto
 from agentrl.workers.bypass_correction import BypassCorrection
 from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
+
+Terms = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class LossTerms:
@@ -37,8 +37,8 @@ class LossTerms:
 
     def __call__(
         self, micro: MicroBatch, log_probs: torch.Tensor, share: LossShare
-    ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """Keywords of the policy loss, tensors (b, R); and shares of metrics."""
+    ) -> tuple[Terms, torch.Tensor | None, dict[str, torch.Tensor]]:
+        """Old log-probs, advantages and mask (b, R) for the policy loss; importance weights; shares of metrics."""
         old = micro.column(self._batch, "old_log_probs") if self._own is None else self._keep(micro, log_probs)
         weights, trained = micro.optional_column(self._batch, "rollout_is_weights"), micro.mask
         shares = {}
@@ -46,13 +46,7 @@ class LossTerms:
             weights, trained = self._bypass(log_probs, old, micro.mask)
             rejected = (micro.mask & ~trained).float()
             shares["rollout_rs_masked_fraction"] = aggregate_loss(rejected, micro.mask, "token-mean", **share)
-        terms = {
-            "old_log_probs": old,
-            "advantages": micro.column(self._batch, "advantages"),
-            "response_mask": trained,
-            "rollout_is_weights": weights,
-        }
-        return terms, shares
+        return (old, micro.column(self._batch, "advantages"), trained), weights, shares
 
     def _keep(self, micro: MicroBatch, log_probs: torch.Tensor) -> torch.Tensor:
         assert self._own is not None

@@ -69,9 +69,10 @@ def update_policy(
         taken = taken_tokens(name, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
             log_probs, mask = micro.spread(log_probs_K), micro.mask
-            terms, shares = terms_of(micro, log_probs, share)
-            chosen: dict[str, Any] = {} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}
-            loss, metrics = policy_loss(log_probs, **terms, loss_agg_mode=mode, **options, **chosen, **share)
+            (old, advantages, trained), weights, shares = terms_of(micro, log_probs, share)
+            chosen: dict[str, Any] = {"loss_agg_mode": mode, "rollout_is_weights": weights}
+            chosen |= {} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}
+            loss, metrics = policy_loss(log_probs, old, advantages, trained, **options, **chosen, **share)
             report.add({"pg_loss": loss, **metrics, **shares})
             if config.use_kl_loss:
                 kl = kl_penalty(log_probs, micro.column(batch, "ref_log_prob"), config.kl_loss_type)

@@ -16,6 +16,7 @@ from agentrl.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 AR = "actor_rollout_ref."
+VLLM = (f"{AR}rollout.name=vllm", f"{AR}rollout.server.python=python")
 
 
 def notes(caplog: pytest.LogCaptureFixture, *more: str) -> list[str]:
@@ -64,6 +65,14 @@ def gpu_with_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         ([f"{AR}actor.kl_loss_coef=0.1"], "actor.use_kl_loss is false"),
         ([f"{AR}ref.log_prob_micro_batch_size_per_gpu=4"], "no KL to the reference policy is used"),
         ([f"{AR}rollout.gpu_memory_utilization=0.4"], "the embedded engine takes what it needs"),
+        ([f"{AR}rollout.name=hf", f"{AR}rollout.gpu_memory_utilization=0.4"], "the hf engine takes what it needs"),
+        ([f"{AR}rollout.name=hf", f"{AR}rollout.max_num_batched_tokens=9"], "takes the prompts of a batch whole"),
+        ([f"{AR}rollout.name=hf", f"{AR}rollout.enable_prefix_caching=false"], "the hf engine reuses no prefixes"),
+        ([f"{AR}rollout.server.python=/opt/py"], "the engine is part of agentrl and runs in its Python"),
+        ([f"{AR}rollout.engine_kwargs.vllm={{a: 1}}"], "the engine is not vllm"),
+        ([*VLLM, f"{AR}rollout.engine_kwargs.sglang={{a: 1}}"], "the engine is not sglang"),
+        ([*VLLM, f"{AR}rollout.embedded.threads=2"], "the engine is vLLM: use rollout.max_num_seqs"),
+        ([*VLLM, f"{AR}rollout.enforce_eager=true"], "on a CPU vLLM is started without graphs"),
         ([f"{AR}actor.fsdp_config.param_offload=true"], "training runs on the CPU"),
         ([f"{AR}nccl_timeout=60"], "one rank holds the whole model"),
         ([f"{AR}actor.ppo_max_token_len_per_gpu=9", f"{AR}actor.ppo_micro_batch_size_per_gpu=4"], "use_dynamic_bsz is"),
@@ -102,6 +111,11 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         ),
         (["trainer.nnodes=2"], "trainer.nnodes: got 2, but without ray_init.address the run starts a private Ray"),
         ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
+        ([*VLLM, f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
+        ([*VLLM, "trainer.deterministic=true"], "only the embedded engine is deterministic"),
+        ([f"{AR}rollout.name=hf", "trainer.deterministic=true"], "only the embedded engine is deterministic"),
+        ([f"{AR}rollout.name=hf", f"{AR}rollout.tensor_model_parallel_size=2"], "is only for SGLang"),
+        ([f"{AR}rollout.name=hf", f"{AR}rollout.server.args=[--x]"], "are only for SGLang, but"),
         ([f"{AR}rollout.server.args=[--x]"], "are only for SGLang, but actor_rollout_ref.rollout.name is auto, here"),
     ],
 )  # fmt: skip

@@ -165,6 +165,11 @@ def test_in_this_process_there_is_one_rank_in_every_pool() -> None:
             ],
         ),
         (
+            {"resource_pools": {"small": [1]}, "role_pools": {"ref": "small"}},
+            ["actor_rollout_ref.model.lora_rank=8"],
+            ["trainer.role_pools.ref has no effect here: the policy has LoRA, so that the reference is the actor"],
+        ),
+        (
             {"backend": "local", "resource_pools": {"small": [1]}, "role_pools": {"critic": "small"}},
             [],
             [

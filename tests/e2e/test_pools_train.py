@@ -60,7 +60,7 @@ def cluster() -> Iterator[str]:
     )
     assert process.stdout is not None
     yield process.stdout.readline().strip()
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
 
 
 def policy_of(run: Run, step: int) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from needs import python_with
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import OWN_ENGINES
-from agentrl.errors import EngineUnavailable
+from agentrl.errors import EngineError, EngineUnavailable
 from agentrl.inference.clients import client_class
 from agentrl.inference.launch import EngineServers
 from agentrl.testing.engine_contract import ENGINE_CONTRACTS, EngineCase, EngineCheck
@@ -79,21 +79,26 @@ def test_contract(case: EngineCase, check: EngineCheck) -> None:
     asyncio.run(checked())
 
 
-def test_an_engine_that_is_killed_is_started_again(servers: EngineServers, case: EngineCase) -> None:
-    """The process that computes dies: the server is found dead, however many processes it has, and leaves none."""
+@pytest.mark.parametrize("fate", ["killed", "stopped"])
+def test_an_engine_that_dies_or_hangs_is_started_again(servers: EngineServers, case: EngineCase, fate: str) -> None:
+    """Of its processes the one that computes: the server is found ill, started again, and none of them is left."""
     if servers._config.actor_rollout_ref.rollout.name in OWN_ENGINES:
-        pytest.skip("tests/inference/test_launch.py kills agentrl's own engines")
+        pytest.skip("tests/inference/test_launch.py kills and stops agentrl's own engines")
     assert servers.tend() == servers.addresses
     (server,) = servers._servers
     assert server.process is not None
+    before = servers.restarts
     family = psutil.Process(server.process.pid).children(recursive=True)
-    family[-1].kill()
-    deadline = time.monotonic() + 300
-    while servers.restarts == 0 and time.monotonic() < deadline:
+    family[-1].kill() if fate == "killed" else family[-1].suspend()
+    deadline = time.monotonic() + 600
+    while servers.restarts == before and time.monotonic() < deadline:
+        if fate == "stopped":
+            # A worker that computes nothing answers nothing: only a request shows that it hangs.
+            asyncio.run(_ask_in_vain(case))
         with contextlib.suppress(EngineUnavailable):
             servers.tend()
         time.sleep(0.1)
-    assert servers.restarts == 1
+    assert servers.restarts == before + 1
     assert servers.tend() == servers.addresses
     assert not any(process.is_running() for process in family)
 
@@ -103,3 +108,9 @@ def test_an_engine_that_is_killed_is_started_again(servers: EngineServers, case:
         await case.client.close()
 
     asyncio.run(serves_the_first_weights())
+
+
+async def _ask_in_vain(case: EngineCase) -> None:
+    with contextlib.suppress(TimeoutError, EngineError):
+        await asyncio.wait_for(case.generate([1], 2), 5.0)
+    await case.client.close()

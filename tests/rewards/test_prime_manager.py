@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import time
@@ -210,9 +211,14 @@ def module_score(data_source: str, solution_str: str, ground_truth: Any, extra_i
     return 0.25
 
 
+def scaled(factor: float, data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    return 0.25 * factor
+
+
 async def test_it_can_be_built_around_a_function() -> None:
-    result = await PrimeRewardManager(module_score).score(item())
-    assert result == RewardResult(0.25, {"timed_out": False}, metrics={"timed_out": 0.0})
+    for score_fn, score in ((module_score, 0.25), (functools.partial(scaled, 2.0), 0.5)):
+        result = await PrimeRewardManager(score_fn).score(item())
+        assert result == RewardResult(score, {"timed_out": False}, metrics={"timed_out": 0.0})
 
 
 def test_a_function_that_no_process_finds_is_refused() -> None:

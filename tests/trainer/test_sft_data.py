@@ -148,6 +148,14 @@ def test_thoughts_that_the_template_leaves_out_are_told(tmp_path, renderer, capl
     assert "leaves out `reasoning_content` in 1 conversations" in caplog.text
 
 
+@pytest.mark.parametrize("column", ["images", "videos"])
+def test_pictures_beside_the_conversations_are_refused(tmp_path, renderer, column):
+    talk = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "b"}]
+    pq.write_table(pa.Table.from_pylist([{"messages": talk, column: [b"a"]}]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=rf"row 0, column '{column}': .*supervised training reads text only"):
+        SFTDataset(str(tmp_path / "a.parquet"), SFTDataConfig(), renderer)
+
+
 def test_a_template_that_writes_arguments_as_text(tmp_path):
     """DeepSeek's: `'<tool_call>' + arguments` fails for an object."""
     template = (

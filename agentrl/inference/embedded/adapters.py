@@ -48,7 +48,7 @@ async def _load(frontend: Frontend, request: HTTPRequest) -> Response:
             raise UserInputError(f"lora_name: '{engine.adapter}' is loaded, and one adapter is merged: unload it first")
         if not isinstance(model, Decoder):
             raise UnsupportedFeatureError("this runner takes no adapters: send merged weights")
-        merge(model.targets, Path(path), Path(engine.options.model))
+        merge_adapter(model.targets, Path(path), Path(engine.options.model))
         engine.adapter = name
 
     return await _change(frontend, load, {name: path})
@@ -85,7 +85,7 @@ async def _name_version(frontend: Frontend, request: HTTPRequest) -> Response:
     return answer({"success": True, "message": f"Weight version updated to {version}", "new_version": version})
 
 
-def merge(targets: Mapping[str, Target], adapter: Path, base: Path) -> None:
+def merge_adapter(targets: Mapping[str, Target], adapter: Path, base: Path) -> None:
     """Fill the weights that an adapter changes with `W + s B A`, where W is read from the model folder again.
 
     Args:

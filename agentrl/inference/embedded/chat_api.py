@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -88,6 +88,7 @@ def _parse(body: Any, frontend: Frontend) -> GenerateCall:
         "top_logprobs_num": body.get("top_logprobs"),
         "rid": body.get("rid"),
         "lora_path": frontend.engine.adapter,
+        "image_data": _images(body["messages"]) or None,
     }
     return parse_generate(generate, frontend.engine, number=time.monotonic_ns())
 
@@ -111,6 +112,24 @@ def _render_prompt(body: Mapping[str, Any], frontend: Frontend) -> list[int]:
     except (TemplateError, TypeError, KeyError) as error:
         raise UserInputError(f"the chat template refuses the messages: {error}") from error
     return [int(i) for i in ids]
+
+
+def _images(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The pictures of messages, in order: `{"type": "image_url", "image_url": {"url": DATA_URI}}`.
+
+    Raises:
+        UserInputError: a part is neither text nor a picture.
+    """
+    images: list[Any] = []
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else []:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind in ("image", "image_url"):
+                images.append(part)
+            elif kind != "text":
+                raise UserInputError(f"messages: got a part of type {kind!r}, wanted text or image_url")
+    return images
 
 
 def _completion(answers: list[JsonDict], frontend: Frontend) -> JsonDict:

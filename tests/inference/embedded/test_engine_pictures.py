@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from engine_harness import Harness
 from agentrl.chat.loading import load_renderer
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.errors import UserInputError
+from agentrl.inference.embedded import chat_api
 from agentrl.pictures import Picture, read_picture
 from agentrl.testing.vision_models import build_tiny_vision_model
 
@@ -168,3 +170,22 @@ def test_requests_that_cannot_be_shown_are_refused(
 def test_a_text_model_refuses_pictures(make_harness: Making) -> None:
     with pytest.raises(UserInputError, match="image_data: the model reads text only"):
         make_harness().submit([1, 2, 3], image_data=[picture(8, 8).data_uri()])
+
+
+def test_chat_messages_show_pictures(seeing_dirs: dict[str, Path], make_harness: Making, tiny_model_dir: Path) -> None:
+    folder, shown = seeing_dirs["qwen2_5_vl"], picture(24, 16)
+    url = {"type": "image_url", "image_url": {"url": shown.data_uri()}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, {**url, "type": "image"}]}]
+
+    def parsed(engine: Any, parts: list[dict[str, Any]]) -> Any:
+        body = {"messages": [{"role": "user", "content": parts}], "max_tokens": 2}
+        return chat_api._parse(body, SimpleNamespace(engine=engine))  # type: ignore[arg-type]
+
+    engine = make_harness(folder).engine
+    (request,) = parsed(engine, messages[0]["content"]).requests  # type: ignore[arg-type]
+    assert request.prompt == prompt_of(folder, "a", shown)
+    assert request.pictures.digests == (shown.digest,)
+    with pytest.raises(UserInputError, match="got a part of type 'video_url', wanted text or image_url"):
+        parsed(engine, [{"type": "video_url"}])
+    with pytest.raises(UserInputError, match="image_data: the model reads text only"):
+        parsed(make_harness(tiny_model_dir).engine, [url])

@@ -139,6 +139,12 @@ async def test_a_request(endpoint: JudgeEndpoint, monkeypatch: pytest.MonkeyPatc
     assert endpoint.keys == ["Bearer secret"]
 
 
+@pytest.mark.parametrize("end", ["", "/", "/chat/completions"])
+async def test_ways_to_write_the_address(endpoint: JudgeEndpoint, end: str) -> None:
+    async with judge_of(endpoint, base_url=endpoint.url + end) as judge:
+        assert (await judge.score(item())).score == 0.5
+
+
 async def test_equal_requests_are_sent_once(endpoint: JudgeEndpoint) -> None:
     endpoint.reply = lambda _, text: f"<think>score: 0</think> score: {len(text) % 2}"
     async with judge_of(endpoint) as judge:
@@ -183,6 +189,16 @@ async def test_replies_are_kept_in_a_folder(endpoint: JudgeEndpoint, tmp_path: P
     async with judge_of(endpoint, cache_dir=folder, pattern=r"score: (\d)") as judge:
         verdict = await judge.score(item())
     assert (verdict.score, verdict.cached, len(endpoint.bodies)) == (0.0, False, 2), "the kept reply has no such score"
+
+
+async def test_a_reply_that_cannot_be_kept_counts_all_the_same(
+    endpoint: JudgeEndpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "cache"
+    async with judge_of(endpoint, cache_dir=str(folder)) as judge:
+        folder.rmdir()
+        assert (await judge.score(item())).score == 0.5
+    assert "reward_model.judge.cache_dir: a reply cannot be kept" in caplog.text
 
 
 async def test_few_requests_at_the_same_time(endpoint: JudgeEndpoint) -> None:
