@@ -51,7 +51,7 @@ MESHES: dict[str, tuple[int, dict[str, int]]] = {
     "sp 2 x tp 2": (4, {"ulysses_sequence_parallel_size": 2, "tensor_parallel_size": 2}),
 }
 """By name, the number of ranks, and what `fsdp_config` says."""
-ROLES = ("actor", "lora", "critic", "sft", "muon", "reward_model")
+ROLES = ("actor", "critic", "sft", "muon", "reward_model")
 LORA = "lora"
 """An actor whose adapters learn."""
 TALKS = conversation_batch([list(range(10, 10 + length)) for length in (3, 9, 1, 9, 30)])
@@ -89,7 +89,6 @@ def make_worker(role: str, folder: Path, mesh: dict[str, int]) -> tuple[Any, int
         copies = SFTWorker.copies_of(sft)
     else:
         config, kind = run_config(folder, mesh), CriticWorker if role == "critic" else ActorRolloutRefWorker
-        config.actor_rollout_ref.model.lora_rank = 4 if role == "lora" else 0
         config.actor_rollout_ref.model.lora_rank = 4 if role == LORA else 0
         worker, copies = kind.place(place, None, config), kind.copies_of(config)
     worker.init_model(10)
@@ -113,7 +112,6 @@ def learn(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
     (rows,), _ = plan_for(copies).calls[dist.get_rank()]
     methods = {
         **dict.fromkeys(("actor", LORA), ("compute_log_prob", "update_actor")),
-        "lora": ("compute_ref_log_prob", "update_actor"),  # the reference is the actor without its adapters
         "critic": ("compute_values", "update_critic"),
         "sft": ("evaluate", "update"),
         "muon": ("evaluate", "update"),
@@ -141,7 +139,7 @@ def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -
     """Join the other ranks, do the jobs, and write what was found."""
     torch.set_num_threads(1)
     store = dist.FileStore(f"{output}.meeting", world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
     found: dict[str, Any] = {}
     for job in jobs:
         role, family, mesh = job.split("/")
