@@ -14,6 +14,7 @@ has no group and costs nothing.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -66,4 +67,6 @@ def make_mesh(device: torch.device, config: FSDPConfig) -> RankMesh:
             device.type, (world // (sizes.sp * sizes.tp), sizes.sp, sizes.tp), mesh_dim_names=("rows", "sp", "tp")
         )
         sequence = SequenceRanks(parts["sp"].get_group())
+    if sizes.tp > 1:  # torch tells once per kind that a sum over two axes takes two steps
+        logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     return RankMesh(fsdp, whole["tp"] if sizes.tp > 1 else None, sequence, config.copies)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from recipes import overrides
+from transformers import AutoConfig
 
 from agentrl.config import load, load_config
 from agentrl.config.actor import FSDPConfig
@@ -30,6 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_tiny_model(folder / "narrow", intermediate_size=63)
     build_tiny_model(folder / "gpt2", "gpt2", n_head=4, n_embd=32, n_layer=1)
     build_tiny_model(folder / "gemma2", "gemma2", head_dim=8)
+    AutoConfig.for_model("qwen2_5_vl").save_pretrained(folder / "seeing")
     return folder
 
 
@@ -72,6 +74,9 @@ def run(models: Path, model: str, *more: str, ranks: int = 4) -> Any:
         ("narrow", [f"{TP}=2"], "63 columns in its MLPs (intermediate_size) (63 / 2 = 31.50): wanted 1"),
         ("gpt2", [f"{TP}=2"], f"{TP}: got 2, but transformers has no tensor-parallel plan for models of type 'gpt2'"),
         ("gemma2", [f"{SP}=2"], f"{SP}: got 2, but 'gemma2' caps its scores"),
+        ("seeing", [f"{SP}=2"], f"{SP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
+        ("seeing", [f"{TP}=2"], f"{TP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
+        ("qwen2", [f"{TP}=2", "actor_rollout_ref.model.lora_rank=8"], f"{TP}: got 2, but actor_rollout_ref.model.lo"),
         ("qwen2", [f"{SP}=2", "actor_rollout_ref.model.use_remove_padding=false"],
          f"{SP}: got 2, but actor_rollout_ref.model.use_remove_padding is false, and ranks share only packed rows"),
         ("qwen2", [f"{SP}=2", "trainer.backend=local", "trainer.n_gpus_per_node=1"],

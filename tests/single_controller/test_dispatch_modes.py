@@ -38,6 +38,16 @@ def test_any_partition_comes_back_in_the_order_of_the_input(
     assert joined.meta_info == {"metrics": {"r/max": ranks - 1}}
 
 
+def test_ranks_that_share_rows_get_the_same_part() -> None:
+    """Six ranks in pairs: three parts, and of each pair the first answers."""
+    proto = DataProto({"n": torch.arange(7)}, meta_info={"rank_partitions": [[6, 0], [1, 2, 3], [4, 5]]})
+    plan = plan_call(Dispatch.DP_COMPUTE_PROTO, 6, (proto,), {}, 2)
+    rows = [plan.calls[rank][0][0].batch["n"].tolist() for rank in range(6)]
+    assert rows == [[6, 0], [6, 0], [1, 2, 3], [1, 2, 3], [4, 5], [4, 5]]
+    joined = plan.collect([DataProto({"m": torch.tensor(part) + 10 * (rank % 2)}) for rank, part in enumerate(rows)])
+    assert joined.batch["m"].tolist() == list(range(7))
+
+
 def test_a_rank_without_rows_needs_no_columns() -> None:
     plan = plan_call(Dispatch.DP_COMPUTE_PROTO, 2, (DataProto({"n": torch.arange(1)}),), {})
     joined = plan.collect([DataProto({"m": torch.ones(1)}, meta_info={"metrics": {"a": 1}}), DataProto()])

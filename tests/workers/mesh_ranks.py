@@ -139,7 +139,7 @@ def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -
     """Join the other ranks, do the jobs, and write what was found."""
     torch.set_num_threads(1)
     store = dist.FileStore(f"{output}.meeting", world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
     found: dict[str, Any] = {}
     for job in jobs:
         role, family, mesh = job.split("/")

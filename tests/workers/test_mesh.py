@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import HashStore
 from agentrl.data_proto import DataProto
 from agentrl.testing.models import build_tiny_classifier, build_tiny_model
 
+pytestmark = pytest.mark.timeout(900)  # the first test starts the ranks of all
 QUICK = [
     *("actor/llama/sp 2", "actor/qwen3/tp 2"),
     *(f"actor/qwen2/{mesh}" for mesh in ("replicate 2 x shard 2", "shard 2 x sp 2", "sp 4", "shard 2 x tp 2")),
@@ -30,7 +31,7 @@ QUICK = [
 SLOW = [
     job
     for job in (f"{role}/{family}/{mesh}" for role in ROLES for family in FAMILIES for mesh in MESHES)
-    if job not in QUICK
+    if job not in QUICK and not (job.startswith("lora/") and "tp" in job)  # refused: tests/config/test_parallel.py
 ]
 CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2")
 
@@ -57,7 +58,7 @@ def spread(models: Path, folder: Path, world: int, jobs: Sequence[str]) -> dict[
     command = [sys.executable, str(script), str(models), str(world), str(output), *jobs]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as ranks:
         try:
-            errors = ranks.communicate(timeout=600)[1]
+            errors = ranks.communicate(timeout=850)[1]
         except BaseException:
             os.killpg(ranks.pid, signal.SIGKILL)
             raise
