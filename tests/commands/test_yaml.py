@@ -58,7 +58,8 @@ def rollout_in_train(seen: Seen) -> None:
     assert len(seen.rollouts) == 4 * 4, "n: 4"
     sampled = seen.rollouts[0]["sampling_params"]
     assert (sampled["temperature"], sampled["top_k"], sampled["top_p"]) == (1.0, 50, 0.7)
-    assert seen.rows("infers", ACTOR) == [8, 8], "log_prob_micro_batch_size_per_gpu: 8"
+    assert seen.rows("infers", ACTOR) == [], "the step is one update, whose log-probs are the old ones"
+    assert "so old log-probs are those of the one optimizer step of a batch" in seen.err
     assert "always asynchronous" in seen.err
 
 

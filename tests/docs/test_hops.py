@@ -3,6 +3,7 @@
 An arrow a → b holds where the body of a has one of these:
 
 - a function: a call of its name, and the module of a has it by definition or import;
+- a method of a worker: its name as text handed to a call (`Pass("update_actor", self.actor, "update_actor")`);
 - a method: a call of an attribute of its name, or such an attribute handed to a call (`guarded_call(loop.run, …)`). The
   class of b, or a contract of `agentrl.interfaces` that has the method, is named in the module of a or in one that this
   imports; or b is a worker method, which a `WorkerGroup` calls in the ranks by name; or both belong to one class and it
@@ -81,6 +82,9 @@ def calls(caller: Place, called: Place) -> bool:
         return named and (caller.file == called.file or called.name in _imported_names(caller.file, called.file))
     handed = [item for node in made for item in (node.func, *node.args) if isinstance(item, ast.Attribute)]
     named_so = [item for item in handed if item.attr == called.name]
+    texts = [item.value for node in made for item in node.args if isinstance(item, ast.Constant)]
+    if called.is_worker_method and called.name in texts:
+        return True
     if caller.owner == called.owner and caller.file == called.file:
         return any(isinstance(item.value, ast.Name) and item.value.id == "self" for item in named_so)
     kinds = [called.owner, *_contracts(called.name)]
