@@ -14,6 +14,7 @@ import torch
 from agentrl.algorithms import finite_rows
 from agentrl.data_proto import DataProto
 from agentrl.workers.collectives import sum_over_ranks
+from agentrl.workers.mini_batches import ROW_ID
 
 ON_POLICY = "on_policy"
 """`meta_info` key: the batch has no old log-probs, and the update gives them back as `old_log_probs`."""
@@ -41,6 +42,8 @@ def update_on_policy(batch: DataProto, update: Update) -> tuple[dict[str, float]
     if not sum_over_ranks([float((~finite).sum())])[0]:
         return metrics, own
     again = torch.zeros(int(finite.sum()), trained.shape[1])
-    metrics = update(batch[finite], again)
+    rest = batch[finite]
+    rest.batch.pop(ROW_ID, None)  # numbers in the whole batch: of rows 0 1 2, the last of 0 and 2 would be in no step
+    metrics = update(rest, again)
     own.fill_(torch.nan)[finite] = again
     return metrics, own

@@ -49,23 +49,26 @@ def test_two_steps_end_with_the_same_weights(loss: str, make_actor: Any) -> None
         torch.testing.assert_close(saved.model.full_weights()[name], value, atol=1e-7, rtol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
 def test_a_row_that_is_not_finite_is_left_out_as_a_pass_before_would_do(
-    make_actor: Any, monkeypatch: pytest.MonkeyPatch
+    shuffle: bool, make_actor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = random_batch(LENGTHS, VOCAB - 1)
     batch.batch["input_ids"][3, batch.batch["prompts"].shape[1] - 1] = RARE  # the last token of row 3's prompt
-    worker, twin = make_actor(), make_actor()
-    twin.update_actor(on_policy(batch[[0, 1, 2, 4, 5, 6]]))
+    worker, twin = make_actor(shuffle=shuffle), make_actor(shuffle=shuffle)
+    expected = twin.update_actor(on_policy(batch[[0, 1, 2, 4, 5, 6]])).meta_info["metrics"]
     plain = type(worker.model.net).forward
 
     def forward(net: Any, micro: Any, *args: Any) -> Any:
         log_probs, entropies = plain(net, micro, *args)
         bad = (micro.input_ids == RARE).any(1)[micro.mask.nonzero()[:, 0]]
-        return log_probs + torch.where(bad, math.nan, 0.0), entropies
+        return log_probs * torch.where(bad, math.nan, 1.0), entropies  # as in a model, its gradient is no number either
 
     monkeypatch.setattr(type(worker.model.net), "forward", forward)
     result = worker.update_actor(on_policy(batch))
     assert result.meta_info["metrics"]["actor/skipped_steps"] == 0
+    for name in ("pg_loss", "entropy", "grad_norm"):  # the others are all in the one step, whatever their numbers
+        assert result.meta_info["metrics"][f"actor/{name}"] == pytest.approx(expected[f"actor/{name}"], rel=1e-5)
     assert result.batch["old_log_probs"].isnan().any(1).tolist() == [row == 3 for row in range(7)]
     for name, value in worker.model.full_weights().items():
         torch.testing.assert_close(value, twin.model.full_weights()[name], atol=5e-6, rtol=1e-5)
