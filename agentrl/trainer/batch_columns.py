@@ -48,6 +48,8 @@ from agentrl.workers.on_policy import ON_POLICY
 
 ACCURACY = "acc"
 """A score without anything added to it; the score itself where nothing reports it."""
+SAME_REWARD = 1e-6
+"""Two rewards closer than this are equal: one may be a sum of float32 values, the other of float64 values."""
 KLController = FixedKLController | AdaptiveKLController
 
 
@@ -86,7 +88,8 @@ def choose_rows(
     metrics = group_metrics(*outcome)
     flat, chosen = zero_variance_rows(*outcome), torch.ones(len(batch), dtype=torch.bool)
     if (baselines := greedy_baselines(batch)) is not None:
-        flat, chosen = flat & (outcomes_B1[:, 0] == baselines), baselines.isfinite()
+        gains = row_outcomes(batch.batch["rm_scores"], batch.batch["response_mask"]) - baselines
+        flat, chosen = flat & (gains.abs() < SAME_REWARD), baselines.isfinite()
         lost = {uid for uid, has in zip(batch.non_tensor_batch["uid"], chosen.tolist(), strict=True) if not has}
         metrics["rollout/greedy/groups_left_out"] = float(len(lost))
     kept = batch[chosen & ~flat] if drop_flat_groups else batch if bool(chosen.all()) else batch[chosen]
@@ -100,10 +103,11 @@ def choose_rows(
 def greedy_baselines(batch: DataProto) -> torch.Tensor | None:
     """The reward of the greedy rollout of each row's prompt, `(B,)` float64, NaN where it failed.
 
+    Rounded as the rewards of the samples are: else 0.1 of both would leave an advantage of 1.5e-9, and Adam a step.
     None: the run has no greedy rollouts.
     """
     column = batch.non_tensor_batch.get(BASELINE)
-    return None if column is None else torch.from_numpy(column.astype(np.float64))
+    return None if column is None else torch.from_numpy(column.astype(np.float32).astype(np.float64))
 
 
 def row_outcomes(rewards: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:

@@ -104,6 +104,26 @@ def test_equal_rewards_have_a_gradient_unless_the_greedy_one_is_the_same():
     assert batch_columns.groups_with_variance(batch) == 2
 
 
+def test_a_greedy_reward_is_compared_in_the_precision_of_the_samples_rewards():
+    batch = rollouts([0.1, 0.1], list("aa"))  # float32
+    batch.non_tensor_batch["baseline"] = np.array([0.1, 0.1], dtype=object)
+    assert batch_columns.groups_with_variance(batch) == 0
+    sent, _ = batch_columns.for_workers(batch, [1], 4, balance=False)
+    run = config(adv_estimator="remax")
+    batch_columns.add_rewards(sent, run.algorithm, batch_columns.make_kl_controller(run.algorithm.kl_ctrl))
+    batch_columns.add_advantages(sent, list("aa"), run.algorithm, batch_columns.greedy_baselines(batch))
+    assert not sent.batch["advantages"].any()
+
+
+def test_a_greedy_reward_is_never_compared_with_another_number():
+    """All answers are right; their rewards are less than the greedy one by the penalty for their length."""
+    batch = rollouts([0.5, 1], list("ab"))
+    batch.non_tensor_batch["score"] = np.array([0.5, 1], dtype=object)
+    batch.non_tensor_batch["reward_extra_info"] = np.array([{"acc": 1.0}, {"acc": 1.0}], dtype=object)
+    batch.non_tensor_batch["baseline"] = np.array([1.0, 1.0], dtype=object)
+    assert list(batch_columns.choose_rows(batch, True, metric="acc")[0].non_tensor_batch["uid"]) == ["a"]
+
+
 def test_rows_that_the_limit_cut_leave_the_loss_and_count_in_their_group():
     batch = rollouts([1, 0, 0], ["a", "a", "a"])
     reasons = ["completed", "length", "max_turns"]
