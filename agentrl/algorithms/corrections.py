@@ -6,6 +6,7 @@ by the trainer, the second by the engine. All values are detached.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -66,6 +67,8 @@ def rollout_correction(
     low, high = is_threshold if isinstance(is_threshold, tuple) else (0.0, is_threshold)
     rules = [*([] if rs is None else [Rejection(_kind_of(rs_level), *rs)]), *rejections]
     _check(is_level, low, high, rs_level, rules, veto_threshold)
+    if is_level is None:
+        low, high = 0.0, math.inf  # bounds are of weights, and there are none
     log_ratio = _log_ratio(old_log_probs, rollout_log_probs, mask)
     raw = _ratios(log_ratio, mask, is_level)
     bounded = raw.clamp(max=high) if low == 0 else torch.where((raw >= low) & (raw <= high), raw, 0.0)

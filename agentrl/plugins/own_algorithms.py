@@ -211,6 +211,11 @@ def find_policy_loss(name: str, kwargs: Mapping[str, Any] | None = None) -> Poli
         )
         value, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         _check_loss(value, mask, own)
+        if value.ndim == 0 and rollout_is_weights is not None and not own.takes("rollout_is_weights"):
+            raise PluginError(
+                f"{own.name}: returned one number, which importance weights (algorithm.rollout_correction.is_level) "
+                "cannot correct any more: take rollout_is_weights, which is (B, T) or None, or return token losses"
+            )
         if value.ndim == 2:
             if rollout_is_weights is not None and not own.takes("rollout_is_weights"):
                 value = value * rollout_is_weights

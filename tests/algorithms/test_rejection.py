@@ -161,3 +161,11 @@ def test_extremes_and_empty_masks_are_survived(kind: str) -> None:
     _, kept, metrics = rollout_correction(far * math.nan, far, torch.zeros(2, 400), rejections=[rule])
     assert not kept.any()
     assert all(map(math.isfinite, metrics.values()))
+
+
+@pytest.mark.parametrize("threshold", [0.5, (2.0, 5.0)])
+def test_without_a_level_weights_are_1_whatever_their_bounds(threshold: float | tuple[float, float]) -> None:
+    old, mask = torch.zeros(1, 2), torch.ones(1, 2)
+    weights, _, metrics = rollout_correction(old, old, mask, is_level=None, is_threshold=threshold, veto_threshold=1e-4)
+    assert weights.tolist() == [[1, 1]]
+    assert metrics["rollout_corr/is_truncated_fraction"] == 0

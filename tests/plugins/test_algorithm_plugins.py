@@ -152,6 +152,10 @@ def test_what_a_function_does_wrong_is_told_with_its_line(own: str) -> None:
         find_policy_loss(f"{own}:of_rows")(ones, ones, ones, ones)
     with pytest.raises(PluginError, match="depends on how the mini-batch is cut"):
         find_policy_loss(f"{own}:depends_on_the_cut")(ones, ones, ones, ones)
+    register("one_number", "policy_losses")(lambda log_probs, num_tokens: log_probs.sum() / num_tokens)
+    find_policy_loss("one_number")(ones, ones, ones, ones, num_tokens=6)
+    with pytest.raises(PluginError, match="take rollout_is_weights"):
+        find_policy_loss("one_number")(ones, ones, ones, ones, num_tokens=6, rollout_is_weights=ones)
     register("wrong_shape", "advantages")(lambda response_mask: torch.zeros(1, 4))
     register("not_finite", "advantages")(lambda response_mask: torch.full((2,), torch.nan))
     with pytest.raises(PluginError, match=r"returned \(1, 4\), wanted a tensor \(2, 3\) or \(2,\)"):
