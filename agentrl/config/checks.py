@@ -281,7 +281,7 @@ def check_combine(config: RunConfig) -> Problems:
     combine, estimator = config.reward_model.combine, config.algorithm.adv_estimator
     if combine.outcome == combine.turn == combine.tool == 0 and not config.reward_model.scores_by_model:
         yield "reward_model.combine: outcome, turn and tool are all 0, wanted at least one weight that is not 0"
-    if combine.level == "turn" and estimator not in TOKEN_ESTIMATORS:
+    if combine.level == "turn" and estimator in GROUP_ESTIMATORS:  # one of the user's own gets the tokens' rewards
         yield (
             f"reward_model.combine.level: turn has no effect with algorithm.adv_estimator {estimator}, which uses only "
             f"a trajectory's sum: set level to trajectory, or the estimator to {' or '.join(sorted(TOKEN_ESTIMATORS))}"

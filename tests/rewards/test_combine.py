@@ -84,5 +84,8 @@ def test_settings_that_cannot_work(tiny_model_dir: Path) -> None:
     assert "reward_model.combine: outcome, turn and tool are all 0" in problems()
     combine.turn, combine.level = 1.0, "turn"
     assert "combine.level: turn has no effect with algorithm.adv_estimator grpo" in problems()
+    config.algorithm.adv_estimator = "own.py:by_token"  # which gets the rewards of single tokens
+    assert "combine.level" not in problems()
+    config.algorithm.adv_estimator = "grpo"
     config.algorithm.adv_estimator = "gae"
     assert "combine" not in problems()
