@@ -210,12 +210,7 @@ def find_policy_loss(name: str, kwargs: Mapping[str, Any] | None = None) -> Poli
             num_sequences=num_sequences,
         )
         value, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
-        _check_loss(value, mask, own)
-        if value.ndim == 0 and rollout_is_weights is not None and not own.takes("rollout_is_weights"):
-            raise PluginError(
-                f"{own.name}: returned one number, which importance weights (algorithm.rollout_correction.is_level) "
-                "cannot correct any more: take rollout_is_weights, which is (B, T) or None, or return token losses"
-            )
+        _check_loss(value, mask, own, weighed=rollout_is_weights is not None)
         if value.ndim == 2:
             if rollout_is_weights is not None and not own.takes("rollout_is_weights"):
                 value = value * rollout_is_weights
@@ -253,7 +248,7 @@ def _per_token(values: Any, mask: Tensor, name: str) -> Tensor:
     return spread
 
 
-def _check_loss(value: Any, mask: Tensor, own: OwnFunction) -> None:
+def _check_loss(value: Any, mask: Tensor, own: OwnFunction, *, weighed: bool) -> None:
     if not isinstance(value, Tensor) or (value.ndim != 0 and value.shape != mask.shape):
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise PluginError(f"{own.name}: returned {got}, wanted token losses {tuple(mask.shape)}, or one number")
@@ -261,6 +256,11 @@ def _check_loss(value: Any, mask: Tensor, own: OwnFunction) -> None:
         raise PluginError(
             f"{own.name}: returned one number, which depends on how the mini-batch is cut: return token losses "
             f"{tuple(mask.shape)}, or take num_tokens or num_sequences (of the whole mini-batch) and divide by it"
+        )
+    if value.ndim == 0 and weighed and not own.takes("rollout_is_weights"):
+        raise PluginError(
+            f"{own.name}: returned one number, which importance weights (algorithm.rollout_correction.is_level) "
+            "cannot correct any more: take rollout_is_weights, which is (B, T) or None, or return token losses"
         )
 
 
