@@ -174,7 +174,9 @@ def test_a_picture_that_several_threads_read_is_kept_once(
     assert vision.inputs(shown[:1]) is first  # three pictures have room
 
 
-def test_smaller_pictures_that_another_thread_forgets(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_pictures_that_another_thread_forgets(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     vision = load_renderer(str(folders["qwen2_5_vl"]), max_pixels=200).vision
     assert vision is not None
 
