@@ -211,7 +211,7 @@ async def test_a_caller_that_gives_up_frees_its_process(file: Path, caplog: pyte
 async def test_a_wait_that_never_ends_is_not_the_functions_fault(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrl.rewards.score_process.MAX_WAIT_S", 0.1)
     own = manager(file)
-    with pytest.raises(InfrastructureError, match="the score function waited over 0.1 s in queues"):
+    with pytest.raises(InfrastructureError, match=r"the score function waited over 0\.1 s in queues"):
         await own.score(item("waits 600"))
     assert (await own.score(item("", a=1))).score == 1.0
 
