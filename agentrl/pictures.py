@@ -185,10 +185,11 @@ def _bytes_of_text(text: str, folder: Path | None) -> bytes:
             return base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError) as error:
             raise PictureError(f"got text, wanted a data URI or base64: {error}") from error
-    path = folder / Path(text.removeprefix("file://")).expanduser()
+    path = folder / text.removeprefix("file://")
     try:
+        path = folder / Path(text.removeprefix("file://")).expanduser()
         return path.read_bytes()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last one: `~name` of no user here
         raise PictureError(f"cannot read the picture file {path}: {getattr(error, 'strerror', error)}") from error
 
 

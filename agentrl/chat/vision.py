@@ -70,11 +70,12 @@ class Vision:
         """
         if self._max_pixels is None:
             return picture
-        if picture.digest not in self._smaller:
+        shown = self._smaller.get(picture.digest)
+        if shown is None:
             if len(self._smaller) >= _KEPT_SMALLER:
-                self._smaller.clear()
-            self._smaller[picture.digest] = smaller(picture, self._max_pixels)
-        return self._smaller[picture.digest]
+                self._smaller.clear()  # by any thread, so what was found or made is returned from here
+            shown = self._smaller[picture.digest] = smaller(picture, self._max_pixels)
+        return shown
 
     def count(self, picture: Picture) -> int:
         """The tokens of a picture, from its size alone.
@@ -120,15 +121,17 @@ class Vision:
             "pixel_values": np.ascontiguousarray(made["pixel_values"], np.float32),
             "image_grid_thw": np.asarray(made["image_grid_thw"], np.int64),
         }
-        self._keep(key, inputs)
-        return inputs
+        return self._keep(key, inputs)
 
-    def _keep(self, key: tuple[str, ...], inputs: PictureInputs) -> None:
+    def _keep(self, key: tuple[str, ...], inputs: PictureInputs) -> PictureInputs:
         with self._lock:
+            if (known := self._kept.get(key)) is not None:  # another rollout of the prompt made it meanwhile
+                return known
             self._kept[key] = inputs
             self._kept_bytes += inputs["pixel_values"].nbytes
             while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
                 self._kept_bytes -= self._kept.popitem(last=False)[1]["pixel_values"].nbytes
+            return inputs
 
 
 def picture_tokens(config: Mapping[str, Any]) -> PictureTokens | None:

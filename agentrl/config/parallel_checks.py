@@ -23,6 +23,8 @@ CUT_STYLES = frozenset({"colwise", "rowwise", "replicated_with_grad_allreduce"})
 """Styles that `workers/tensor_parallel.py` follows."""
 WHOLE_ROWS = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers whose attention over packed rows can be shared by heads."""
+WITH_SINKS = frozenset({"gpt_oss"})
+"""Types of models whose attention has sinks: weights of its layers, which no key of a configuration tells."""
 
 
 def check_parallel(config: RunConfig) -> Problems:
@@ -91,6 +93,8 @@ def model_problems(key: str, fsdp: FSDPConfig, config: Any) -> Problems:
         yield f"{key}.{SP}: got {sp}, but '{config.model_type}' has layers of {', '.join(kinds)}, which read whole rows"
     if sp > 1 and getattr(config, "attn_logit_softcapping", None) is not None:
         yield f"{key}.{SP}: got {sp}, but '{config.model_type}' caps its scores, which attention over ranks does not"
+    if sp > 1 and config.model_type in WITH_SINKS:
+        yield f"{key}.{SP}: got {sp}, but '{config.model_type}' has attention sinks, which attention over ranks lacks"
 
 
 def _tp_problems(key: str, tp: int, config: Any) -> Problems:

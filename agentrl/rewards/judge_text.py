@@ -29,7 +29,8 @@ The right answer, for comparison:
 {ground_truth}
 """
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
-_ALONE = re.compile(rf"\W*({_NUMBER})\s*(?:/\s*({_NUMBER}))?\W*")
+# What stands before it takes no part of it: neither the minus of -1 nor the point of .5.
+_ALONE = re.compile(rf"[^\w\-\u2212\u2013]*?({_NUMBER})\s*(?:/\s*({_NUMBER}))?\W*")
 _SAID = re.compile(rf"\bscore\b[\s\"'*_`]*(?:is|=|:)[\s\"'*_`]*({_NUMBER})(?:\s*/\s*({_NUMBER}))?", re.IGNORECASE)
 _DECODER = json.JSONDecoder()
 

@@ -20,7 +20,7 @@ from agentrl.plugins.threads import call_in_thread
 from agentrl.plugins.users_code import described
 from agentrl.rewards.dispatcher import ScoreFunction
 from agentrl.rewards.score_call import ONE, check_call
-from agentrl.rewards.score_process import ProcessDied, ScoreProcess, TookTooLong
+from agentrl.rewards.score_process import NotServed, ProcessDied, ScoreProcess, TookTooLong
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class PrimeRewardManager(RewardManager):
 
         Raises:
             RewardError: the function raised, returned no finite number, or its process died.
-            InfrastructureError: a service behind the function failed.
+            InfrastructureError: a service behind the function failed, or kept it waiting for an hour.
         """
         values = (item.data_source, item.solution_str, item.ground_truth, item.extra_info)
         try:
@@ -89,6 +89,8 @@ class PrimeRewardManager(RewardManager):
                 result = process.ask(arguments, self._timeout_s, caller)
             except TookTooLong:
                 return self._timed_out()
+            except NotServed as error:
+                raise InfrastructureError(str(error)) from None
             except ProcessDied as died:
                 death = str(died)
                 continue

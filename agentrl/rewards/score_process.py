@@ -33,6 +33,10 @@ class TookTooLong(Exception):
     """The call used up its time; its process has been killed."""
 
 
+class NotServed(Exception):
+    """The call ended for a reason that is not the function's, which the text names; its process has been killed."""
+
+
 class ProcessDied(Exception):
     """The process ended during a call; the text says how."""
 
@@ -81,6 +85,7 @@ class ScoreProcess:
 
         Raises:
             TookTooLong: the limit is reached; the process has been killed.
+            NotServed: nobody wants the result, or the function waits in a queue that never moves.
             ProcessDied: it ended.
             RewardError: the function raised, or returned no score.
             UserInputError: it raised one.
@@ -90,7 +95,11 @@ class ScoreProcess:
             self._send(arguments)
             watch = OwnTime()
             while True:
-                if caller.abandoned or watch.seconds >= timeout_s or watch.waited_s > MAX_WAIT_S:
+                if caller.abandoned or watch.waited_s > MAX_WAIT_S:
+                    self.kill()
+                    why = "is no longer needed" if caller.abandoned else f"waited over {MAX_WAIT_S:g} s in queues"
+                    raise NotServed(f"the score function {why}")
+                if watch.seconds >= timeout_s:
                     self.kill()
                     raise TookTooLong
                 kind, content = self._next(min(max(timeout_s - watch.seconds, 0.001), _LOOK_S)) or _NOTHING

@@ -101,7 +101,9 @@ def start_adapter(model: nn.Module, keys: LoraKeys, section: str) -> LoraCounts:
 def preview(
     path: str, keys: LoraKeys, section: str, *, head: bool = True, trust_remote_code: bool = False
 ) -> LoraCounts:
-    """What `add_adapter` will do to the model in a folder, without reading its weights. Errors as `add_adapter`.
+    """What `add_adapter` will do to the model in a folder, without loading its weights.
+
+    Errors as `add_adapter`; a model that sees pictures is refused, and an adapter that was trained on other weights.
 
     Args:
         path: a model folder, or a name of the hub.
@@ -112,9 +114,13 @@ def preview(
     """
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+    from agentrl.chat.vision import model_sees_pictures
     from agentrl.hub import model_folder
-    from agentrl.workers.lora_files import peft_config_of
+    from agentrl.workers.lora_files import check_given_base, peft_config_of
 
+    if model_sees_pictures(model_folder(path)):
+        raise ConfigError(f"{section}.lora_rank: adapters are not tried on models that see pictures: set 0")
+    check_given_base(keys, path, section)
     config = AutoConfig.from_pretrained(str(model_folder(path)), trust_remote_code=trust_remote_code)
     kind: Any = AutoModelForCausalLM if head else AutoModel
     try:

@@ -133,6 +133,20 @@ def check_same_base(folder: Path, base: str) -> None:
         )
 
 
+def check_given_base(keys: LoraKeys, base: str, section: str) -> None:
+    """As `check_same_base`, of the adapter that a run starts from, if there is one.
+
+    Raises:
+        ConfigError: it was trained on other weights, or is missing.
+    """
+    if keys.lora_adapter_path is None:
+        return
+    try:
+        check_same_base(_given_folder(keys.lora_adapter_path, section), base)
+    except CheckpointError as error:
+        raise ConfigError(f"{section}.lora_adapter_path: {error}") from error
+
+
 def is_adapter(name: str) -> bool:
     """Whether a parameter is one of an adapter."""
     return ".lora_A." in name or ".lora_B." in name

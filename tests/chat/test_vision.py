@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -146,6 +148,44 @@ def test_large_pictures_are_made_smaller(folders: dict[str, Path]) -> None:
     assert vision is not None
     assert vision.shown(picture(40, 20)).size == (20, 10)
     assert vision.count(picture(40, 20)) == vision.tokens.count(vision.inputs([picture(40, 20)])["image_grid_thw"][0])
+
+
+def test_a_picture_that_several_threads_read_is_kept_once(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vision = load_renderer(str(folders["qwen2_5_vl"])).vision
+    assert vision is not None
+    shown = [picture(16, 16, seed) for seed in range(3)]
+    monkeypatch.setattr("agentrl.chat.vision._KEPT_BYTES", 3 * vision.inputs(shown[:1])["pixel_values"].nbytes)
+    vision = load_renderer(str(folders["qwen2_5_vl"])).vision
+    assert vision is not None
+    both, make = Barrier(2), vision._processor
+
+    def made_at_the_same_time(**arguments: Any) -> Any:
+        both.wait(30)
+        return make(**arguments)
+
+    monkeypatch.setattr(vision, "_processor", made_at_the_same_time)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(vision.inputs, [shown[:1]] * 2)
+    monkeypatch.setattr(vision, "_processor", make)
+    assert first is second
+    assert vision.inputs([shown[1]]) is not vision.inputs([shown[2]])
+    assert vision.inputs(shown[:1]) is first  # three pictures have room
+
+
+def test_smaller_pictures_that_another_thread_forgets(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vision = load_renderer(str(folders["qwen2_5_vl"]), max_pixels=200).vision
+    assert vision is not None
+
+    class Forgotten(dict[str, Picture]):
+        def __setitem__(self, digest: str, smaller: Picture) -> None:
+            """Another thread makes room before this one goes on."""
+
+    monkeypatch.setattr(vision, "_smaller", Forgotten())
+    assert vision.shown(picture(40, 20)).size == (20, 10)
 
 
 def test_a_text_model_refuses_pictures(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_tiny_model(folder / "narrow", intermediate_size=63)
     build_tiny_model(folder / "gpt2", "gpt2", n_head=4, n_embd=32, n_layer=1)
     build_tiny_model(folder / "gemma2", "gemma2", head_dim=8)
+    AutoConfig.for_model("gpt_oss").save_pretrained(folder / "gpt_oss")
     AutoConfig.for_model("qwen2_5_vl").save_pretrained(folder / "seeing")
     return folder
 
@@ -74,6 +75,7 @@ def run(models: Path, model: str, *more: str, ranks: int = 4) -> Any:
         ("narrow", [f"{TP}=2"], "63 columns in its MLPs (intermediate_size) (63 / 2 = 31.50): wanted 1"),
         ("gpt2", [f"{TP}=2"], f"{TP}: got 2, but transformers has no tensor-parallel plan for models of type 'gpt2'"),
         ("gemma2", [f"{SP}=2"], f"{SP}: got 2, but 'gemma2' caps its scores"),
+        ("gpt_oss", [f"{SP}=2"], f"{SP}: got 2, but 'gpt_oss' has attention sinks, which attention over"),
         ("seeing", [f"{SP}=2"], f"{SP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
         ("seeing", [f"{TP}=2"], f"{TP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
         ("qwen2", [f"{TP}=2", "actor_rollout_ref.model.lora_rank=8"], f"{TP}: got 2, but actor_rollout_ref.model.lo"),

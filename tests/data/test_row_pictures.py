@@ -96,6 +96,7 @@ def test_a_row_without_pictures_stays_text(parquet: Parquet, images: Any) -> Non
         ({"prompt": asked("<image><image>"), "images": [png()]}, r"got 1 pictures, .*: 2"),
         ({"prompt": asked("<image>"), "images": [b"text"]}, r"column 'images\[0\]': got 4 bytes, wanted a picture"),
         ({"prompt": asked("<image>"), "images": ["no.png"]}, r"images\[0\]'.*no.png: No such file"),
+        ({"prompt": asked("<image>"), "images": ["~no.such.user/a.png"]}, r"images\[0\]'.*~no.such.user/a.png: "),
         ({"prompt": asked("<image>"), "images": ["https://a/b.png"]}, "pictures are not downloaded"),
         ({"prompt": asked("<video>"), "videos": ["a.mp4"]}, "column 'videos': got content, wanted nothing: videos"),
         ({"prompt": asked([{"type": "video", "text": "a"}])}, "a part of type 'video', wanted text or image parts"),

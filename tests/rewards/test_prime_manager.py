@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from agentrl.config.root import RunConfig
-from agentrl.errors import PluginError, RewardError, ToolServiceError
+from agentrl.errors import InfrastructureError, PluginError, RewardError, ToolServiceError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.rewards import NaiveRewardManager
 from agentrl.rewards.loading import load_reward_manager
@@ -194,8 +194,8 @@ async def test_its_processes_end_with_it(file: Path) -> None:
     assert result.extra["pid"] not in {child.pid for child in psutil.Process().children()}
 
 
-async def test_a_caller_that_gives_up_frees_its_process(file: Path) -> None:
-    before, own = children(), manager(file)
+async def test_a_caller_that_gives_up_frees_its_process(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before, own = children(), manager(file, timeout_s=61)
     await own.score(item())
     task = asyncio.create_task(own.score(item("sleeps")))
     await asyncio.sleep(0.3)
@@ -204,6 +204,15 @@ async def test_a_caller_that_gives_up_frees_its_process(file: Path) -> None:
     while children() - before:
         assert time.monotonic() - began < 30
         await asyncio.sleep(0.05)
+    assert (await own.score(item("", a=1))).score == 1.0
+    assert "took over" not in caplog.text
+
+
+async def test_a_wait_that_never_ends_is_not_the_functions_fault(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.rewards.score_process.MAX_WAIT_S", 0.1)
+    own = manager(file)
+    with pytest.raises(InfrastructureError, match=r"the score function waited over 0\.1 s in queues"):
+        await own.score(item("waits 600"))
     assert (await own.score(item("", a=1))).score == 1.0
 
 

@@ -113,6 +113,19 @@ def test_a_reply_without_a_score(reply: str) -> None:
     assert 'the reply holds no score, wanted {"score": NUMBER}' in str(read_score(reply, (0.0, 5.0), None))
 
 
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [("-1", -1.0), (" **-1**", -1.0), ("-0.5.", -0.5), (".5", 0.5), ("-1/1", -1.0), ("+1", 1.0), ("(1)", 1.0)],
+)
+def test_a_lone_number_keeps_its_sign_and_point(reply: str, score: float) -> None:
+    assert read_score(reply, (-1.0, 1.0), None) == score
+
+
+@pytest.mark.parametrize("reply", ["\N{MINUS SIGN}1", "\N{EN DASH}1", "- 1"])
+def test_a_lone_number_of_unclear_sign_is_no_score(reply: str) -> None:
+    assert "the reply holds no score" in str(read_score(reply, (-1.0, 1.0), None))
+
+
 def test_a_score_out_of_range() -> None:
     assert read_score("6", (0.0, 5.0), None) == (
         "the judge gave the score 6, wanted 0 to 5 (reward_model.judge.score_range)"

@@ -14,6 +14,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.testing.batches import random_batch
 from agentrl.testing.models import build_tiny_model
+from agentrl.testing.vision_models import build_tiny_vision_model
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.base_weights import weights_fingerprint
 from agentrl.workers.critic import CriticWorker
@@ -230,6 +231,28 @@ def test_the_layers_are_those_that_are_named(
     own = parameters(make_actor(config))
     assert counts.trainable == sum(p.numel() for name, p in own.items() if ".lora_" in name)
     assert counts.frozen == sum(p.numel() for name, p in own.items() if ".lora_" not in name)
+
+
+def test_an_adapter_of_other_weights_is_no_start(
+    tmp_path: Path, tiny_model_dir: Path, lora: Lora, make_actor: Any
+) -> None:
+    """Of the same shapes: nothing but the fingerprint tells them apart."""
+    make_actor(lora()).save_checkpoint(str(tmp_path / "actor"))
+    keys = lora(rank=0, lora_adapter_path=str(tmp_path / "actor")).actor_rollout_ref.model
+    assert preview(str(tiny_model_dir), keys, "x").trainable > 0
+    other = build_tiny_model(tmp_path / "other", seed=7)
+    with pytest.raises(
+        ConfigError, match=r"x\.lora_adapter_path: .* is an adapter of other weights: it was trained on"
+    ):
+        preview(str(other), keys, "x")
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_a_model_that_sees_pictures_gets_no_adapter(tmp_path: Path, lora: Lora, head: bool) -> None:
+    """The policy and a model of `agentrl sft` (with the head), and the critic."""
+    seeing, keys = build_tiny_vision_model(tmp_path / "seeing"), lora().actor_rollout_ref.model
+    with pytest.raises(ConfigError, match=r"x\.lora_rank: adapters are not tried on models that see pictures: set 0"):
+        preview(str(seeing), keys, "x", head=head)
 
 
 def test_experts_stay_frozen(tmp_path: Path, lora: Lora) -> None:

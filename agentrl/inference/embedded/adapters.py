@@ -140,15 +140,14 @@ def _weights_of(
         with safe_open(file, framework="pt") as handle:
             own |= {name: handle.get_tensor(name) for name in handle.keys() if name.removesuffix(_LEAF) in paths}  # noqa: SIM118
     pair = "{}{}.lora_{}{}".format
-    return [
-        (
-            path + _LEAF,
-            own[path + _LEAF],
-            given[pair(_PREFIX, path, "A", _LEAF)],
-            given[pair(_PREFIX, path, "B", _LEAF)],
-        )
-        for path in paths
-    ]
+    found = []
+    for path in paths:
+        weight, a, b = own[path + _LEAF], given[pair(_PREFIX, path, "A", _LEAF)], given[pair(_PREFIX, path, "B", _LEAF)]
+        if [*b.shape, *a.shape] != [weight.shape[0], *a.shape[:1] * 2, *weight.shape[1:]]:
+            shapes = f"B {list(b.shape)} and A {list(a.shape)} of '{path}'"
+            raise UserInputError(f"lora_path: got {shapes}, but the weight there is {list(weight.shape)}")
+        found.append((path + _LEAF, weight, a, b))
+    return found
 
 
 def _text(body: Mapping[str, Any], key: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from agentrl.boxed import last_boxed
 from agentrl.rewards.scores import math
 
-_ANSWER = re.compile(r"answer\s*[:：]\s*(?:\*\*)?([^\n]+)", re.IGNORECASE)
+# `Answer: 34`, `**Answer**: 34`, `**Answer:** 34`; a formula may open on the line before it.
+_ANSWER = re.compile(r"answer(?:\*\*)?\s*[:：]\s*(?:\*\*)?\s*(?:\\\[|\$\$(?=\n))?\s*(?=\S)", re.IGNORECASE)
 
 
 def answer_of(solution_str: str, strict_box_verify: bool = False) -> str | None:
@@ -20,11 +21,14 @@ def answer_of(solution_str: str, strict_box_verify: bool = False) -> str | None:
     """
     if strict_box_verify:
         return last_boxed(solution_str)
-    lines = _ANSWER.findall(solution_str)
-    if not lines:
+    starts = list(_ANSWER.finditer(solution_str))
+    if not starts:
         return None
-    line = lines[-1].strip().removesuffix("**").strip()
+    rest = solution_str[starts[-1].end() :]
+    line = rest.partition("\n")[0].strip().removesuffix("**").strip()
     boxed = last_boxed(line)
+    if boxed is None and line.startswith("\\boxed{"):  # its end is on a later line
+        boxed = last_boxed(rest)
     return boxed if boxed is not None else line
 
 

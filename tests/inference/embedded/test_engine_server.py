@@ -18,7 +18,7 @@ import pytest
 import torch
 from engine_process import command, free_port, wait_healthy
 from peft import LoraConfig, inject_adapter_in_model
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save, save_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.testing.models import build_tiny_model
@@ -335,6 +335,11 @@ def test_an_adapter_is_merged_while_it_is_loaded(server: httpx.Client, tiny_mode
     again = post("/load_lora_adapter", lora_name="two", lora_path=load["lora_path"])
     assert (again.status_code, "'own' is loaded" in again.json()["error_message"]) == (400, True)
     assert post("/unload_lora_adapter", lora_name="own").json()["success"]
+    assert sampled().json()["output_ids"] == before["output_ids"]
+    good = load_file(tmp_path / "own" / "adapter_model.safetensors")
+    save_file({name: pair.repeat(2, 2) for name, pair in good.items()}, tmp_path / "own" / "adapter_model.safetensors")
+    larger = post("/load_lora_adapter", **load)
+    assert (larger.status_code, "but the weight there is [" in larger.json()["error_message"]) == (400, True)
     assert sampled().json()["output_ids"] == before["output_ids"]
     (tmp_path / "own" / "adapter_config.json").write_text('{"peft_type": "LOHA"}')
     assert "wanted a plain LoRA adapter, got LOHA" in post("/load_lora_adapter", **load).json()["error_message"]
