@@ -24,7 +24,7 @@ demo: $(STAMP)
 test: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# What takes too long for every change: each model family on every mesh, runs over several machines.
+# What takes too long for every change: a real model, each model family on every mesh, several machines.
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 

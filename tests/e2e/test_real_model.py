@@ -11,7 +11,7 @@ import psutil
 import pytest
 from runs import Process, Run, finished, started
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(2400)]
 MAX_GIB = 12
 
 

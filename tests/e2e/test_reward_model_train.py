@@ -28,7 +28,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def single(workspace: Workspace, engine: str, classifier: Path) -> Run:
     """Two steps of one rank in the command's own process."""
-    return train(workspace, "single", engine, classifier)
+    return train(workspace, "judged_single", engine, classifier)
 
 
 def train(workspace: Workspace, name: str, engine: str, classifier: Path, **changes: Any) -> Run:
@@ -63,7 +63,7 @@ def score_of(classifier: Path, row: dict[str, Any]) -> float:
 
 
 def test_rewards_are_those_of_rule_and_model(workspace: Workspace, single: Run, classifier: Path) -> None:
-    folder = workspace.folder / "single" / "validation"
+    folder = workspace.folder / "judged_single" / "validation"
     validated = [json.loads(line) for line in (folder / "0.jsonl").read_text().splitlines()]
     compared = 0
     for row in (*single.rollouts(1), *validated):
@@ -83,7 +83,7 @@ def test_rewards_are_those_of_rule_and_model(workspace: Workspace, single: Run, 
 def test_two_ranks_end_with_the_weights_of_one(
     workspace: Workspace, single: Run, engine: str, classifier: Path
 ) -> None:
-    double = train(workspace, "double", engine, classifier, trainer__backend="ray", trainer__n_gpus_per_node=2)
+    double = train(workspace, "judged_double", engine, classifier, trainer__backend="ray", trainer__n_gpus_per_node=2)
     for step in range(1, STEPS + 1):
         one, two = single.rollouts(step), double.rollouts(step)
         assert [row["response_ids"] for row in two] == [row["response_ids"] for row in one]

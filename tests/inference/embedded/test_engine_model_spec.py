@@ -37,7 +37,7 @@ def edited(tiny_model_dir: Path, tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "gemma3"}, "does not support model_type 'gemma3'. Known: llama, qwen2, qwen3"),
+        ({"model_type": "gemma3"}, "does not support model_type 'gemma3'. Known: llama, qwen2, qwen2_5_vl,"),
         ({"model_type": "qwen"}, "Did you mean 'qwen"),
         ({"use_sliding_window": True}, "sliding-window"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
