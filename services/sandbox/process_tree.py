@@ -13,6 +13,8 @@ from contextlib import contextmanager
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _KILL_S = 5.0
 _GET_DUMPABLE, _SET_DUMPABLE, _SET_SUBREAPER, _GET_SUBREAPER = 3, 4, 36, 37
+_KCMP = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine)
+_KCMP_VM = 1
 _libc = ctypes.CDLL(None)
 _adopting = threading.Lock()
 _adopters = _adopted_before = 0
@@ -65,7 +67,7 @@ def resident_bytes(pids: list[int], enough: int) -> int:
     Pages that several share are first counted for each, which is cheap; only above `enough` are they shared out.
     """
     rough = sum(_statm(pid) for pid in pids)
-    return rough if rough <= enough else sum(_proportional(pid) for pid in pids)
+    return rough if rough <= enough else sum(_proportional(pid) for pid in _with_memory_of_their_own(pids))
 
 
 def kill_tree(pid: int) -> None:
@@ -132,6 +134,20 @@ def is_namespace_init(pid: int) -> bool:
             return any(line.startswith("NSpid:") and line.split()[2:] == ["1"] for line in stream)
     except OSError:
         return False
+
+
+def _with_memory_of_their_own(pids: list[int]) -> list[int]:
+    """One process of each address space: between vfork and exec a child runs in that of its parent."""
+    found: list[int] = []
+    for pid in pids:
+        if not any(_share_memory(pid, one) for one in found):
+            found.append(pid)
+    return found
+
+
+def _share_memory(one: int, other: int) -> bool:
+    """Both run in the same address space; False also where this process may not ask."""
+    return _KCMP is not None and _libc.syscall(_KCMP, one, other, _KCMP_VM, 0, 0) == 0
 
 
 def _statm(pid: int) -> int:
