@@ -100,7 +100,9 @@ class Cluster:
                 continue
             resources = node.get("Resources", {})
             count, memory = int(resources.get("GPU", 0)), resources.get("memory")
-            name = next((key.removeprefix("accelerator_type:") for key in resources if "accelerator_type:" in key), None)
+            name = next(
+                (key.removeprefix("accelerator_type:") for key in resources if "accelerator_type:" in key), None
+            )
             known = gpu is not None and count > 0
             machines.append(
                 Machine(
