@@ -19,6 +19,8 @@ _WANTED = (
     "a comma between; @NAME behind it names the GPU (2x8x141@H200)"
 )
 _MOST_MACHINES = 10_000
+AS_ASKED = "the machines that the run asks for"
+"""The source of a cluster that was made up for a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def as_asked(parts: Iterable[int], like: Machine | None = None) -> Cluster:
         for count, times in sorted(Counter(parts).items(), reverse=True)
         for _ in range(times)
     )
-    return Cluster(made, "the machines that the run asks for")
+    return Cluster(made, AS_ASKED)
 
 
 def _sentence(machine: Machine, count: int) -> str:

@@ -61,7 +61,8 @@ def engine_memory(config: RunConfig, placement: Placement, shape: ModelShape, le
     total = sum(size for _, size in parts)
     tokens = max(0.0, cache) / per_token
     most = float(rollout.max_num_seqs or float("inf"))
-    sleeps = bool(getattr(rollout, "free_cache_engine", False))
+    asked = getattr(rollout, "free_cache_engine", False)
+    sleeps = placement.mode == "colocated" if asked is None else bool(asked)
     return EngineMemory(
         parts,
         ASLEEP if sleeps else total,

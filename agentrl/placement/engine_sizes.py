@@ -1,4 +1,4 @@
-"""Tensor-parallel sizes that an engine can have: by the model's heads, the machine's GPUs and the ranks that share them."""
+"""Tensor-parallel sizes that an engine can have: by the model's heads, and by GPUs and ranks of a machine."""
 
 from __future__ import annotations
 

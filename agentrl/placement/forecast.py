@@ -94,6 +94,8 @@ class Model:
     """Most of them whose log-probs are computed."""
     param_offload: bool
     optimizer_offload: bool
+    steps: int
+    """Optimizer steps of an update; moments that are offloaded stay from the first one to its end."""
 
     def resting(self) -> float:
         """Bytes between its passes."""
@@ -166,24 +168,27 @@ def _model(
     spread = _spread(fsdp, pool.world_size)
     keys = policy.model if role == "actor" else config.critic.model
     adapter = memory.adapter_weights(shape, keys.lora_rank) if learns and keys.lora_rank else 0
-    frozen = DTYPE_BYTES[fsdp.model_dtype]
-    compute = fsdp.compute_dtype
     auto = "bfloat16" if on_gpus or fsdp.model_dtype == "bfloat16" else "float32"
+    computed = DTYPE_BYTES[auto if fsdp.compute_dtype == "auto" else fsdp.compute_dtype]
+    frozen = DTYPE_BYTES[fsdp.model_dtype]
+    kept = memory.held(shape, spread, learns=learns, frozen_bytes=frozen, adapter=adapter)
+    on_host = on_gpus and bool(getattr(fsdp, "offload_policy", False))
     tokens = lengths.micro_batch(_limit(config, role), spread, _rows_of_rank(config, role, spread))
-    if role in ("critic", "reward_model"):  # a value or a score in place of a vocabulary
-        shape = replace(shape, vocab=shape.vocab, tied=True)
+    if role in ("critic", "reward_model"):  # a value or a score in place of a head over the vocabulary
+        shape = replace(shape, tied=True)
     return Model(
         role=role,
         shape=shape,
         spread=spread,
-        held=memory.held(shape, spread, learns=learns, frozen_bytes=frozen, adapter=adapter),
+        held=Held(0.0) if on_host else kept,
         learns=learns,
-        compute_bytes=DTYPE_BYTES[auto if compute == "auto" else compute],
-        checkpointing=section.enable_gradient_checkpointing,
+        compute_bytes=computed,
+        checkpointing=learns and bool(getattr(section, "enable_gradient_checkpointing", False)),
         tokens=tokens,
         positions=0.0 if role in ("critic", "reward_model") else tokens * lengths.response_share,
         param_offload=fsdp.param_offload and on_gpus,
         optimizer_offload=fsdp.optimizer_offload and on_gpus,
+        steps=_steps(config, role),
     )
 
 
@@ -220,6 +225,15 @@ def _rows_of_rank(config: RunConfig, role: str, spread: Spread) -> int:
     if role in ("ref", "reward_model"):
         prompts = config.data.train_batch_size
     return max(1, -(-prompts * n // spread.groups))
+
+
+def _steps(config: RunConfig, role: str) -> int:
+    """Optimizer steps of an update."""
+    actor, critic = config.actor_rollout_ref.actor, config.critic
+    size, epochs = actor.ppo_mini_batch_size, actor.ppo_epochs
+    if role == "critic":
+        size, epochs = critic.ppo_mini_batch_size or size, critic.ppo_epochs or epochs
+    return -(-config.data.train_batch_size // size) * epochs
 
 
 def _phases(models: list[Model], engine: EngineMemory | None, on_gpus: bool) -> Iterator[Phase]:
@@ -277,5 +291,6 @@ def _update_parts(model: Model, models: list[Model]) -> list[tuple[str, float]]:
         ("gradients before they are sharded", memory.gradients_at_the_end(shape, spread, each) if learns else 0.0),
     ]
     optimizer = [("optimizer", held.optimizer)]
-    passes = [*base, *([] if model.optimizer_offload else optimizer), *max(first, last, key=_size)]
+    away = model.optimizer_offload and model.steps == 1
+    passes = [*base, *([] if away else optimizer), *max(first, last, key=_size)]
     return max(passes, [*base, *optimizer], key=_size)

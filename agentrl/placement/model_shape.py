@@ -121,7 +121,8 @@ class ModelShape:
         size = f"{count:.2f} billion" if count >= 1 else f"{count * 1000:.0f} million"
         mixture = f", {self.num_experts} experts ({self.experts_per_token} a token)" if self.num_experts else ""
         about = "" if self.exact else "about "
-        return f"{about}{size} weights, {self.layers} layers, {self.heads} heads, {self.kv_heads} of keys and values{mixture}"
+        heads = f"{self.heads} heads, {self.kv_heads} of keys and values"
+        return f"{about}{size} weights, {self.layers} layers, {heads}{mixture}"
 
 
 _BIASED = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl"})

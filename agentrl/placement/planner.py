@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from agentrl.config.machine import OWN_ENGINES, EngineName
 from agentrl.config.resource_pools import Pool, pools_in_use
 from agentrl.config.root import RunConfig
-from agentrl.placement.cluster import Cluster, as_asked
+from agentrl.placement.cluster import AS_ASKED, Cluster, as_asked
 from agentrl.placement.engine_sizes import divisors, listed, size_problems, tp_of
 from agentrl.placement.layout import EnginePlace, Mode, Placement, RankPlace
 from agentrl.placement.model_shape import ModelShape, find_shape
@@ -55,16 +55,15 @@ def plan(config: RunConfig, cluster: Cluster) -> Placement:
     else:
         _on_cpus(made)
     engine = engine_of(config, on_gpus=on_gpus)
-    ranks = sorted(
-        made.ranks, key=lambda rank: ([pool.name for pool in pools_in_use(config)].index(rank.pool), rank.rank)
-    )
+    order = [pool.name for pool in pools_in_use(config)]
+    ranks = sorted(made.ranks, key=lambda rank: (order.index(rank.pool), rank.rank))
     return Placement(
         made.cluster,
         on_gpus,
         mode,
         engine,
         tuple(ranks),
-        tuple(made.engines) if mode != "given" else (),
+        tuple(made.engines) if mode != "given" else (),  # those that are given run somewhere already
         tuple(made.problems),
         tuple(made.notes),
     )
@@ -99,11 +98,12 @@ def engine_of(config: RunConfig, *, on_gpus: bool) -> EngineName:
 def _on_cpus(made: _Plan) -> None:
     """Ranks are processes: a machine has room for any number. Engines run beside the driver."""
     for pool in pools_in_use(made.config):
-        missing = len(pool.process_on_nodes) - len(made.cluster.machines)
+        has = len(made.cluster.machines)
+        missing = len(pool.process_on_nodes) - has
         if missing > 0:
             made.problems.append(
                 f"{pool.key}: {pool.name} needs {len(pool.process_on_nodes)} machines, but {made.cluster.source} has "
-                f"{len(made.cluster.machines)}: lower it to {len(made.cluster.machines)}, or start Ray on {missing} more"
+                f"{has}: lower it to {has}, or start Ray on {missing} more"
             )
         for part, count in enumerate(pool.process_on_nodes):
             _put_ranks(made, pool, part, part, [None] * count)
@@ -126,7 +126,7 @@ def _on_gpus(made: _Plan, mode: Mode, shape: ModelShape | None) -> None:
         _share_gpus(made, pools[0])
     elif not problems and mode == "split":
         _own_gpus(made)
-    if made.left and made.cluster.source != as_asked([]).source:
+    if made.left and made.cluster.source != AS_ASKED:
         made.notes.append(_idle_note(made, mode))
 
 
@@ -155,7 +155,8 @@ def _room_problems(made: _Plan, pools: list[Pool]) -> Iterator[str]:
     if need > cluster.gpus:
         yield (
             f"{key}: {_count(need, 'rank')} {'needs' if need == 1 else 'need'} {_count(need, 'GPU')}{parts}, but "
-            f"{cluster.source} has {cluster.gpus} ({cluster}): {_LOWER}, or use a larger cluster{_nearest(pools, cluster)}"
+            f"{cluster.source} has {cluster.gpus} ({cluster}): {_LOWER}, or use a larger cluster"
+            f"{_nearest(pools, cluster)}"
         )
         return
     with_gpus = [machine.gpus for machine in cluster.machines if machine.gpus]
@@ -229,8 +230,8 @@ def _share_gpus(made: _Plan, pool: Pool) -> None:
     if launch is not None and launch > room:
         made.problems.append(
             f"{_ROLLOUT}.server.launch: {_count(launch, 'engine')} of {_count(tp, 'GPU')} need {launch * tp}, but "
-            f"{pool.name}, whose GPUs they share, has {pool.world_size}: wanted at most {room}, or leave it out for one "
-            f"engine on every {_count(tp, 'GPU')}"
+            f"{pool.name}, whose GPUs they share, has {pool.world_size}: wanted at most {room}, or leave it out for "
+            f"one engine on every {_count(tp, 'GPU')}"
         )
         return
     count = room if launch is None else launch
@@ -265,10 +266,10 @@ def _own_gpus(made: _Plan) -> None:
         )
         return
     if asked is not None and asked > left:
+        key = "n_gpus" if rollout.n_gpus is not None else "server.launch"
         made.problems.append(
-            f"{_ROLLOUT}.{'n_gpus' if rollout.n_gpus is not None else 'server.launch'}: {ranks} GPUs of ranks + {asked} "
-            f"of engines = {ranks + asked}, but {made.cluster.source} has {made.cluster.gpus}: wanted at most "
-            f"{left - left % tp} for engines"
+            f"{_ROLLOUT}.{key}: {ranks} GPUs of ranks + {asked} of engines = {ranks + asked}, but "
+            f"{made.cluster.source} has {made.cluster.gpus}: wanted at most {left - left % tp} for engines"
         )
         return
     count = (left if asked is None else asked) // tp
