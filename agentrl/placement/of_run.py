@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from agentrl.config.machine import uses_cuda
+from agentrl.config.machine_checks import ray_is_connected
 from agentrl.config.planned import planned_gpus
 from agentrl.config.resource_pools import pools_in_use
 from agentrl.config.root import RunConfig
@@ -25,10 +24,11 @@ def cluster_of(config: RunConfig) -> Cluster:
     Of a cluster that is named by `ray_init.address` and not connected to yet, nothing is known: it counts as the
     machines that the run asks for.
     """
-    ray = sys.modules.get("ray")
     here = this_machine()
     if config.trainer.backend == "ray":
-        if ray is not None and ray.is_initialized():
+        if ray_is_connected():
+            import ray
+
             return Cluster.of_ray(ray.nodes(), here.machines[0] if here.gpus else None)
         if config.ray_init.address is not None:
             return as_asked(_parts(config), here.machines[0] if here.gpus else None)

@@ -145,6 +145,7 @@ def _room_problems(made: _Plan, pools: list[Pool]) -> Iterator[str]:
     cluster, need = made.cluster, sum(pool.world_size for pool in pools)
     parts = f" ({' + '.join(f'{pool.name} {pool.world_size}' for pool in pools)})" if len(pools) > 1 else ""
     key = pools[0].key.replace("trainer.nnodes", "trainer.n_gpus_per_node")
+    several = f" ({cluster})" if len(cluster.machines) > 1 else ""
     if not cluster.gpus:
         yield (
             f"trainer.device: got cuda, and {_count(need, 'rank')} {'needs' if need == 1 else 'need'} "
@@ -155,8 +156,7 @@ def _room_problems(made: _Plan, pools: list[Pool]) -> Iterator[str]:
     if need > cluster.gpus:
         yield (
             f"{key}: {_count(need, 'rank')} {'needs' if need == 1 else 'need'} {_count(need, 'GPU')}{parts}, but "
-            f"{cluster.source} has {cluster.gpus} ({cluster}): {_LOWER}, or use a larger cluster"
-            f"{_nearest(pools, cluster)}"
+            f"{cluster.source} has {cluster.gpus}{several}: {_LOWER}, or use a larger cluster{_nearest(pools, cluster)}"
         )
         return
     with_gpus = [machine.gpus for machine in cluster.machines if machine.gpus]
