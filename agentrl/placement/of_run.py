@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from agentrl.config.machine import uses_cuda
 from agentrl.config.machine_checks import ray_is_connected
 from agentrl.config.planned import planned_gpus
@@ -11,6 +13,8 @@ from agentrl.errors import ConfigError
 from agentrl.placement.cluster import Cluster, as_asked, this_machine
 from agentrl.placement.layout import Placement
 from agentrl.placement.planner import mode_of, plan
+
+_ANSWER_TIMEOUT_S = 5.0
 
 
 def place(config: RunConfig) -> Placement:
@@ -45,9 +49,10 @@ def ray_cluster(address: str) -> Cluster:
 
     connected = ray.is_initialized()
     try:
+        _require_answer(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
         return Cluster.of_ray(ray.nodes())
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"ray_init.address: got '{address}', but no Ray cluster can be reached there ({error}): run `ray start` "
             "first, or say what it will have: --cluster 4x8x80 (machines x GPUs x GiB)"
@@ -55,6 +60,17 @@ def ray_cluster(address: str) -> Cluster:
     finally:
         if not connected:
             ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Look whether anybody listens at `host:port`: Ray itself would try for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if host and "/" not in address and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
 
 
 def engine_count(config: RunConfig) -> int:

@@ -133,8 +133,8 @@ CANNOT: list[tuple[str, str, str, dict[str, Any], str]] = [
         "1x8x80",
         HALF,
         {**EIGHT, "R__tensor_model_parallel_size": 3},
-        r"got 3, but it does not divide the 8 ranks of a machine \(8 / 3 = 2.67\), and the model has 14 attention heads "
-        r"\(14 / 3 = 4.67\).*: wanted 1 or 2",
+        r"got 3, but it does not divide the 8 ranks of a machine \(8 / 3 = 2.67\), and the model has 14 attention "
+        r"heads \(14 / 3 = 4.67\).*: wanted 1 or 2",
     ),
     (
         "heads of keys and values",
