@@ -91,7 +91,7 @@ def _planned(
     if cluster is None:
         config = load_config(recipe, overrides)
         if ask_ray and config.trainer.backend == "ray" and config.ray_init.address is not None:
-            yield config, plan(config, ray_cluster(config.ray_init.address))
+            yield config, place(config, ray_cluster(config.ray_init.address))
         else:
             yield config, place(config)
         return

@@ -171,6 +171,8 @@ def _model(
     auto = "bfloat16" if on_gpus or fsdp.model_dtype == "bfloat16" else "float32"
     computed = DTYPE_BYTES[auto if fsdp.compute_dtype == "auto" else fsdp.compute_dtype]
     frozen = DTYPE_BYTES[fsdp.model_dtype]
+    if not learns:  # kept as it is computed, if that is smaller
+        frozen = min(frozen, computed)
     kept = memory.held(shape, spread, learns=learns, frozen_bytes=frozen, adapter=adapter)
     on_host = on_gpus and bool(getattr(fsdp, "offload_policy", False))
     tokens = lengths.micro_batch(_limit(config, role), spread, _rows_of_rank(config, role, spread))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+from dataclasses import replace
 
 from agentrl.config.machine import uses_cuda
 from agentrl.config.machine_checks import ray_is_connected
@@ -12,14 +14,31 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.placement.cluster import Cluster, as_asked, this_machine
 from agentrl.placement.layout import Placement
+from agentrl.placement.lengths import Lengths
 from agentrl.placement.planner import mode_of, plan
+from agentrl.placement.verdict import memory_problems
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S = 5.0
 
 
-def place(config: RunConfig) -> Placement:
-    """Plan a run on its own machines."""
-    return plan(config, cluster_of(config))
+def place(config: RunConfig, cluster: Cluster | None = None) -> Placement:
+    """Plan a run on its own machines, where `auto` means what it will mean when the run starts from this one.
+
+    Args:
+        config: the run.
+        cluster: its machines; None: look.
+    """
+    cluster = cluster or cluster_of(config)
+    placement = plan(config, cluster)
+    if not placement.on_gpus or uses_cuda(config):
+        return placement
+    asked = (
+        f"trainer.device: got auto, which asks this machine, and it has no GPU: ranks would be processes on CPUs, but "
+        f"{cluster.source} has {cluster.gpus} GPUs ({cluster}): set trainer.device=cuda to use them, or cpu"
+    )
+    return replace(placement, problems=(asked, *placement.problems))
 
 
 def cluster_of(config: RunConfig) -> Cluster:
@@ -91,11 +110,18 @@ def engine_count(config: RunConfig) -> int:
 def check_places(config: RunConfig) -> None:
     """Check that the machines of a run on GPUs have room for its ranks and engines, and that engines can be so large.
 
+    What a forecast says about memory is a warning: it is not exact.
+
     Raises:
         ConfigError: lists everything that cannot work. Of a running cluster, the run checks again once it is connected.
     """
-    if uses_cuda(config) and planned_gpus() is None and (problems := place(config).problems):
-        raise ConfigError(list(problems))
+    if not uses_cuda(config) or planned_gpus() is not None:
+        return
+    placement = place(config)
+    if placement.problems:
+        raise ConfigError(list(placement.problems))
+    for problem in memory_problems(config, placement, Lengths.most(config)):
+        logger.warning("too large, by the forecast: %s", problem)
 
 
 def _parts(config: RunConfig) -> list[int]:

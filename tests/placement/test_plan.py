@@ -11,6 +11,7 @@ from made_up import planned, run_of
 from agentrl.errors import ConfigError
 from agentrl.placement import Cluster, Machine
 from agentrl.placement.lengths import Lengths
+from agentrl.placement.of_run import place
 from agentrl.placement.planner import plan
 from agentrl.placement.verdict import memory_problems
 
@@ -279,6 +280,20 @@ def test_clusters_as_they_are_written(text: str, said: str) -> None:
 def test_clusters_that_are_written_otherwise(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--cluster: got '{text}'"):
         Cluster.parse(text)
+
+
+def test_auto_on_a_driver_without_a_gpu_is_said() -> None:
+    config = run_of("1x0", HALF)
+    assert (config.trainer.device, place(config, Cluster.parse("1x0")).problems) == ("auto", ())
+    cluster = Cluster.of_ray([{"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": True, "Resources": {"GPU": 8.0}}])
+    (problem,) = place(config, cluster).problems
+    assert "got auto, which asks this machine, and it has no GPU" in problem
+    assert (
+        "the Ray cluster has 8 GPUs (1 machine without GPUs and 1 machine with 8 GPUs): set trainer.device=cuda"
+        in problem
+    )
+    config.trainer.device = "cuda"
+    assert place(config, cluster).works
 
 
 def test_a_cluster_from_what_ray_says() -> None:
