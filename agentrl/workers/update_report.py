@@ -39,8 +39,8 @@ class UpdateReport:
 
         Returns:
             The shares of all ranks, summed, as means over the mini-batches; `grad_norm`, the mean over the steps taken;
-            `optimizer_steps`: their number; `skipped_steps`: the number of those skipped: their gradient was not finite,
-            or the rollout correction rejected all their tokens.
+            `optimizer_steps`: their number; `skipped_steps`: the number of those skipped because their gradient was not
+            finite, or because the rollout correction rejected all their tokens.
         """
         ranks: list[dict[str, float]] = gather_objects(
             {name: float(total) for name, total in self._sums.items()}, self._copies

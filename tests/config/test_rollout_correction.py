@@ -67,7 +67,9 @@ def test_weights_may_have_two_bounds(tmp_path: Path) -> None:
 
 def test_bounds_need_no_quotes_in_a_file(tmp_path: Path) -> None:
     keys = "{is_level: token, is_threshold: 2_5, rollout_rs: 'token_k1,geometric', rollout_rs_threshold: [0.5_2, 2_5]}"
-    correction = load_config(write(tmp_path, "run.yaml", f"{SECTION}: {keys}\n"), overrides()).algorithm.rollout_correction
+    correction = load_config(
+        write(tmp_path, "run.yaml", f"{SECTION}: {keys}\n"), overrides()
+    ).algorithm.rollout_correction
     assert correction.weight_bounds() == (2.0, 5.0)
     assert correction.rules() == [("token_k1", 0.5, 2.0), ("geometric", 2.0, 5.0)]
 
