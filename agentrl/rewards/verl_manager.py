@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -145,9 +145,10 @@ class VerlRewardManager(BatchRewardManager):
                 f"reward manager {self._name} returned {got or repr_of(returned)}, wanted a tensor of shape {shape} "
                 "(one reward per response token), or a mapping with it as reward_tensor"
             )
-        extras = (returned.get("reward_extra_info") if isinstance(returned, Mapping) else None) or {}
+        extras = self._extras_of(returned)
         for name, values in extras.items():
-            if not hasattr(values, "__len__") or len(values) != len(data):
+            listed = hasattr(values, "__len__") and not isinstance(values, Mapping | Set)
+            if not listed or len(values) != len(data):
                 raise RewardError(
                     f"reward manager {self._name} returned reward_extra_info['{name}'] {repr_of(values)}, wanted one "
                     f"value for each of {len(data)} trajectories"
@@ -164,8 +165,15 @@ class VerlRewardManager(BatchRewardManager):
             raise RewardError(
                 f"reward manager {self._name} returned {repr_of(returned)}, wanted a mapping with reward_score"
             )
-        extra = returned.get("reward_extra_info") or {}
-        return {**{str(name): value for name, value in extra.items()}, "score": returned["reward_score"]}
+        return {**{str(name): value for name, value in self._extras_of(returned).items()}, "score": returned["reward_score"]}
+
+    def _extras_of(self, returned: Any) -> Mapping[Any, Any]:
+        extras = returned.get("reward_extra_info") if isinstance(returned, Mapping) else None
+        if extras is not None and not isinstance(extras, Mapping):
+            raise RewardError(
+                f"reward manager {self._name} returned reward_extra_info {repr_of(extras)}, wanted a mapping from names"
+            )
+        return extras or {}
 
 
 class _Settled:

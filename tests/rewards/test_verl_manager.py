@@ -172,6 +172,8 @@ async def test_one_bad_trajectory_fails_alone(tmp_path: Path) -> None:
         ("return None", r"Mine returned None, wanted a tensor of shape \(1, 7\)"),
         ("return {'reward': 1}", r"wanted a tensor of shape \(1, 7\)"),
         ("return {'reward_tensor': ones, 'reward_extra_info': {'a': [1, 2]}}", r"reward_extra_info\['a'\] \[1, 2\]"),
+        ("return {'reward_tensor': ones, 'reward_extra_info': {'a': {'x': 1}}}", r"reward_extra_info\['a'\] \{'x': 1\}"),
+        ("return {'reward_tensor': ones, 'reward_extra_info': [{'a': 1}]}", r"reward_extra_info \[.*, wanted a mapping"),
         ("return ones / missing", r"reward manager Mine raised NameError.*mine0\.py"),
     ],
 )
@@ -186,7 +188,7 @@ async def test_what_it_returns_is_checked(tmp_path: Path, body: str, words: str)
         f"        {body}",
     ]
     with pytest.raises(RewardError, match=words):
-        await load(tmp_path, "\n".join(lines)).score(item("#### 72"))
+        await asyncio.wait_for(load(tmp_path, "\n".join(lines)).score(item("#### 72")), 20)
 
 
 SINGLE = """
