@@ -16,6 +16,7 @@ from agentrl.errors import PluginError, RewardError, repr_of, suggest
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.verl.batch import DataProto
+from agentrl.plugins.verl.run_view import ConfigView
 from agentrl.rewards.batch import BatchRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction
 
@@ -68,7 +69,8 @@ def load_verl_manager(
     if missing:
         raise PluginError(f"reward manager {cls.__name__} needs {', '.join(missing)}: give reward_model.reward_kwargs")
     try:
-        manager = cls(**known, **reward_kwargs)
+        # A mapping among them reads as attributes too, as in verl: `overlong_buffer_cfg.len`.
+        manager = cls(**known, **ConfigView(reward_kwargs, "reward_model.reward_kwargs"))
     except IMPORT_ERRORS as error:
         raise PluginError(f"reward manager {cls.__name__} cannot be built: {type(error).__name__}: {error}") from error
     return VerlRewardManager(manager, timeout_s, tokenizer, settled)

@@ -209,6 +209,15 @@ async def test_a_manager_of_single_rows_scores(tmp_path: Path) -> None:
     assert await load(tmp_path, SINGLE).score(item("abc")) == RewardResult(3.0, {"batch": 256})
 
 
+async def test_sections_of_its_options_read_as_attributes(tmp_path: Path) -> None:
+    """As those of OmegaConf, which verl gives: its manager `dapo` has `overlong_buffer_cfg.enable`."""
+    source = NAIVE.replace("scale=1.0)", "over=None, scale=1.0)").replace(
+        "self.scale = scale", "self.scale = over.factor if over is not None and over.enable and over['len'] > 1 else 0"
+    )
+    manager = load(tmp_path, source, over={"enable": True, "len": 2, "factor": 0.5})
+    assert (await manager.score(item("#### 72"))).score == 0.5
+
+
 def test_what_its_constructor_needs_is_told(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"reward_kwargs: Mine takes no 'scael'.*'scale'"):
         load(tmp_path, NAIVE, scael=1)
