@@ -167,7 +167,8 @@ class VerlRewardManager(BatchRewardManager):
             raise RewardError(
                 f"reward manager {self._name} returned {repr_of(returned)}, wanted a mapping with reward_score"
             )
-        return {**{str(name): value for name, value in self._extras_of(returned).items()}, "score": returned["reward_score"]}
+        extras = {str(name): value for name, value in self._extras_of(returned).items()}
+        return {**extras, "score": returned["reward_score"]}
 
     def _extras_of(self, returned: Any) -> Mapping[Any, Any]:
         extras = returned.get("reward_extra_info") if isinstance(returned, Mapping) else None

@@ -172,8 +172,11 @@ async def test_one_bad_trajectory_fails_alone(tmp_path: Path) -> None:
         ("return None", r"Mine returned None, wanted a tensor of shape \(1, 7\)"),
         ("return {'reward': 1}", r"wanted a tensor of shape \(1, 7\)"),
         ("return {'reward_tensor': ones, 'reward_extra_info': {'a': [1, 2]}}", r"reward_extra_info\['a'\] \[1, 2\]"),
-        ("return {'reward_tensor': ones, 'reward_extra_info': {'a': {'x': 1}}}", r"reward_extra_info\['a'\] \{'x': 1\}"),
-        ("return {'reward_tensor': ones, 'reward_extra_info': [{'a': 1}]}", r"reward_extra_info \[.*, wanted a mapping"),
+        (
+            "return {'reward_tensor': ones, 'reward_extra_info': {'a': {'x': 1}}}",
+            r"_info\['a'\] \{'x': 1\}, wanted one",
+        ),
+        ("return {'reward_tensor': ones, 'reward_extra_info': [{'a': 1}]}", r"_info \[.*, wanted a mapping"),
         ("return ones / missing", r"reward manager Mine raised NameError.*mine0\.py"),
     ],
 )
