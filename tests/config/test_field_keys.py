@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,8 @@ LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
         ({f"{AR}model.lora": {"rank": 32, "alpha": 32, "type": "lora"}}, 32, 32, "all-linear"),
         ({f"{AR}model": {"lora_rank": 8, "target_modules": "[k_proj,v_proj]"}}, 8, 16, ["k_proj", "v_proj"]),
         ({f"{AR}model": {"lora_rank": 8, "target_modules": "all_linear"}}, 8, 16, "all-linear"),
+        ({f"{AR}model": {"lora_rank": 8, "target_modules": ["all-linear"]}}, 8, 16, "all-linear"),
+        ({f"{AR}model": {"lora_rank": 8, "target_modules": "[all-linear]"}}, 8, 16, "all-linear"),
         ({"lora": {"r": 8, "dropout": 0, "bias": "none", "task_type": "CAUSAL_LM"}}, 8, 16, "all-linear"),
     ],
 )
@@ -147,6 +150,20 @@ def test_lora_under_every_name(given: dict[str, Any], rank: int, alpha: float, m
 def test_lora_that_cannot_be(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         load_config(given, overrides())
+
+
+@pytest.mark.parametrize("odd", [{"rank_pattern": {"q_proj": 4}}, {"alpha_pattern": {"q": 4}}, {"use_rslora": True}])
+def test_an_adapter_that_engines_scale_otherwise_is_not_sent_to_them(odd: dict[str, Any], tmp_path: Path) -> None:
+    adapter = {f"{AR}model.lora_adapter_path": str(tmp_path), f"{AR}rollout.weight_sync": "adapter"}
+    plain = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "rank_pattern": {}, "use_rslora": False}
+    write(tmp_path, "adapter_config.json", json.dumps(plain))
+    load_config(adapter, overrides())
+    write(tmp_path, "adapter_config.json", json.dumps({**plain, **odd}))
+    with pytest.raises(
+        ConfigError, match=rf"weight_sync: got adapter, but the adapter .* has {next(iter(odd))} .*: use"
+    ):
+        load_config(adapter, overrides())
+    load_config({**adapter, f"{AR}rollout.weight_sync": "disk"}, overrides())
 
 
 def test_lora_of_the_critic_is_checked_where_there_is_one() -> None:
