@@ -21,8 +21,8 @@ _PREFIX = "base_model.model."
 _STARTS_AT_THE_MODEL = (True, None, False, "gaussian", "eva", "orthogonal")
 """Ways of peft to begin (`init_lora_weights`) that leave the weights alone and let A and B learn.
 
-`pissa`, `olora`, `corda`, `loftq` and `lora_ga` take their first adapter out of the weights: what is left is neither the
-reference policy nor what an engine adds the adapter to. With `mica` B never learns.
+`pissa`, `olora`, `corda`, `loftq` and `lora_ga` take their first adapter out of the weights: what is left is neither
+the reference policy nor what an engine adds the adapter to. With `mica` B never learns.
 """
 
 
