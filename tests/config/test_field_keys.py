@@ -83,6 +83,16 @@ def test_rollouts_are_always_asynchronous(caplog: pytest.LogCaptureFixture) -> N
         load_config(None, overrides(f"{ROLLOUT}mode=other"))
 
 
+def test_fused_kernels_save_what_chunks_save(caplog: pytest.LogCaptureFixture) -> None:
+    """verl's own examples with pictures ask for them."""
+    load_config(
+        None, overrides(f"{AR}model.use_fused_kernels=True", f"{AR}model.fused_kernel_options.impl_backend=torch")
+    )
+    assert (
+        f"{AR}model.use_fused_kernels has no effect here: log-probs and entropy are computed in chunks" in caplog.text
+    )
+
+
 def test_a_weight_where_a_name_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
     config = load_config(None, overrides("algorithm.kl_penalty=0.5", "algorithm.kl_ctrl.kl_coef=0.1"))
     assert (config.algorithm.kl_penalty, config.algorithm.kl_ctrl.kl_coef) == ("kl", 0.1)
@@ -142,6 +152,7 @@ def test_lora_under_every_name(given: dict[str, Any], rank: int, alpha: float, m
         ),
         ({f"{AR}model.lora": {"rank": 8, "type": "vlm_lora"}}, "lora.type: got 'vlm_lora', but plain LoRA is the one"),
         ({f"{AR}actor.lora": {"r": 8, "use_dora": True}}, "lora.use_dora: got true, but LoRA here is plain"),
+        ({"lora": {"r": 8, "init_lora_weights": "pissa"}}, "lora.init_lora_weights: got 'pissa', but A begins at peft"),
         ({f"{AR}model": {"lora_rank": 0, "lora_enable": True}}, "model.lora_enable: got true, but .*lora_rank is 0"),
         ({f"{AR}model.lora_rank": 8, f"{AR}actor.fsdp_config.tensor_parallel_size": 2}, "layers with adapters are not"),
         ({f"{AR}model": {"lora_rank": -1}}, "model.lora_rank: got -1, wanted a whole number at least 0"),
@@ -186,6 +197,18 @@ def test_what_lora_recipes_say_besides(caplog: pytest.LogCaptureFixture) -> None
     load_config({**given, f"{AR}model.lora.merge": True}, overrides())
     for key in ("model.use_shm", "rollout.layered_summon", "model.lora.merge"):
         assert f"{AR}{key} has no effect here" in caplog.text
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_the_whole_section_of_peft_or_verl(rank: int) -> None:
+    """With what it says by default, whether LoRA is on or not."""
+    peft = {"use_dora": False, "use_rslora": False, "fan_in_fan_out": False, "init_lora_weights": True, "bias": "none"}
+    verl = {"lora_A_init_method": "xavier", "lora_B_init_method": "zero", "a2a_experimental": False, "dtype": None}
+    verl |= {"type": "lora", "merge": False, "dropout_position": "pre", "freeze_vision_model": True}
+    section = {"rank": rank, "alpha": 32, "dropout": 0.0, "exclude_modules": [], "adapter_path": None}
+    assert load_config(
+        {f"{AR}model.lora": {**section, **peft, **verl}}, overrides()
+    ).actor_rollout_ref.model.adapts == bool(rank)
 
 
 def test_the_two_spellings_of_a_rank_are_one_key() -> None:
