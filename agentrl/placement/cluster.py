@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl.placement.gpus import kind_of
+from agentrl.placement.gpus import gpu_kind
 
 GIB = 2**30
 _PART = re.compile(r"(\d+)x(\d+)(?:x(\d+(?:\.\d+)?))?(?:@([\w-]+))?")
@@ -108,7 +108,7 @@ class Cluster:
             )
             host = None if memory is None else float(memory) / GIB
             like = gpu if gpu is not None and count else Machine(0)
-            kind = None if name is None else kind_of(name)
+            kind = None if name is None else gpu_kind(name)
             gib = like.gpu_gib if kind is None else float(kind.gib)
             machines.append(Machine(count, gib, name or like.gpu_name, host))
         return cls(tuple(machines), "the Ray cluster")

@@ -13,7 +13,7 @@ from agentrl.config.resource_pools import pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.placement.cluster import Cluster, as_asked, this_machine
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.planner import mode_of, plan
 from agentrl.placement.verdict import memory_problems
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S = 5.0
 
 
-def place(config: RunConfig, cluster: Cluster | None = None) -> Placement:
+def place(config: RunConfig, cluster: Cluster | None = None) -> RunPlacement:
     """Plan a run on its own machines, where `auto` means what it will mean when the run starts from this one.
 
     Args:

@@ -7,8 +7,7 @@ from typing import Any
 
 from agentrl.config import RunConfig, load_config
 from agentrl.config.planned import planning_for
-from agentrl.placement import Cluster, Placement
-from agentrl.placement.planner import plan
+from agentrl.placement import Cluster, RunPlacement, plan
 
 AR = "actor_rollout_ref"
 ROLLOUT = f"{AR}.rollout"
@@ -37,6 +36,6 @@ def run_of(cluster: str, model: str = SEVEN, **changes: Any) -> RunConfig:
         logging.disable(logging.NOTSET)
 
 
-def planned(cluster: str, model: str = SEVEN, **changes: Any) -> Placement:
+def planned(cluster: str, model: str = SEVEN, **changes: Any) -> RunPlacement:
     """The plan of such a run."""
     return plan(run_of(cluster, model, **changes), Cluster.parse(cluster))

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from made_up import SEVEN, run_of
 
-from agentrl.placement import Cluster
+from agentrl.placement import Cluster, plan
 from agentrl.placement.cluster import GIB
 from agentrl.placement.durations import step_time
 from agentrl.placement.forecast import GPUMemory, forecast, forecast_rank
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.memory import LOGITS_AT_A_TIME
-from agentrl.placement.planner import plan
 from agentrl.testing.models import build_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,9 @@ import pytest
 from made_up import planned, run_of
 
 from agentrl.errors import ConfigError
-from agentrl.placement import Cluster, Machine
+from agentrl.placement import Cluster, Machine, plan
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.of_run import place
-from agentrl.placement.planner import plan
 from agentrl.placement.verdict import memory_problems
 
 HALF = "Qwen/Qwen2.5-0.5B"

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import planned, run_of
 
-from agentrl.placement import Cluster, Placement
+from agentrl.placement import Cluster, RunPlacement, plan
 from agentrl.placement.forecast import forecast
-from agentrl.placement.planner import plan
 
 MODELS = ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-8B", "somebody/unknown")
 PLANS = st.fixed_dictionaries(
@@ -53,7 +52,7 @@ def test_every_plan(drawn: dict[str, object]) -> None:
             assert sum(size for _, size in phase.parts) == phase.bytes <= gpu.peak.bytes
 
 
-def _check_gpus(placement: Placement, world: int, tp: int) -> None:
+def _check_gpus(placement: RunPlacement, world: int, tp: int) -> None:
     machines = placement.cluster.machines
     of_ranks = [(rank.machine, rank.gpu) for rank in placement.ranks]
     of_engines = [(engine.machine, gpu) for engine in placement.engines for gpu in engine.gpus]
