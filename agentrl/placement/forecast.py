@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.parallel import mesh_sizes
@@ -185,13 +185,19 @@ def _model(
         held=Kept(0.0) if on_host else kept,
         learns=learns,
         compute_bytes=computed,
-        checkpointing=learns and bool(getattr(section, "enable_gradient_checkpointing", False)),
+        checkpointing=learns and recomputes(section, shape),
         tokens=tokens,
         positions=0.0 if role in ("critic", "reward_model") else tokens * lengths.response_share,
         param_offload=fsdp.param_offload and on_gpus,
         optimizer_offload=fsdp.optimizer_offload and on_gpus,
         steps=_steps(config, role),
     )
+
+
+def recomputes(section: Any, shape: ModelShape) -> bool:
+    """Whether a model that learns recomputes activations: as its section says, which may leave it to the size."""
+    by_size = getattr(section, "recomputes_activations", None)
+    return bool(section.enable_gradient_checkpointing if by_size is None else by_size(shape.parameters))
 
 
 def _spread(fsdp: FSDPConfig, world: int) -> Spread:
