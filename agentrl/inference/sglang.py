@@ -68,7 +68,7 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
         "prefill-chunk": chunk if rollout.enable_chunked_prefill else max(chunk, longest),
         "threads": embedded.threads,
         "dtype": None if dtype == "auto" else dtype,
-        "device": _device(config, index),
+        "device": "cuda" if uses_cuda(config) else "cpu",
         "seed": config.trainer.seed + index,
     }
     command = [sys.executable, "-m", "agentrl.inference.embedded"]
@@ -79,12 +79,6 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
         command += ["--runner", runner]
         command += ["--trust-remote-code"] if config.actor_rollout_ref.model.trust_remote_code else []
     return [*command, "--deterministic"] if config.trainer.deterministic else command
-
-
-def _device(config: RunConfig, index: int) -> str:
-    if not uses_cuda(config):
-        return "cpu"
-    return "cuda" if config.actor_rollout_ref.rollout.server.launch == 1 else f"cuda:{index}"
 
 
 def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
@@ -115,8 +109,6 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--device", "cpu"]
     if uses_cuda(config):
         command += ["--tp-size", str(gpus), "--mem-fraction-static", str(rollout.gpu_memory_utilization)]
-        if server.launch > 1 and "--base-gpu-id" not in server.args:
-            command += ["--base-gpu-id", str(index * gpus)]
     return [*command, *render_flags(rollout.engine_kwargs.sglang, negations=False), *server.args]
 
 

@@ -25,7 +25,7 @@ from agentrl.data.row_pictures import PictureColumns
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataError, EngineError, FailureBudgetError
 from agentrl.files import keep_inputs
-from agentrl.inference.launch import EngineServers
+from agentrl.inference.fleet import EngineFleet
 from agentrl.jobs.parts import Advance, JobParts, identity_of
 from agentrl.jobs.tables import NO_SOURCE, JobTable, prompt_columns
 from agentrl.reported import json_of
@@ -256,7 +256,7 @@ class _Engines:
 
     def __enter__(self) -> _Engines:
         try:
-            self._servers = self._stack.enter_context(EngineServers.start(self._run, self._logs))
+            self._servers = self._stack.enter_context(EngineFleet.start(self._run, self._logs))
             if self._run.trainer.backend == "ray":
                 from agentrl.single_controller.ray_runtime import init_ray
 
