@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
+from agentrl.config.engine_flags import check_engine_flags
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
@@ -159,5 +160,6 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_device,
     check_profiler,
     check_servers,
+    check_engine_flags,
     check_context,
 )

@@ -171,9 +171,7 @@ class EngineHost:
         if report.state not in ("ended", "silent") or self._stopped:
             return report
         if report.state == "silent":
-            self._trouble = (
-                f"the engine at {self.address} gives no answer to its health check in {self._timeout_s:g} s"
-            )
+            self._trouble = f"the engine at {self.address} gives no answer to its health check in {self._timeout_s:g} s"
         self._failed_starts += not self._was_well
         self._close()
         if self._failed_starts > MOST_FAILED_STARTS:

@@ -49,12 +49,9 @@ class HostActor:
         return getattr(self._host, method)()
 
 
-class GpuFinder:
-    """Says which GPUs of its machine Ray gave to a bundle."""
-
-    def gpus(self) -> list[str]:
-        """As CUDA_VISIBLE_DEVICES names them."""
-        return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+def visible_here() -> list[str]:
+    """The GPUs of a bundle, as CUDA_VISIBLE_DEVICES names them where a task runs in it."""
+    return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
 
 
 class RayPlace:
@@ -158,17 +155,15 @@ class RayPlace:
         """Names of its GPUs, where they are in several bundles; None: Ray shows the actor of one bundle its own."""
         if len(bundles.indices) == 1:
             return None
-        finders = [
-            ray.remote(GpuFinder).options(**_PLAIN, **bundles.options(place)).remote()
+        task = ray.remote(visible_here)
+        asked = [
+            task.options(num_cpus=0, max_calls=0, **bundles.options(place)).remote()
             for place in range(len(bundles.indices))
         ]
         try:
-            found = ray.get([finder.gpus.remote() for finder in finders], timeout=_GPUS_TIMEOUT_S)
+            found = ray.get(asked, timeout=_GPUS_TIMEOUT_S)
         except RayError as error:
             raise EngineUnavailable(f"engine {self.index}: Ray does not give it its GPUs: {error}") from error
-        finally:
-            for finder in finders:
-                ray.kill(finder)
         return tuple(name for names in found for name in names)
 
     def _what(self) -> str:

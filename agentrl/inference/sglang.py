@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 from agentrl.config.engine_choice import INSTALL_VLLM, has_package, vllm_installed
@@ -25,8 +26,10 @@ def resolve_engine(config: RunConfig) -> EngineName:
     python = rollout.server.python
     if rollout.server.addresses is None and rollout.name in ("sglang", "vllm") and python is not None:
         if not has_package(python, rollout.name):
+            found = shutil.which(python) is not None
+            got = f"{python} has no {rollout.name}" if found else f"no program {python} is found"
             raise ConfigError(
-                f"actor_rollout_ref.rollout.server.python: {python} has no {rollout.name}: name the Python of an "
+                f"actor_rollout_ref.rollout.server.python: {got}: name the Python of an "
                 f"environment in which `import {rollout.name}` works"
             )
     elif rollout.name == "vllm" and rollout.server.addresses is None and not vllm_installed():

@@ -30,8 +30,9 @@ def machine_name(node_id: str) -> str:
 
 
 def is_lost(node_id: str) -> bool:
-    """Whether a machine has left the cluster. Ray itself notices a machine that lost its power after half a minute;
-    its agent is asked here.
+    """Whether a machine has left the cluster.
+
+    Ray itself notices a machine without power after half a minute; its agent is asked here.
     """
     node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
     if node is None or not node["Alive"]:

@@ -19,7 +19,7 @@ from agentrl.inference.clients import client_class
 from agentrl.inference.fleet import EngineFleet, MakePlaces
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
-from agentrl.trainer.engine_places import reserve_places
+from agentrl.trainer.engine_places import reserve_places, weights_folder
 from agentrl.trainer.passes import Pass, Passes
 from agentrl.trainer.pools import make_pools
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
@@ -237,6 +237,6 @@ class RunProcesses:
             self.actor,
             make_client,
             mode="disk" if rollout.weight_sync == "auto" else rollout.weight_sync,
-            folder=None if rollout.weight_sync_dir is None else Path(rollout.weight_sync_dir),
+            folder=weights_folder(self._config),
             model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
         )

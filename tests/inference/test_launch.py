@@ -17,11 +17,12 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from fake_sglang import make_python, starts_of
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, EngineTimeout, EngineUnavailable
 from agentrl.inference import engine_host, fleet, sglang
-from agentrl.inference.engine_host import MOST_FAILED_STARTS, EngineHost
+from agentrl.inference.engine_host import MOST_FAILED_STARTS, EngineHost, Seat
 from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.sglang import launch_command, resolve_engine
 
@@ -287,6 +288,94 @@ def test_the_guard_passes_on_the_exit_code() -> None:
     command = [sys.executable, "-m", "agentrl.inference.guard", sys.executable, "-c", "raise SystemExit(7)"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
         assert guard.wait(20) == 7
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"), [("4,5,6,7", ["4,5", "6,7"]), (None, ["0,1", "2,3"]), ("GPU-a,GPU-b,GPU-c", None)]
+)
+def test_each_server_has_gpus_of_its_own(
+    config: RunConfig,
+    start: Callable[[RunConfig], EngineFleet],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str | None,
+    seen: list[str] | None,
+) -> None:
+    """Two servers with two GPUs each, as `CUDA_VISIBLE_DEVICES` of this process names them."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    rollout = config.actor_rollout_ref.rollout
+    rollout.name, rollout.server.launch, rollout.tensor_model_parallel_size = "sglang", 2, 2
+    rollout.server.python, config.trainer.device = str(make_python(tmp_path / "sglang")), "cuda"
+    rollout.engine_kwargs.sglang = {"attention_backend": "fa3", "disable_overlap_schedule": True}
+    if seen is None:
+        with pytest.raises(EngineUnavailable, match=r"needs 2 GPUs from number 2 on, but .*=GPU-a,GPU-b,GPU-c has 3"):
+            start(config)
+        return
+    servers = start(config)
+    started = starts_of(tmp_path / "sglang")
+    assert [each["env"]["CUDA_VISIBLE_DEVICES"] for each in started] == seen
+    assert [f"http://127.0.0.1:{each['flags']['--port']}" for each in started] == servers.addresses
+    for each in started:
+        assert each["flags"]["--tp-size"] == "2"
+        assert "--base-gpu-id" not in each["argv"]
+        assert each["argv"][-3:] == ["--attention-backend", "fa3", "--disable-overlap-schedule"]
+
+
+def test_a_host_keeps_its_port_from_others(
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], tmp_path: Path
+) -> None:
+    """Also while its server is down: the system gives it to nobody else, and the server that starts again gets it."""
+    rollout = config.actor_rollout_ref.rollout
+    rollout.name, rollout.server.python = "sglang", str(make_python(tmp_path / "sglang"))
+    servers = start(config)
+    (host,) = hosts(servers)
+    host._close()
+    offered = set()
+    for _ in range(200):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            offered.add(listener.getsockname()[1])
+    assert host._port not in offered
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("127.0.0.1", host._port))
+    before = servers.addresses
+    until(lambda: servers.tend() == before)
+
+
+@pytest.mark.parametrize(
+    ("host", "machine", "expected"),
+    [
+        ("127.0.0.1", None, ("127.0.0.1", "127.0.0.1")),
+        ("0.0.0.0", None, ("0.0.0.0", "127.0.0.1")),
+        ("127.0.0.1", "10.0.0.7", ("10.0.0.7", "10.0.0.7")),
+        ("localhost", "10.0.0.7", ("10.0.0.7", "10.0.0.7")),
+        ("0.0.0.0", "10.0.0.7", ("0.0.0.0", "10.0.0.7")),
+        ("192.168.1.4", "10.0.0.7", ("192.168.1.4", "192.168.1.4")),
+    ],
+)
+def test_where_a_server_listens_and_what_others_call_it(host: str, machine: str | None, expected: object) -> None:
+    assert Seat(0, machine=machine).addresses(host) == expected
+
+
+def test_a_server_that_fails_to_start_is_started_after_longer_and_longer_pauses(
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(engine_host, "BACKOFF_S", 0.25)
+    servers = start(config)
+    monkeypatch.setattr(engine_host, "launch_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    (engine,) = engine_processes()
+    engine.kill()
+    until(lambda: has_ended(hosts(servers)[0]))
+    with pytest.raises(EngineUnavailable, match="exit code 3"):
+        servers.tend()
+    told = [line for line in caplog.text.splitlines() if line.startswith(("Restarting it", "It does not start"))]
+    assert told == [
+        "Restarting it.",
+        *(f"Restarting it in {pause} s." for pause in (0.25, 0.5, 1)),
+        "It does not start: the run goes on without it.",
+    ]
 
 
 def test_which_engine(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

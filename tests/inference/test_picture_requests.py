@@ -13,8 +13,8 @@ from agentrl.chat.vision import SentPictures
 from agentrl.config.root import RunConfig
 from agentrl.errors import EngineError
 from agentrl.inference import engine_host
-from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.client import EngineClient
+from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.router import Router
 from agentrl.pictures import Picture, read_picture
 from agentrl.testing.scripted_engine import ScriptedEngine
