@@ -21,6 +21,7 @@ from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.engine_host import MOST_FAILED_STARTS, HostReport, Seat
 from agentrl.inference.guard import GRACE_S
 from agentrl.inference.hosts import HostLostError, HostPlace, LocalPlace
+from agentrl.placement import of_run
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class EngineFleet:
             self = cls(config, [], [address.rstrip("/") for address in server.addresses])
         else:
             folder = log_dir or _default_log_dir(config)
-            logs = [folder / f"engine_{index}.log" for index in range(server.launch)]
+            logs = [folder / f"engine_{index}.log" for index in range(of_run.engine_count(config))]
             self = cls(config, (make_places or local_places)(config, logs), [])
             self._start_all()
         return self.wait() if wait else self
@@ -275,30 +276,36 @@ class EngineFleet:
 
 def local_places(config: RunConfig, logs: Sequence[Path]) -> list[HostPlace]:
     """Hosts in this process; on GPUs each server has its own of those that this process sees."""
-    count = config.actor_rollout_ref.rollout.tensor_model_parallel_size
-    places: list[HostPlace] = []
-    for index, log in enumerate(logs):
-        gpus = visible_gpus(index * count, count) if uses_cuda(config) else None
-        places.append(LocalPlace(config, Seat(index, gpus), log))
-    return places
+    numbers = _gpus_of_engines(config, len(logs)) if uses_cuda(config) else None
+    seats = [Seat(index, None if numbers is None else visible_gpus(numbers[index])) for index in range(len(logs))]
+    return [LocalPlace(config, seat, log) for seat, log in zip(seats, logs, strict=True)]
 
 
-def visible_gpus(first: int, count: int) -> tuple[str, ...]:
-    """Names of GPUs for CUDA_VISIBLE_DEVICES.
+def _gpus_of_engines(config: RunConfig, count: int) -> list[Sequence[int]]:
+    """As the plan of the run has them; a job without ranks has none, and its engines have all GPUs in turn."""
+    planned = of_run.place(config)
+    if planned.works and len(planned.engines) == count:
+        return [engine.gpus for engine in planned.engines]
+    size = config.actor_rollout_ref.rollout.tensor_model_parallel_size
+    return [range(index * size, (index + 1) * size) for index in range(count)]
 
-    Server 1 of two with 2 GPUs each gets `("2", "3")`; where this process's own variable is `4,5,6,7`, `("6", "7")`.
+
+def visible_gpus(numbers: Sequence[int]) -> tuple[str, ...]:
+    """Names of GPUs for CUDA_VISIBLE_DEVICES: 2 and 3 are `("2", "3")`; where this process has `4,5,6,7`, `("6", "7")`.
+
+    Raises:
+        EngineUnavailable: this process sees fewer.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    wanted = range(first, first + count)
     if not given:
-        return tuple(map(str, wanted))
+        return tuple(map(str, numbers))
     names = given.split(",")
-    if wanted.stop > len(names):
+    if max(numbers) >= len(names):
         raise EngineUnavailable(
-            f"an engine needs {count} GPUs from number {first} on, but CUDA_VISIBLE_DEVICES={given} has {len(names)}: "
-            "lower actor_rollout_ref.rollout.server.launch or tensor_model_parallel_size"
+            f"an engine needs {len(numbers)} GPUs from number {numbers[0]} on, but CUDA_VISIBLE_DEVICES={given} has "
+            f"{len(names)}: lower actor_rollout_ref.rollout.server.launch or tensor_model_parallel_size"
         )
-    return tuple(names[number] for number in wanted)
+    return tuple(names[number] for number in numbers)
 
 
 def _answering(addresses: Sequence[str], path: str, timeout_s: float) -> list[str]:

@@ -11,7 +11,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentrl.errors import ConfigError
 from agentrl.single_controller.engine_bundles import EngineBundles
-from agentrl.single_controller.ray_machines import alive
 from agentrl.single_controller.resource_pool import ResourcePool
 
 RESERVE_TIMEOUT_S = 300.0
@@ -82,29 +81,6 @@ def nodes_of(pools: Iterable[ResourcePool]) -> set[str]:
     """Ray nodes of the machines on which the places of pools are reserved."""
     groups = [group for pool in pools for group in pool.shared.get(_GROUPS, {}).values()]
     return {node for group in groups for node in ray.util.placement_group_table(group)["bundles_to_node_id"].values()}
-
-
-def check_machines(process_on_nodes: Sequence[int], kind: str, key: str) -> None:
-    """The cluster has a machine for each entry of a pool of a run.
-
-    Args:
-        process_on_nodes: ranks of each machine.
-        kind: `GPU` or `CPU`.
-        key: where the machines are given, for the error.
-
-    Raises:
-        ConfigError: with what each machine of the cluster has.
-    """
-    has = [node for node in alive() if node["Resources"].get(kind, 0.0) >= 1]
-    if len(process_on_nodes) <= len(has):
-        return
-    parts, total = " + ".join(map(str, process_on_nodes)), sum(process_on_nodes)
-    machines = ", ".join(f"{node['NodeManagerAddress']} with {node['Resources'][kind]:g}" for node in has) or "none"
-    raise ConfigError(
-        f"{key}: got {len(process_on_nodes)} machines for {parts} = {total} ranks, but the Ray cluster has {len(has)} "
-        f"with {kind}s ({machines}): run `ray start --address=HOST:6379` on more machines, or ask for at most "
-        f"{len(has)}"
-    )
 
 
 def acquire(pool: ResourcePool) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from agentrl.config import RunConfig
-from agentrl.config.machine import uses_cuda
-from agentrl.config.resource_pools import pool_of, pools_in_use
+from agentrl.config.resource_pools import pool_of
 from agentrl.errors import ConfigError
 from agentrl.inference.fleet import MakePlaces
+from agentrl.placement.of_run import place
 from agentrl.single_controller import ResourcePool
 from agentrl.trainer.shared_folders import check_shared_folders
 
@@ -32,31 +32,22 @@ def reserve_places(config: RunConfig, pools: Mapping[str, ResourcePool]) -> Make
     from agentrl.inference.ray_hosts import ray_places
     from agentrl.single_controller import ray_machines, ray_placement
 
-    for used in pools_in_use(config):
-        ray_placement.check_machines(used.process_on_nodes, "GPU" if uses_cuda(config) else "CPU", used.key)
-    ray_placement.reserve({pool_of(config, role).name: pool for role, pool in pools.items()})
+    planned = place(config)
+    if planned.problems:
+        raise ConfigError(list(planned.problems))
+    named = {pool_of(config, role).name: pool for role, pool in pools.items()}
+    own = [engine.tp for engine in planned.engines] if planned.mode == "split" else []
+    bundles = ray_placement.reserve(named, own)
     check_shared_folders(config, ray_placement.nodes_of(pools.values()))
-    if config.actor_rollout_ref.rollout.server.addresses is not None:
+    if planned.mode == "given":
         return None
-    if uses_cuda(config):
-        bundles = {
-            index: ray_placement.shared_bundles(pools["actor"], ranks)
-            for index, ranks in enumerate(_ranks_of_engines(config, pools["actor"]))
-        }
-        return partial(ray_places, bundles=bundles)
-    return ray_places if ray_machines.several() else None
-
-
-def _ranks_of_engines(config: RunConfig, pool: ResourcePool) -> list[range]:
-    """For each engine, the ranks whose GPUs it shares."""
-    rollout = config.actor_rollout_ref.rollout
-    size, count = rollout.tensor_model_parallel_size, rollout.server.launch
-    if size * count > pool.world_size:
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.server.launch: {count} engines with {size} GPUs each need {size * count}, but "
-            f"the ranks have {pool.world_size}"
-        )
-    return [range(index * size, (index + 1) * size) for index in range(count)]
+    if planned.mode == "cpu":
+        return ray_places if ray_machines.several() else None
+    if planned.mode == "colocated":
+        bundles = [
+            ray_placement.shared_bundles(named[engine.pool], engine.ranks) for engine in planned.engines if engine.pool
+        ]
+    return partial(ray_places, bundles=dict(enumerate(bundles)))
 
 
 def weights_folder(config: RunConfig) -> Path | None:

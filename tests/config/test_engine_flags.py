@@ -1,4 +1,4 @@
-"""`engine_kwargs` gives any flag of an engine but those that other keys give; nothing of agentrl's own is given twice."""
+"""`engine_kwargs` gives any flag of an engine but those that other keys give; nothing is given twice."""
 
 from __future__ import annotations
 
