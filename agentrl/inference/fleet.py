@@ -16,7 +16,7 @@ import httpx
 
 from agentrl.config.machine import uses_cuda
 from agentrl.config.root import RunConfig
-from agentrl.errors import ConfigError, EngineTimeout, EngineUnavailable
+from agentrl.errors import AgentRLError, ConfigError, EngineTimeout, EngineUnavailable
 from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.engine_host import MOST_FAILED_STARTS, HostReport, Seat
 from agentrl.inference.guard import GRACE_S
@@ -156,8 +156,8 @@ class EngineFleet:
         for place, future in stopping:
             try:
                 place.result(future, GRACE_S + 10.0)
-            except HostLostError:
-                logger.debug("the host of engine %d has ended, and its server with it", place.index)
+            except AgentRLError as error:  # a host that has ended took its server along
+                logger.debug("engine %d is not stopped: %s", place.index, error)
             place.close()
         self._places.clear()
 
