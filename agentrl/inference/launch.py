@@ -23,6 +23,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import EngineTimeout, EngineUnavailable
 from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.clients import client_class
+from agentrl.inference.exits import how_it_ended
 from agentrl.inference.guard import GRACE_S
 from agentrl.inference.picture_requests import KEEPS_IDS
 from agentrl.inference.sglang import launch_command, resolve_engine
@@ -70,8 +71,8 @@ class _Server:
 
     def end(self) -> str:
         """A sentence that says how the server ended, with the end of its log."""
-        code, tail = self.exit_code(), self.log_tail()
-        return f"the engine at {self.address} ended with exit code {code}. The end of {self.log}:\n{tail}"
+        how, tail = how_it_ended(self.exit_code()), self.log_tail()
+        return f"the engine at {self.address} {how}. The end of {self.log}:\n{tail}"
 
     def log_tail(self) -> str:
         """The last lines of the server's log."""
