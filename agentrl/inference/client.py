@@ -194,7 +194,8 @@ class EngineClient:
 
     async def _generate_with_retries(self, payload: JsonDict, base: str) -> Any:
         for attempt in range(self.retries + 1):
-            payload[self.rid_field] = base if attempt == 0 else f"{base}.{attempt}"
+            # SGLang ends with a request also those whose ids begin with its id: the abort of `a` would end `a.2`.
+            payload[self.rid_field] = base if attempt == 0 else f"{attempt + 1}.{base}"
             try:
                 return await self._send("POST", self.generate_path, payload)
             except EngineUnavailable as error:

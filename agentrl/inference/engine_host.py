@@ -24,6 +24,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, EngineUnavailable
 from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.clients import client_class
+from agentrl.inference.exits import how_it_ended
 from agentrl.inference.guard import GRACE_S
 from agentrl.inference.picture_requests import KEEPS_IDS
 from agentrl.inference.sglang import launch_command, resolve_engine
@@ -273,7 +274,7 @@ class EngineHost:
 
     def _ended(self) -> HostReport:
         code = None if self._process is None else self._process.poll()
-        self._trouble = f"the engine at {self.address} ended with exit code {code}. {self.log_end()}"
+        self._trouble = f"the engine at {self.address} {how_it_ended(code)}. {self.log_end()}"
         return self._report("ended")
 
     def _report(self, state: State) -> HostReport:

@@ -68,7 +68,7 @@ async def test_a_lost_answer_is_drawn_again_under_a_new_id(
     engine.faults.append(fault)
     output = await client.generate([1], PARAMS, rid="a")
     assert output.token_ids == [5, 6, 7]
-    assert [request["rid"] for request in engine.requests] == ["a", "a.1"]
+    assert [request["rid"] for request in engine.requests] == ["a", "2.a"]
     await client.close()
     assert engine.aborted == (["a"] if fault in ("drop", "cut") else [])
 

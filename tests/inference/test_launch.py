@@ -23,6 +23,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, EngineTimeout, EngineUnavailable
 from agentrl.inference import engine_host, fleet, sglang
 from agentrl.inference.engine_host import MOST_FAILED_STARTS, EngineHost, Seat
+from agentrl.inference.exits import how_it_ended
 from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.sglang import launch_command, resolve_engine
 
@@ -102,7 +103,7 @@ def test_two_servers_start_serve_restart_and_leave_nothing(
     port = victim.cmdline()[victim.cmdline().index("--port") + 1]
     victim.kill()
     until(lambda: any(has_ended(host) for host in hosts(servers)))
-    with pytest.raises(EngineUnavailable, match=rf":{port} ended with exit code"):
+    with pytest.raises(EngineUnavailable, match=rf":{port} was killed by SIGKILL \(9\), out of memory\?"):
         servers.check()
     (other,) = set(servers.addresses) - {f"http://127.0.0.1:{port}"}
     assert servers.tend() == [other], "a restarted server is not waited for while another is well"
@@ -376,6 +377,31 @@ def test_a_server_that_fails_to_start_is_started_after_longer_and_longer_pauses(
         *(f"Restarting it in {pause} s." for pause in (0.25, 0.5, 1)),
         "It does not start: the run goes on without it.",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_the_guard_ends_by_the_signal_that_killed_the_command(number: signal.Signals) -> None:
+    code = f"import os; os.kill(os.getpid(), {number.value})"
+    command = [sys.executable, "-m", "agentrl.inference.guard", sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
+        assert guard.wait(20) == -number
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (-9, "was killed by SIGKILL (9), out of memory?"),
+        (137, "was killed by SIGKILL (9) (exit code 137), out of memory?"),
+        (-11, "was killed by SIGSEGV (11)"),
+        (-15, "was killed by SIGTERM (15)"),
+        (1, "ended with exit code 1"),
+        (0, "ended with exit code 0"),
+        (255, "ended with exit code 255"),
+        (None, "has not ended"),
+    ],
+)
+def test_an_end_is_told_in_words(code: int | None, says: str) -> None:
+    assert how_it_ended(code) == says
 
 
 def test_which_engine(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
