@@ -110,8 +110,8 @@ class EngineHost:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()  # of what starts and stops processes: a stop may come while another call waits
         self._stopped = self._out = self._was_well = False
-        self._port, self._reserved = 0, None
-        self._reserved: socket.socket | None
+        self._port = 0
+        self._reserved: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._spawned_at = self._next_start = 0.0
         self._port_tries = self._failed_starts = self._restarts = 0

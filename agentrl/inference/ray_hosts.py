@@ -155,9 +155,9 @@ class RayPlace:
         """Names of its GPUs, where they are in several bundles; None: Ray shows the actor of one bundle its own."""
         if len(bundles.indices) == 1:
             return None
-        task = ray.remote(visible_here)
+        task = ray.remote(max_calls=0)(visible_here)  # or each would cost a process
         asked = [
-            task.options(num_cpus=0, max_calls=0, **bundles.options(place)).remote()
+            task.options(num_cpus=0, **bundles.options(place)).remote()
             for place in range(len(bundles.indices))
         ]
         try:

@@ -22,6 +22,7 @@ from agentrl.single_controller.ray_machines import alive
 from agentrl.single_controller.ray_placement import acquire, free, reserve
 from agentrl.single_controller.ray_runtime import init_ray
 from agentrl.trainer.engine_places import reserve_places
+from agentrl.trainer.pools import make_pools
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -54,9 +55,9 @@ def until(happened: Callable[[], Any], timeout_s: float = 300) -> None:
 
 def gpus_of_ranks(pool: ResourcePool) -> list[str]:
     """What the actors of ranks see."""
-    task = ray.remote(visible_here)
-    options = [{**each, "max_calls": 0, "max_retries": 0} for each in acquire(pool)]
-    for each in options:
+    task = ray.remote(max_calls=0)(visible_here)
+    options = acquire(pool)
+    for each in options:  # of actors
         del each["max_restarts"], each["max_task_retries"]
     return [name for names in ray.get([task.options(**each).remote() for each in options]) for name in names]
 
@@ -64,15 +65,15 @@ def gpus_of_ranks(pool: ResourcePool) -> list[str]:
 def test_an_engine_shares_the_gpus_of_two_ranks(cluster: Machines, tmp_path: Path, tiny_model_dir: Path) -> None:
     """It has a bundle of each, and sees both."""
     config = config_of(tmp_path, tiny_model_dir, "cuda", launch=1)
-    config.actor_rollout_ref.rollout.tensor_model_parallel_size = 2
-    pool = ResourcePool([3], use_gpu=True)
+    config.actor_rollout_ref.rollout.tensor_model_parallel_size = config.trainer.n_gpus_per_node = 2
+    pool = make_pools(config)["actor"]
     places = reserve_places(config, {"actor": pool})
     with EngineFleet.start(config, make_places=places):
         of_ranks = gpus_of_ranks(pool)
     free([pool])
     (start,) = starts_of(tmp_path)
-    assert len(set(of_ranks)) == 3
-    assert start["env"]["CUDA_VISIBLE_DEVICES"] == ",".join(of_ranks[:2])
+    assert len(set(of_ranks)) == 2
+    assert start["env"]["CUDA_VISIBLE_DEVICES"] == ",".join(of_ranks)
     assert start["flags"]["--tp-size"] == "2"
     assert "--base-gpu-id" not in start["argv"]
 
