@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from agentrl.config.engine_choice import INSTALL_VLLM, has_package, vllm_installed
+from agentrl.config.engine_choice import CONTEXT_MARGIN, INSTALL_VLLM, has_package, vllm_installed
 from agentrl.config.lora import LoraKeys
 from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
 from agentrl.config.rollout import RolloutConfig
@@ -55,7 +55,7 @@ def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[
 
 def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, runner: str) -> list[str]:
     rollout = config.actor_rollout_ref.rollout
-    embedded, dtype = rollout.embedded, rollout.dtype
+    embedded = rollout.embedded
     longest = rollout.max_model_len or embedded.max_context_length or context_length(config)
     chunk = rollout.max_num_batched_tokens or embedded.prefill_chunk
     options: dict[str, object | None] = {
@@ -67,7 +67,7 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
         "max-context-length": longest,
         "prefill-chunk": chunk if rollout.enable_chunked_prefill else max(chunk, longest),
         "threads": embedded.threads,
-        "dtype": None if dtype == "auto" else dtype,
+        "dtype": engine_dtype(config),
         "device": _device(config, index),
         "seed": config.trainer.seed + index,
     }
@@ -81,6 +81,12 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
     return [*command, "--deterministic"] if config.trainer.deterministic else command
 
 
+def engine_dtype(config: RunConfig) -> str:
+    """The data type of a server's weights; auto is never passed on: SGLang would make float16 of a float32 folder."""
+    dtype = config.actor_rollout_ref.rollout.dtype
+    return dtype if dtype != "auto" else "bfloat16" if uses_cuda(config) else "float32"
+
+
 def _device(config: RunConfig, index: int) -> str:
     if not uses_cuda(config):
         return "cpu"
@@ -92,8 +98,8 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
     server, gpus = rollout.server, rollout.tensor_model_parallel_size
     command = [server.python or sys.executable, "-m", "sglang.launch_server", "--model-path", model.path]
     command += ["--host", host, "--port", str(port)]
-    command += ["--context-length", str(rollout.max_model_len or context_length(config))]
-    command += ["--random-seed", str(config.trainer.seed + index), "--dtype", rollout.dtype]
+    command += ["--context-length", str((rollout.max_model_len or context_length(config)) + CONTEXT_MARGIN)]
+    command += ["--random-seed", str(config.trainer.seed + index), "--dtype", engine_dtype(config)]
     if rollout.max_num_seqs:
         command += ["--max-running-requests", str(rollout.max_num_seqs)]
     command += _prefill_flags(rollout)
