@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.engine_choice import CONTEXT_MARGIN
+from agentrl.config.engine_flags import check_engine_flags
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
@@ -96,7 +97,7 @@ def check_servers(config: RunConfig) -> Problems:
             yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
     if server.addresses is not None and not server.addresses:
         yield f"{key}.server.addresses: got an empty list, wanted addresses, or null to start servers"
-    if server.addresses and (server.launch > 1 or server.port is not None or server.args):
+    if server.addresses and ((server.launch or 1) > 1 or server.port is not None or server.args):
         yield f"{key}.server.launch, port, args: are only for servers that the run starts, but addresses are given"
     # `auto` may become either engine. Without servers of its own, the run does not know which one it talks to.
     starts = not server.addresses
@@ -168,5 +169,6 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_device,
     check_profiler,
     check_servers,
+    check_engine_flags,
     check_context,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 from agentrl.config.engine_choice import CONTEXT_MARGIN, INSTALL_VLLM, has_package, vllm_installed
@@ -25,8 +26,10 @@ def resolve_engine(config: RunConfig) -> EngineName:
     python = rollout.server.python
     if rollout.server.addresses is None and rollout.name in ("sglang", "vllm") and python is not None:
         if not has_package(python, rollout.name):
+            found = shutil.which(python) is not None
+            got = f"{python} has no {rollout.name}" if found else f"no program {python} is found"
             raise ConfigError(
-                f"actor_rollout_ref.rollout.server.python: {python} has no {rollout.name}: name the Python of an "
+                f"actor_rollout_ref.rollout.server.python: {got}: name the Python of an "
                 f"environment in which `import {rollout.name}` works"
             )
     elif rollout.name == "vllm" and rollout.server.addresses is None and not vllm_installed():
@@ -68,7 +71,7 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
         "prefill-chunk": chunk if rollout.enable_chunked_prefill else max(chunk, longest),
         "threads": embedded.threads,
         "dtype": engine_dtype(config),
-        "device": _device(config, index),
+        "device": "cuda" if uses_cuda(config) else "cpu",
         "seed": config.trainer.seed + index,
     }
     command = [sys.executable, "-m", "agentrl.inference.embedded"]
@@ -85,12 +88,6 @@ def engine_dtype(config: RunConfig) -> str:
     """The data type of a server's weights; auto is never passed on: SGLang would make float16 of a float32 folder."""
     dtype = config.actor_rollout_ref.rollout.dtype
     return dtype if dtype != "auto" else "bfloat16" if uses_cuda(config) else "float32"
-
-
-def _device(config: RunConfig, index: int) -> str:
-    if not uses_cuda(config):
-        return "cpu"
-    return "cuda" if config.actor_rollout_ref.rollout.server.launch == 1 else f"cuda:{index}"
 
 
 def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
@@ -117,13 +114,19 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--enable-deterministic-inference"]
     if rollout.weight_sync == "adapter":
         command += _lora_flags(model)
-    if not uses_cuda(config) and "--device" not in server.args:
-        command += ["--device", "cpu"]
+    if not uses_cuda(config):
+        command += _cpu_flags(rollout)
     if uses_cuda(config):
         command += ["--tp-size", str(gpus), "--mem-fraction-static", str(rollout.gpu_memory_utilization)]
-        if server.launch > 1 and "--base-gpu-id" not in server.args:
-            command += ["--base-gpu-id", str(index * gpus)]
     return [*command, *render_flags(rollout.engine_kwargs.sglang, negations=False), *server.args]
+
+
+def _cpu_flags(rollout: RolloutConfig) -> list[str]:
+    """What SGLang needs on a CPU, but for what the user says: its own choices want AMX, and an idle server would spin."""
+    wanted = {"--device": ["cpu"], "--attention-backend": ["torch_native"]}
+    wanted |= {"--disable-overlap-schedule": [], "--sleep-on-idle": []}
+    given = {*rollout.server.args, *(f"--{name.replace('_', '-')}" for name in rollout.engine_kwargs.sglang)}
+    return [word for flag, values in wanted.items() if flag not in given for word in (flag, *values)]
 
 
 def _lora_flags(keys: LoraKeys) -> list[str]:
