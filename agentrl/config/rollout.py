@@ -209,7 +209,8 @@ class RolloutConfig(RowsDecide):
     max_num_seqs: int | None = Field(default=None, ge=1)
     """Most requests that a started server decodes together; null: the engine's own limit."""
     max_model_len: int | None = Field(default=None, ge=1)
-    """Most tokens of a request in a started server; null: prompt plus response length."""
+    """Most tokens of a request in a started server; null: prompt plus response length. SGLang is started with a context
+    of 8 more, of which it uses none."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     """Most prompt tokens of one prefill step of a started server; null: the engine's own limit."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], DtypeSpelling] = "auto"

@@ -26,6 +26,7 @@ from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.clients import client_class
 from agentrl.inference.exits import how_it_ended
 from agentrl.inference.guard import GRACE_S
+from agentrl.inference.health import is_well_now
 from agentrl.inference.picture_requests import KEEPS_IDS
 from agentrl.inference.sglang import launch_command, resolve_engine
 
@@ -261,10 +262,7 @@ class EngineHost:
         return {**KEEPS_IDS, **os.environ, **gpus}
 
     def _answers(self, path: str) -> bool:
-        try:
-            return self._client.get(self._own_address + path).status_code == 200
-        except (httpx.HTTPError, RuntimeError):  # the latter: closed by `stop`
-            return False
+        return is_well_now(self._client, self._own_address, path)
 
     @property
     def _own_address(self) -> str:

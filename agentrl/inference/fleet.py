@@ -20,6 +20,7 @@ from agentrl.errors import AgentRLError, ConfigError, EngineTimeout, EngineUnava
 from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.engine_host import MOST_FAILED_STARTS, HostReport, Seat
 from agentrl.inference.guard import GRACE_S
+from agentrl.inference.health import is_well_now
 from agentrl.inference.hosts import HostLostError, HostPlace, LocalPlace
 from agentrl.placement import of_run
 
@@ -45,6 +46,7 @@ class EngineFleet:
 
     def __init__(self, config: RunConfig, places: list[HostPlace], given: list[str]) -> None:
         self._config, self._given = config, given
+        self._left_out: set[str] = set()
         self._places = {place.index: place for place in places}
         self._reports: dict[int, HostReport] = {}
         self._losses: dict[int, int] = dict.fromkeys(self._places, 0)
@@ -134,6 +136,7 @@ class EngineFleet:
             well = self._well_of_given()
             if not well:
                 raise EngineUnavailable(f"no engine answers its health check: {'; '.join(self._given)}")
+            self._tell_of_given(set(self._given) - set(well))
             return well
         limit_s = self._config.actor_rollout_ref.rollout.server.start_timeout_s
         deadline = time.monotonic() + limit_s
@@ -269,6 +272,18 @@ class EngineFleet:
             return HostReport(last.index, last.address, "out", trouble=str(second))
         return HostReport(report.index, report.address, report.state, report.restarts, str(error), report.news)
 
+    def _tell_of_given(self, ill: set[str]) -> None:
+        """Say once which servers of others are left out, and that they are back."""
+        for address in sorted(ill - self._left_out):
+            logger.warning(
+                "the engine at %s gives no answer to its health check, and is left out until it does: this run did "
+                "not start it (actor_rollout_ref.rollout.server.addresses), and cannot restart it",
+                address,
+            )
+        for address in sorted(self._left_out - ill):
+            logger.warning("the engine at %s answers its health check again", address)
+        self._left_out = ill
+
     def _well_of_given(self) -> list[str]:
         server = self._config.actor_rollout_ref.rollout.server
         return _answering(self._given, "/health", min(HEALTH_TIMEOUT_S, server.request_timeout_s))
@@ -312,10 +327,7 @@ def _answering(addresses: Sequence[str], path: str, timeout_s: float) -> list[st
     """The servers that answer now; all are asked at the same time."""
 
     def answers(address: str) -> bool:
-        try:
-            return client.get(address + path).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return is_well_now(client, address, path)
 
     with httpx.Client(timeout=timeout_s, trust_env=False) as client, ThreadPoolExecutor() as threads:
         return [a for a, good in zip(addresses, threads.map(answers, addresses), strict=True) if good]

@@ -93,7 +93,7 @@ def _descendants(child: subprocess.Popen[bytes]) -> list[int]:
 
 
 def _end_like(code: int) -> int:
-    """End by the signal that killed the command: as an exit code, -9 would become 247, which nobody reads as SIGKILL."""
+    """End by the signal that killed the command: as an exit code, -9 becomes 247, which nobody reads as SIGKILL."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)

@@ -71,7 +71,7 @@ def test_an_answer_of_a_real_server() -> None:
     output = parse_generation(as_generation(RECORDED), 8)
     assert output.token_ids == [37, 113]
     assert output.log_probs == [-2.0565922260284424, -2.515040636062622]
-    assert output.weight_versions == [0, 7]
+    assert output.weight_versions == [-1, 7]
     assert (output.finish_reason, output.matched) == ("stop", 113)
     assert (output.prompt_tokens, output.cached_tokens) == (3, 1)
     own_end = parse_generation(as_generation(recorded(stop_reason=None)), 8)
