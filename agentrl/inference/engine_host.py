@@ -189,6 +189,12 @@ class EngineHost:
             self._spawn()
         return self._report("starting")
 
+    def drop(self) -> None:
+        """End the server, which the run cannot use; the next `tend` starts it again."""
+        if self._process is not None:
+            self._close()
+            self._restarts += 1
+
     def log_end(self) -> str:
         """The name of the server's log and its last lines."""
         return f"The end of {self._log}:\n{self._log_tail()}"

@@ -156,10 +156,7 @@ class RayPlace:
         if len(bundles.indices) == 1:
             return None
         task = ray.remote(max_calls=0)(visible_here)  # or each would cost a process
-        asked = [
-            task.options(num_cpus=0, **bundles.options(place)).remote()
-            for place in range(len(bundles.indices))
-        ]
+        asked = [task.options(num_cpus=0, **bundles.options(place)).remote() for place in range(len(bundles.indices))]
         try:
             found = ray.get(asked, timeout=_GPUS_TIMEOUT_S)
         except RayError as error:
