@@ -20,7 +20,7 @@ from agentrl.errors import AgentRLError, EngineUnavailable
 from agentrl.inference.engine_host import EngineHost, Seat
 from agentrl.inference.hosts import HostLostError, HostPlace
 from agentrl.single_controller.engine_bundles import EngineBundles
-from agentrl.single_controller.ray_machines import alive, is_lost, lost_machine, machine_name, several
+from agentrl.single_controller.ray_machines import alive, answering, lost_machine, machine_name, several
 
 _PLAIN: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 # One call for the server's health, and a `stop` that does not wait for it.
@@ -123,9 +123,7 @@ class RayPlace:
                 return None
             self._start(None)
         else:
-            # Ray may still count the lost machine among the living; it has the fewest engines now.
-            nodes = [node["NodeID"] for node in alive() if not is_lost(node["NodeID"])]
-            self._start(min(nodes, key=lambda node: self._taken.get(node, 0)))
+            self._start(min(answering(), key=lambda node: self._taken.get(node, 0)))
         return self._where()
 
     def close(self) -> None:

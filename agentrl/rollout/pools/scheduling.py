@@ -82,6 +82,7 @@ class _Dispatch:
         self._load = [0] * len(pool.slots)
         self._running: dict[ChunkFuture, tuple[int, list[Job]]] = {}
         self._tries: dict[int, int] = {}
+        self._told: set[str] = set()
         self._results: list[ChunkResult] = []
 
     def run(self) -> list[ChunkResult]:
@@ -125,8 +126,9 @@ class _Dispatch:
                 lost.append(_lost_row(job, error))
             else:
                 self._queue.append(job)
-        again = len(chunk) - len(lost)
-        logger.warning("%s: a new worker takes its place and runs %d of its trajectories again", error, again)
+        if str(error) not in self._told:  # once, not for each chunk that the worker had
+            self._told.add(str(error))
+            logger.warning("%s: a new worker takes its place and runs its trajectories again", error)
         if lost:
             self._results.append(ChunkResult(lost))
 
