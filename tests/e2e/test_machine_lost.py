@@ -25,10 +25,10 @@ def cluster() -> Iterator[Machines]:
 
 
 def test_a_machine_is_lost_in_a_step(workspace: Workspace, cluster: Machines, caplog: pytest.LogCaptureFixture) -> None:
-    """The two ranks of the actor are on the first machine, its reference on the second; each has an engine and an agent-loop worker.
+    """The two ranks of the actor are on the first machine, its reference on the second; both have an engine.
 
-    In step 2 the second one goes down: rollouts go on, on the engine and the worker that are left, the worker that is
-    lost is replaced; without its reference the step cannot end. Step 1 is saved.
+    In step 2 the second one goes down: rollouts go on, on the engine that is left, with new agent-loop workers in place
+    of those that are lost; without its reference the step cannot end. Step 1 is saved.
     """
     run = workspace.run(
         "two_machines",

@@ -104,8 +104,9 @@ class RayPool:
         except RayActorError as error:
             if self._actors[worker] is actor:  # else it is replaced already: a dead worker may have had several chunks
                 self._actors[worker] = None
-            reason = lost_machine(_node_of(ready)) or str(error).strip().splitlines()[0]
-            raise WorkerLostError(f"agent-loop worker {worker} died: {reason}") from error
+            lost = lost_machine(_node_of(ready))
+            reason = lost or str(error).strip().splitlines()[0]
+            raise WorkerLostError(f"agent-loop worker {worker} died: {reason}", machine=lost is not None) from error
         except RayError as error:
             raise _own_error(error, f"agent-loop worker {worker} failed") from error
 

@@ -28,7 +28,15 @@ ChunkFuture = concurrent.futures.Future[ChunkResult]
 
 
 class WorkerLostError(WorkerError):
-    """An agent-loop worker's process ended, and with it the chunk that it was running."""
+    """An agent-loop worker's process ended, and with it the chunk that it was running.
+
+    Attributes:
+        machine: whether the whole machine is lost, which no trajectory has caused.
+    """
+
+    def __init__(self, message: str, *, machine: bool = False) -> None:
+        super().__init__(message)
+        self.machine = machine
 
 
 class WorkerPool(Protocol):
@@ -121,7 +129,7 @@ class _Dispatch:
     def _try_again(self, chunk: list[Job], error: WorkerLostError) -> None:
         lost = []
         for job in chunk:
-            self._tries[job.row] = self._tries.get(job.row, 1) + 1
+            self._tries[job.row] = self._tries.get(job.row, 1) + (not error.machine)
             if self._tries[job.row] > MAX_TRIES:
                 lost.append(_lost_row(job, error))
             else:
