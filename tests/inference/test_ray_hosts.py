@@ -65,19 +65,23 @@ def gpus_of_ranks(pool: ResourcePool) -> list[str]:
 
 
 def test_an_engine_shares_the_gpus_of_two_ranks(cluster: Machines, tmp_path: Path, tiny_model_dir: Path) -> None:
-    """It has a bundle of each, and sees both."""
+    """It has a bundle of each, and sees both; also after the process of its host has died."""
     config = config_of(tmp_path, tiny_model_dir, "cuda", launch=1)
     config.actor_rollout_ref.rollout.tensor_model_parallel_size = config.trainer.n_gpus_per_node = 2
     pool = make_pools(config)["actor"]
     places = reserve_places(config, {"actor": pool})
-    with EngineFleet.start(config, make_places=places):
+    with EngineFleet.start(config, make_places=places) as fleet:
         of_ranks = gpus_of_ranks(pool)
+        ray.kill(fleet._places[0]._actor)  # type: ignore[attr-defined]
+        until(lambda: len(fleet.tend()) == 1)
+        assert fleet.restarts == 1
     free([pool])
-    (start,) = starts_of(tmp_path)
     assert len(set(of_ranks)) == 2
-    assert start["env"]["CUDA_VISIBLE_DEVICES"] == ",".join(of_ranks)
-    assert start["flags"]["--tp-size"] == "2"
-    assert "--base-gpu-id" not in start["argv"]
+    assert len(starts_of(tmp_path)) == 2
+    for start in starts_of(tmp_path):
+        assert start["env"]["CUDA_VISIBLE_DEVICES"] == ",".join(of_ranks)
+        assert start["flags"]["--tp-size"] == "2"
+        assert "--base-gpu-id" not in start["argv"]
 
 
 def test_split_engines_have_gpus_of_their_own(cluster: Machines, tmp_path: Path, tiny_model_dir: Path) -> None:
