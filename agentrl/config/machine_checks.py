@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
+from agentrl.config.engine_choice import CONTEXT_MARGIN
+from agentrl.config.engine_flags import check_engine_flags
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
@@ -135,10 +137,18 @@ def check_context(config: RunConfig) -> Problems:
                 f"responses of {response} tokens need {need}"
             )
     positions = _positions(Path(config.actor_rollout_ref.model.path))
-    if positions is not None and positions < need:
+    if positions is None:
+        return
+    has = f"but the model in {config.actor_rollout_ref.model.path} has {positions} positions"
+    if positions < need:
+        yield f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, {has}"
+        return
+    longest = rollout.max_model_len or need
+    if positions < longest + CONTEXT_MARGIN and not rollout.server.addresses and engine_name(config) == "sglang":
+        key = "data.max_response_length" if rollout.max_model_len is None else "actor_rollout_ref.rollout.max_model_len"
         yield (
-            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the "
-            f"model in {config.actor_rollout_ref.model.path} has {positions} positions"
+            f"{key}: requests of {longest} tokens need a context of {longest + CONTEXT_MARGIN} in SGLang, which leaves "
+            f"{CONTEXT_MARGIN} tokens of it unused, {has}: make them at most {positions - CONTEXT_MARGIN}"
         )
 
 
@@ -159,5 +169,6 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_device,
     check_profiler,
     check_servers,
+    check_engine_flags,
     check_context,
 )

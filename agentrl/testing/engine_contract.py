@@ -21,11 +21,14 @@ from torch import Tensor
 
 from agentrl.errors import EngineRequestError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.protocol import UNKNOWN_VERSION
 from agentrl.types import GenerationOutput, JsonDict
 
 GREEDY: JsonDict = {"temperature": 0.0, "ignore_eos": True}
 TOLERANCE = 1e-4
 _WAIT_S = 120.0
+SPARE = 10
+"""A request of so many tokens more than the context is refused by every engine: SGLang gets 8 more than it may use."""
 _RUNNING = re.compile(r"^(?:sglang:num_running_reqs|vllm:num_requests_running)(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -41,7 +44,7 @@ class EngineCase:
         text: what that token decodes to.
         eos: the model's own end-of-turn id.
         context: most tokens of a request.
-        version: weight version that it serves.
+        version: weight version that it serves; see `look`.
     """
 
     client: EngineClient
@@ -51,8 +54,12 @@ class EngineCase:
     text: str
     eos: int
     context: int
-    version: int = 0
+    version: int = UNKNOWN_VERSION
     _nets: dict[Path, Any] = field(default_factory=dict)
+
+    async def look(self) -> None:
+        """Take the version that the engine serves now for the one that it should serve."""
+        self.version = await self.client.weight_version()
 
     async def generate(self, prompt: list[int], count: int = 8, rid: str | None = None, **params: Any) -> Any:
         """Sample; the answer has one log-prob and one version per id."""
@@ -86,9 +93,12 @@ class EngineCase:
 
     async def running(self) -> float:
         """Requests that decode now, by the engine's own figures."""
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
-            page = (await http.get(f"{self.client.address}/metrics")).text
-        return sum(map(float, _RUNNING.findall(page)))
+        async with httpx.AsyncClient(base_url=self.client.address, trust_env=False, timeout=30) as http:
+            page = await http.get("/metrics")
+            if page.status_code == 200:
+                return sum(map(float, _RUNNING.findall(page.text)))
+            loads = (await http.get("/v1/loads")).json()["loads"]  # SGLang has the page only with --enable-metrics
+        return float(sum(load["num_running_reqs"] for load in loads))
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something has happened."""
@@ -209,7 +219,7 @@ async def bad_requests_are_refused(case: EngineCase) -> None:
         ([1], {"temperature": -1.0}),
         ([1], {"top_p": 2.0}),
         ([1], {"temprature": 1.0}),
-        ([1] * (case.context + 1), {}),
+        ([1] * (case.context + SPARE), {}),
     ]
     for prompt, params in bad:
         try:
@@ -235,6 +245,23 @@ async def aborted_by_id(case: EngineCase) -> None:
             assert len(output.token_ids) < case.context - 2
             return
     raise AssertionError("no request was aborted")
+
+
+async def an_abort_does_not_end_a_retry(case: EngineCase) -> None:
+    """The client names the second try of `mine` so that the abort of the first leaves it alone."""
+    count = case.context - 2
+    task = asyncio.create_task(case.generate([1, 2], count, rid="2.mine", temperature=1.0, ignore_eos=True))
+    await case.until(lambda: _runs_or_ended(case, task))
+    await case.client.abort("mine")
+    output = await task
+    assert (output.finish_reason, len(output.token_ids)) == ("length", count)
+
+
+async def the_whole_context_is_used(case: EngineCase) -> None:
+    """Prompts may fill the context but for one token, and answers the rest of it."""
+    for prompt in (case.context - 1, case.context - 5, 1):
+        output = await case.generate([7] * prompt, case.context - prompt, temperature=1.0, ignore_eos=True)
+        assert (len(output.token_ids), output.finish_reason) == (case.context - prompt, "length")
 
 
 async def cancelled_by_its_caller(case: EngineCase) -> None:
@@ -305,7 +332,7 @@ async def weights_change_under_a_request(case: EngineCase) -> None:
     count = case.context - 2
     task = asyncio.create_task(case.generate([1, 2], count, temperature=1.0, ignore_eos=True))
     await case.until(lambda: _runs_or_ended(case, task))
-    await case.client.pause("in_place")
+    await case.client.pause("in_place")  # the client retracts what runs before it sends weights
     await case.client.update_weights_from_disk(str(case.model), case.version + 1)
     await case.client.resume()
     output = await task
@@ -338,6 +365,8 @@ ENGINE_CONTRACTS: tuple[EngineCheck, ...] = (
     penalties_and_least_length,
     bad_requests_are_refused,
     aborted_by_id,
+    an_abort_does_not_end_a_retry,
+    the_whole_context_is_used,
     cancelled_by_its_caller,
     pause_holds,
     pause_in_abort_mode,
@@ -346,3 +375,6 @@ ENGINE_CONTRACTS: tuple[EngineCheck, ...] = (
     new_weights_are_used,
 )
 """Every check, in an order in which each may follow the one before it."""
+
+NEEDS_SEEDS: tuple[EngineCheck, ...] = (seeds_repeat,)
+"""Not for SGLang: without its deterministic mode the same seed may sample something else."""

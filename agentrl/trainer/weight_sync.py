@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from agentrl.errors import EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.protocol import name_version
 from agentrl.single_controller import WorkerGroup
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class WeightSync:
         served = await client.weight_version()
         if served != version:
             raise WeightVersionError(
-                f"{client.address} serves weight version {served} after an update to {version}: "
+                f"{client.address} serves weight version {name_version(served)} after an update to {version}: "
                 "is another run using this server?"
             )
 
