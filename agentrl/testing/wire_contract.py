@@ -83,7 +83,7 @@ async def the_cache_of_running_requests_stays(case: EngineCase) -> None:
     """Beside requests that are paused in place nothing is flushed, and weights that should be have not succeeded."""
     update = {"model_path": str(case.model), "weight_version": str(case.version + 1), "flush_cache": True}
     async with _http(case) as http:
-        task = asyncio.create_task(case.generate([1, 2], case.context - 2, temperature=1.0, ignore_eos=True))
+        task = asyncio.create_task(case.generate([1, 2], case.long, temperature=1.0, ignore_eos=True))
         await case.until(lambda: _starts(case))
         assert (await http.post("/pause_generation", json={"mode": "in_place"})).status_code == 200
         assert not task.done(), "the model is too quick for this check"
@@ -104,13 +104,13 @@ async def an_update_waits_for_running_requests(case: EngineCase) -> None:
     """Unless the engine is paused, weights wait until what runs has ended; so the client pauses first."""
     update = {"model_path": str(case.model), "weight_version": str(case.version + 1), "flush_cache": True}
     async with _http(case) as http:
-        task = asyncio.create_task(case.generate([1, 2], case.context - 2, temperature=1.0, ignore_eos=True))
+        task = asyncio.create_task(case.generate([1, 2], case.long, temperature=1.0, ignore_eos=True))
         await case.until(lambda: _starts(case))
         answer = await http.post("/update_weights_from_disk", json=update)
         assert answer.json()["success"]
         output = await task
     assert set(output.weight_versions) == {case.version}
-    assert len(output.token_ids) == case.context - 2
+    assert len(output.token_ids) == case.long
     case.version += 1
 
 
