@@ -243,9 +243,7 @@ async def aborted_by_id(case: EngineCase) -> None:
     """An abort ends one request, which keeps what it has sampled; an unknown id does nothing."""
     await case.client.abort("no such request")
     for _ in range(5):  # a tiny model may have ended before the abort comes
-        task = asyncio.create_task(
-            case.generate([1, 2], case.long, rid="mine", temperature=1.0, ignore_eos=True)
-        )
+        task = asyncio.create_task(case.generate([1, 2], case.long, rid="mine", temperature=1.0, ignore_eos=True))
         await case.until(lambda task=task: _runs_or_ended(case, task))  # type: ignore[misc]
         await case.client.abort("mine")
         output = await task
