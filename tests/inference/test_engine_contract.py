@@ -74,7 +74,7 @@ def case(servers: EngineFleet, models: list[Path]) -> EngineCase:
     return case
 
 
-@pytest.mark.parametrize("check", (*ENGINE_CONTRACTS, *WIRE_CONTRACTS), ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*ENGINE_CONTRACTS, *WIRE_CONTRACTS], ids=lambda check: check.__name__)
 def test_contract(servers: EngineFleet, case: EngineCase, check: EngineCheck) -> None:
     engine = servers._config.actor_rollout_ref.rollout.name
     if engine == "sglang" and check in NEEDS_SEEDS:

@@ -1,7 +1,7 @@
 """Makes an installed SGLang start on a CPU without AMX: `VENV/bin/python tests/wire/sglang_on_cpu.py`.
 
-Without AMX, SGLang 0.5.23 imports one name of vLLM for its rotary embedding, and then uses code of its own instead. This
-writes a package `vllm` with that one name into the environment that runs it, unless it has vLLM, and nothing else.
+Without AMX, SGLang 0.5.23 imports one name of vLLM for its rotary embedding, and then uses its own code instead. This
+writes a package `vllm` with that name into the environment that runs it, unless it has vLLM, and nothing else.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from engine_contract import checks, make_case, run
+from engine_servers import serve_embedded
 from recorded_engine import CONTEXT, LONGEST, Replayer, load, models, serve
 
 from agentrl.testing.engine_contract import EngineCheck
-from engine_servers import serve_embedded
 
 
 @pytest.fixture(scope="module")
