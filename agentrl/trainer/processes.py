@@ -11,6 +11,7 @@ from typing import Self
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
 from agentrl.config.resource_pools import pool_of, roles_of
+from agentrl.config.weight_transport import weight_transport
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
@@ -94,7 +95,7 @@ class RunProcesses:
         return True
 
     def _send_weights(self, version: int, addresses: list[str]) -> None:
-        taken = self._weight_sync.sync(version, addresses)
+        taken = self._weight_sync.sync(version, addresses, self.servers.addresses)
         if (taken, self.servers.restarts) != (self._in_use, self._restarts_told):
             self.manager.set_addresses(taken)
             self._in_use, self._restarts_told = taken, self.servers.restarts
@@ -220,14 +221,17 @@ class RunProcesses:
             return client_class(self._config)(
                 address,
                 vocab_size=self._vocab_size,
-                request_timeout_s=rollout.server.request_timeout_s,
+                request_timeout_s=rollout.weight_sync_timeout_s,
                 retries=rollout.server.retries,
             )
 
         return WeightSync(
             self.actor,
             make_client,
-            mode="disk" if rollout.weight_sync == "auto" else rollout.weight_sync,
+            mode=weight_transport(self._config),
             folder=None if rollout.weight_sync_dir is None else Path(rollout.weight_sync_dir),
             model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
+            timeout_s=rollout.weight_sync_timeout_s,
+            bucket_bytes=rollout.sync_bucket_bytes,
+            engine_ranks=rollout.tensor_model_parallel_size if uses_cuda(self._config) else 1,
         )
