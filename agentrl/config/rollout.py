@@ -196,7 +196,7 @@ class RolloutConfig(RowsDecide):
     adapter: with LoRA, engines load it in place of merged weights. auto: on GPUs ipc or, where engines have their own,
     distributed; on CPUs and for given servers disk."""
     weight_sync_timeout_s: float = Field(default=600.0, gt=0)
-    """How long engines may take for new weights; one that needs longer is left out until a later update."""
+    """How long engines may take for each phase of a weight update; a slower one is left out until a later update."""
     update_weights_bucket_megabytes: int = Field(default=512, ge=1)
     """Most megabytes of weights that a rank gathers at once on their way to engines and files; a tensor that is larger
     travels alone."""

@@ -27,7 +27,7 @@ class EnginesInUpdate:
     Args:
         make_client: builds a client for an engine's address.
         addresses: of the engines.
-        timeout_s: limit of all phases together; an engine that needs longer is out.
+        timeout_s: limit of each phase. An engine that needs longer is out; the others get as much for the next phase.
 
     Attributes:
         left: engines that came through all phases so far.
@@ -37,15 +37,13 @@ class EnginesInUpdate:
     def __init__(self, make_client: Callable[[str], EngineClient], addresses: Sequence[str], timeout_s: float) -> None:
         self.left = list(addresses)
         self.out: dict[str, EngineError] = {}
-        self._make_client, self._timeout_s = make_client, timeout_s
+        self.timeout_s, self._make_client = timeout_s, make_client
         self._runner = asyncio.Runner()
         self._clients: dict[str, EngineClient] = {}
-        self._ends = 0.0
 
     def __enter__(self) -> Self:
         """Connect when needed."""
         self._runner.__enter__()
-        self.restart()
         return self
 
     def __exit__(
@@ -58,15 +56,6 @@ class EnginesInUpdate:
 
         self._runner.run(close())
         self._runner.close()
-
-    def restart(self) -> None:
-        """From now on the time counts anew."""
-        self._ends = self._runner.get_loop().time() + self._timeout_s
-
-    @property
-    def left_s(self) -> float:
-        """Seconds that are left."""
-        return max(0.1, self._ends - self._runner.get_loop().time())
 
     def run(self, phase: str, call: Call) -> None:
         """Let all engines go through a phase at the same time."""
@@ -98,12 +87,11 @@ class EnginesInUpdate:
             self._clients.setdefault(address, self._make_client(address))
 
         async def limited(address: str) -> None:
-            limit_s = self.left_s
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(self.timeout_s):
                     await call(self._clients[address])
             except TimeoutError:
-                raise EngineTimeout(f"{address} gave no answer within {limit_s:g} s in the phase '{phase}'") from None
+                raise EngineTimeout(f"{address} gave no answer within {self.timeout_s:g} s") from None
 
         return await each({address: limited(address) for address in self.left})
 

@@ -37,7 +37,7 @@ class WeightSync:
             `weight_senders`), or `adapter` (servers read the LoRA adapter).
         folder: where files go; None: shared memory if it has room, else the temporary folder.
         model_bytes: approximate size of the files.
-        timeout_s: how long engines may take; one that needs longer is left out.
+        timeout_s: how long engines may take for each phase; one that needs longer is left out.
         bucket_bytes: most bytes of weights that travel at once.
         engine_ranks: ranks of each engine.
     """
@@ -91,7 +91,6 @@ class WeightSync:
                 tries -= 1
                 if not tries:
                     raise EngineUnavailable(f"the engines {', '.join(engines.left)} never took all of the new weights")
-                engines.restart()
             return engines.left
 
     def close(self) -> None:
@@ -126,10 +125,10 @@ class WeightSync:
         if files is not None:
             engines.run("load", lambda client: client.update_weights_from_disk(str(files), version))
         else:
-            engines.run("begin", lambda client: begin(client, version, engines.left_s))
+            engines.run("begin", lambda client: begin(client, version, engines.timeout_s))
             if not self._send(engines, fleet):
                 return False
-            engines.run("end", lambda client: end(client, version, engines.left_s))
+            engines.run("end", lambda client: end(client, version, engines.timeout_s))
         engines.run("flush", lambda client: client.flush_cache())
         engines.run("version", lambda client: check_version(client, version))
         engines.run("continue", lambda client: client.resume())
@@ -145,7 +144,7 @@ class WeightSync:
             engines={address: numbers[address] for address in engines.left},
             engine_ranks=self._engine_ranks,
             bucket_bytes=self._bucket_bytes,
-            timeout_s=engines.left_s,
+            timeout_s=engines.timeout_s,
         )
         report: SendReport = self._actor.send_weights(job)[0]
         engines.drop("send", report.failed)

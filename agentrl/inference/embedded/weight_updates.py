@@ -113,7 +113,7 @@ class WeightUpdates:
         group = self.groups.pop(name, None) if isinstance(name, str) else None
         if group is None:
             return _refusal("The group to be destroyed does not exist.")
-        group.abort()
+        group.leave()
         return _done("Succeeded to destroy custom process group.")
 
     async def from_group(self, request: HTTPRequest) -> Response:

@@ -17,8 +17,8 @@ from agentrl.types import JsonDict
 
 GRACE_S = 10.0
 """How long engines get to answer after the others gave up."""
-OWN_GRACE_S = 40.0
-"""How long this process waits for its own part after it gave up: longer than ranks of a group look for each other."""
+OWN_GRACE_S = 65.0
+"""How long this process waits for its own part after it gave up: longer than a broadcast may take."""
 QUICK_S = 30.0
 """How long an engine may take for what moves no weights."""
 
@@ -110,6 +110,7 @@ async def together(
     shared: Callable[[], None],
     give_up: Callable[[], None],
     limit_s: float,
+    look_s: float = 0.0,
 ) -> Answers:
     """Make a call to each engine while this process does its part of what all do together.
 
@@ -121,11 +122,13 @@ async def together(
         shared: this process' part: joining a group, a broadcast. Runs in a thread, which is left behind if it does not
             end after `give_up`. A `RuntimeError` from it is a failure.
         give_up: ends the wait of all.
+        look_s: how long to wait for a refusal before `shared` begins.
         limit_s: for everything; after a failure as much again for `shared`, and at most `GRACE_S` for the engines.
     """
     tasks = {address: asyncio.ensure_future(call) for address, call in calls.items()}
-    own = asyncio.ensure_future(call_in_thread(shared))
-    trouble = await _first_trouble({own, *tasks.values()}, limit_s)
+    trouble = look_s > 0 and await _first_trouble(set(tasks.values()), look_s, quiet=True)
+    own = asyncio.ensure_future(_nothing() if trouble else call_in_thread(shared))
+    trouble = trouble or await _first_trouble({own, *tasks.values()}, limit_s)
     refused = {address for address, task in tasks.items() if task.done() and _error(task) is not None}
     if trouble:
         give_up()
@@ -139,13 +142,19 @@ async def together(
     return _blame(tasks, late, refused, limit_s, trouble=trouble)
 
 
-async def _first_trouble(tasks: set[asyncio.Future[Any]], limit_s: float) -> bool:
-    """Wait until all are done, or one failed, or the time is over; False: all are done and well."""
+async def _nothing() -> None:
+    """What this process does where the others have failed already."""
+
+
+async def _first_trouble(tasks: set[asyncio.Future[Any]], limit_s: float, *, quiet: bool = False) -> bool:
+    """Wait until all are done, or one failed, or the time is over. False: all are well, or `quiet`, which may be."""
     deadline = asyncio.get_running_loop().time() + limit_s
     while tasks:
         left_s = max(0.0, deadline - asyncio.get_running_loop().time())
         done, tasks = await asyncio.wait(tasks, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        if not done or any(_error(task) is not None for task in done):
+        if not done:
+            return not quiet
+        if any(_error(task) is not None for task in done):
             return True
     return False
 

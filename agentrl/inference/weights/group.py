@@ -42,7 +42,7 @@ class UpdateGroup:
     def __init__(
         self, store: TCPStore, name: str, *, rank: int, world_size: int, backend: str, timeout_s: float
     ) -> None:
-        self.name, self._store = name, store
+        self.name, self._store, self._backend = name, store, backend
         keys = PrefixStore(f"{BACKENDS[backend]}/", PrefixStore(f"{name}/", PrefixStore(name, store)))
         self._group: Any
         if backend == "nccl":
@@ -63,16 +63,25 @@ class UpdateGroup:
         Raises:
             RuntimeError: another rank is gone, or `timeout_s` are over. The group is then of no more use.
         """
+        group = self._group
+        if group is None:
+            raise RuntimeError(f"this rank has left the group {self.name}")
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         options.timeout = timedelta(seconds=timeout_s)
-        self._group.broadcast([flat], options).wait(options.timeout)
+        group.broadcast([flat], options).wait(options.timeout)
         if flat.is_cuda:
             torch.cuda.current_stream(flat.device).synchronize()
 
-    def abort(self) -> None:
-        """Leave without waiting for anybody: whoever waits for this rank gets an error."""
-        self._group.abort()
+    def leave(self) -> None:
+        """Close the connections: whoever waits for this rank gets an error.
+
+        gloo closes them when nothing holds its group any more. A broadcast in another thread does until it ends, at
+        the latest by its own time: only then do they close.
+        """
+        group, self._group = self._group, None
+        if group is not None and self._backend == "nccl":
+            group.abort()
 
 
 def listen(host: str, timeout_s: float) -> TCPStore:

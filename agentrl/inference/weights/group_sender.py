@@ -23,6 +23,10 @@ from agentrl.inference.weights.group import UpdateGroup, address_towards, listen
 
 JOIN_S = 30.0
 """How long all ranks of a group may take to find each other."""
+BROADCAST_S = 60.0
+"""How long one bucket may be under way."""
+LOOK_S = 0.05
+"""How long an answer to the first announcement is waited for: an engine that refuses does so at once."""
 
 
 class GroupSender:
@@ -60,9 +64,9 @@ class GroupSender:
         members = (tuple(clients), engine_ranks)
         kept = self._group is not None and self._members == members
         answers = Answers() if kept else await self._join(clients, engine_ranks, deadline)
-        group, self._members = self._group, members
+        group, self._members, look_s = self._group, members, LOOK_S
         while group is not None and answers.well and (tensors := next(buckets, None)) is not None:
-            answers = await _broadcast(group, clients, tensors, device, deadline)
+            answers, look_s = await _broadcast(group, clients, tensors, device, deadline, look_s), 0.0
         if answers.well:
             return {}, False
         self.close()
@@ -78,7 +82,7 @@ class GroupSender:
         """Leave the group."""
         group, self._group, self._members = self._group, None, ()
         if group is not None:
-            group.abort()
+            group.leave()
 
     async def _join(self, clients: Mapping[str, EngineClient], engine_ranks: int, deadline: float) -> Answers:
         """Make a new group with all engines."""
@@ -124,13 +128,14 @@ async def _broadcast(
     tensors: dict[str, Tensor],
     device: torch.device,
     deadline: float,
+    look_s: float,
 ) -> Answers:
-    """Announce a bucket to all engines and broadcast it, unless one of them refuses."""
-    flat, limit_s = flatten(tensors).to(device), _left(deadline)
+    """Announce a bucket to all engines and, unless one of them refuses, broadcast it."""
+    flat, limit_s = flatten(tensors).to(device), min(_left(deadline), BROADCAST_S)
     fields = {**as_fields(specs_of(tensors)), "group_name": group.name, "load_format": "flattened_bucket"}
     tensors.clear()
     asked = {address: UpdateCalls(client, limit_s).receive(fields) for address, client in clients.items()}
-    return await together(asked, lambda: group.broadcast(flat, limit_s), group.abort, limit_s)
+    return await together(asked, lambda: group.broadcast(flat, limit_s), group.leave, limit_s, look_s)
 
 
 async def _quietly(call: Coroutine[Any, Any, None]) -> None:
