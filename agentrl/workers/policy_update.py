@@ -63,6 +63,7 @@ def update_policy(
     policy_loss = find_policy_loss(name, config.policy_loss_kwargs) if own else POLICY_LOSSES[name]
     options: dict[str, Any] = _options(config, name)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
+    alone = not config.use_kl_loss and config.entropy_coeff == 0  # nothing but the policy loss has a gradient
     terms_of, report = LossTerms(batch, correction, own_log_probs), UpdateReport(model.copies)
     for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
         terms_of.begin(model, micros)
@@ -82,7 +83,9 @@ def update_policy(
             entropy = aggregate_loss(micro.spread(entropies_K), mask, mode, **share)
             report.add({"entropy": entropy})
             torch.autograd.backward(loss - config.entropy_coeff * entropy)
-        report.add_step(model.step(lr))
+        # A gradient of 0 is no reason to move: momentum and weight decay would.
+        idle = alone and terms_of.rejects_all()
+        report.add_step(model.skip_step() if idle else model.step(lr))
     return report.metrics()
 
 
