@@ -5,11 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from agentrl.config.idle import Idle
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.root import RunConfig
 
 Transport = Literal["disk", "ipc", "distributed", "tensor", "adapter"]
-_KEY = "actor_rollout_ref.rollout.weight_sync"
+_ROLLOUT = "actor_rollout_ref.rollout."
+_KEY = f"{_ROLLOUT}weight_sync"
+
+
+IDLE_TRANSPORT_KEYS: tuple[Idle[RunConfig], ...] = (
+    Idle(
+        (f"{_ROLLOUT}tensor_model_parallel_size",),
+        lambda run: bool(run.actor_rollout_ref.rollout.server.addresses) and _asked(run) != "distributed",
+        "rollout.server.addresses names running servers, so this run starts none",
+    ),
+    Idle(
+        (f"{_ROLLOUT}weight_sync_dir",),
+        lambda run: _asked(run) in ("ipc", "distributed", "tensor"),
+        "with this rollout.weight_sync weights reach the engines without files",
+    ),
+    Idle(
+        (f"{_ROLLOUT}update_weights_bucket_megabytes",),
+        lambda run: _asked(run) == "adapter",
+        "rollout.weight_sync is adapter, which travels whole",
+    ),
+)
+"""Keys that cannot act with the transport of the run."""
+
+
+def _asked(config: RunConfig) -> str:
+    return config.actor_rollout_ref.rollout.weight_sync
 
 
 def weight_transport(config: RunConfig) -> Transport:

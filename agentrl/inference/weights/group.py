@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from agentrl.errors import UserInputError
 

@@ -34,7 +34,8 @@ def device_handles(flat: Tensor, specs: Sequence[TensorSpec], reader_gpu: int) -
         def reducer_override(self, value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return NotImplemented
-            rebuild, arguments = reductions.reduce_tensor(value)
+            reduce: Any = reductions.reduce_tensor
+            rebuild, arguments = reduce(value)
             before, after = arguments[:_DEVICE_ARGUMENT], arguments[_DEVICE_ARGUMENT + 1 :]
             return rebuild, (*before, reader_gpu, *after)
 
