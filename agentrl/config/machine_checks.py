@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
+from agentrl.config.engine_choice import CONTEXT_MARGIN
+from agentrl.config.engine_flags import check_engine_flags
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
@@ -96,7 +98,7 @@ def check_servers(config: RunConfig) -> Problems:
             yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
     if server.addresses is not None and not server.addresses:
         yield f"{key}.server.addresses: got an empty list, wanted addresses, or null to start servers"
-    if server.addresses and (server.launch > 1 or server.port is not None or server.args):
+    if server.addresses and ((server.launch or 1) > 1 or server.port is not None or server.args):
         yield f"{key}.server.launch, port, args: are only for servers that the run starts, but addresses are given"
     # `auto` may become either engine. Without servers of its own, the run does not know which one it talks to.
     starts = not server.addresses
@@ -134,10 +136,18 @@ def check_context(config: RunConfig) -> Problems:
                 f"responses of {response} tokens need {need}"
             )
     positions = _positions(Path(config.actor_rollout_ref.model.path))
-    if positions is not None and positions < need:
+    if positions is None:
+        return
+    has = f"but the model in {config.actor_rollout_ref.model.path} has {positions} positions"
+    if positions < need:
+        yield f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, {has}"
+        return
+    longest = rollout.max_model_len or need
+    if positions < longest + CONTEXT_MARGIN and not rollout.server.addresses and engine_name(config) == "sglang":
+        key = "data.max_response_length" if rollout.max_model_len is None else "actor_rollout_ref.rollout.max_model_len"
         yield (
-            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the "
-            f"model in {config.actor_rollout_ref.model.path} has {positions} positions"
+            f"{key}: requests of {longest} tokens need a context of {longest + CONTEXT_MARGIN} in SGLang, which leaves "
+            f"{CONTEXT_MARGIN} tokens of it unused, {has}: make them at most {positions - CONTEXT_MARGIN}"
         )
 
 
@@ -159,5 +169,6 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_profiler,
     check_servers,
     check_weight_sync,
+    check_engine_flags,
     check_context,
 )

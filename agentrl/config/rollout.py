@@ -14,10 +14,11 @@ class ServerConfig(Section):
 
     addresses: list[str] | None = None
     """`http://host:port` of running servers; null: the run starts its own."""
-    launch: int = Field(default=1, ge=1)
-    """Number of servers that the run starts if `addresses` is null."""
+    launch: int | None = Field(default=None, ge=1)
+    """Number of servers that the run starts if `addresses` is null; null: on GPUs as many as these have room for
+    (`rollout.placement`), on CPUs one."""
     host: str = "127.0.0.1"
-    """Address that started servers listen on."""
+    """Address that started servers listen on. On several machines 127.0.0.1 stands for the address of each machine."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the first started server (the next ones count up); null: free ports."""
     start_timeout_s: float = Field(default=300.0, gt=0)
@@ -29,11 +30,12 @@ class ServerConfig(Section):
     args: list[str] = Field(default_factory=list)
     """Additional command-line arguments for a started SGLang or vLLM server."""
     python: str | None = None
-    """Python of an environment that has SGLang or vLLM, for servers that the run starts; null: this one."""
+    """Python of an environment that has SGLang or vLLM, on every machine on which the run starts servers; null: this
+    one."""
 
 
 class EngineKwargs(Section):
-    """Flags of started servers by name: `{swap_space: 8, enforce_eager: true}` is `--swap-space 8 --enforce-eager`."""
+    """Flags of started servers: `{swap_space: 8, x: true}` is `--swap-space 8 --x`. Not those that other keys give."""
 
     vllm: dict[str, Any] = Field(default_factory=dict)
     """Flags of vLLM; false is written `--no-…`."""
@@ -201,7 +203,13 @@ class RolloutConfig(RowsDecide):
     """Most megabytes of weights that a rank gathers at once on their way to engines and files; a tensor that is larger
     travels alone."""
     weight_sync_dir: OutputPath | None = None
-    """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
+    """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one, on several
+    machines in the run folder."""
+    placement: Literal["auto", "colocated", "split"] = "auto"
+    """GPUs of started servers: colocated: those of the actor's ranks, in turns; split: others, which no rank has; auto:
+    split if `n_gpus` is given, else colocated."""
+    n_gpus: int | None = Field(default=None, ge=1)
+    """With `placement: split`: GPUs of all started servers together; null: all that ranks leave."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)
     """GPUs per started SGLang or vLLM server."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
@@ -209,7 +217,8 @@ class RolloutConfig(RowsDecide):
     max_num_seqs: int | None = Field(default=None, ge=1)
     """Most requests that a started server decodes together; null: the engine's own limit."""
     max_model_len: int | None = Field(default=None, ge=1)
-    """Most tokens of a request in a started server; null: prompt plus response length."""
+    """Most tokens of a request in a started server; null: prompt plus response length. SGLang is started with a context
+    of 8 more, of which it uses none."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     """Most prompt tokens of one prefill step of a started server; null: the engine's own limit."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], DtypeSpelling] = "auto"

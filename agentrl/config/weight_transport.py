@@ -55,8 +55,7 @@ def weight_transport(config: RunConfig) -> Transport:
 def shares_gpus(config: RunConfig) -> bool:
     """Whether started engines are on the GPUs of the actor's ranks."""
     rollout = config.actor_rollout_ref.rollout
-    placement, own = getattr(rollout, "placement", "auto"), getattr(rollout, "n_gpus", None)
-    return placement == "colocated" or (placement == "auto" and own is None)
+    return rollout.placement == "colocated" or (rollout.placement == "auto" and rollout.n_gpus is None)
 
 
 def check_weight_sync(config: RunConfig) -> Iterator[str]:

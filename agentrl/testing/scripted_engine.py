@@ -38,7 +38,7 @@ class ScriptedEngine:
         keep_requests: remember the request bodies in `requests`.
     """
 
-    def __init__(self, respond: Respond, weight_version: str = "default", *, keep_requests: bool = True) -> None:
+    def __init__(self, respond: Respond, weight_version: str = "0", *, keep_requests: bool = True) -> None:
         self.respond = respond
         self._keep_requests = keep_requests
         self.weight_version = weight_version
@@ -58,6 +58,8 @@ class ScriptedEngine:
         self.paused = False
         self.healthy = True
         self.ignores_updates = False
+        self.silent: set[str] = set()
+        """Paths that get no answer."""
         self.answer_overrides: dict[str, Any] = {}
         """Replaces fields of `meta_info`."""
         self._runner: web.AppRunner | None = None
@@ -71,7 +73,7 @@ class ScriptedEngine:
 
     async def start(self, port: int | None = None) -> str:
         """Start serving and return the address."""
-        app = web.Application(client_max_size=2**30, middlewares=[self._break_if_dead])
+        app = web.Application(client_max_size=2**30, middlewares=[self._keep_silent, self._break_if_dead])
         guarded = self.updates.guarded
         app.add_routes(
             [
@@ -157,6 +159,13 @@ class ScriptedEngine:
             "e2e_latency": 0.001,
         }
         return {"text": "", "output_ids": ids, "meta_info": {**meta, **self.answer_overrides}}
+
+    @web.middleware
+    async def _keep_silent(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        while request.path in self.silent:
+            await asyncio.sleep(0.02)
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)

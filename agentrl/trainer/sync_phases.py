@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from agentrl.errors import EngineError, EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.protocol import name_version
 from agentrl.inference.weights.calls import UpdateCalls, each
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,6 @@ async def check_version(client: EngineClient, version: int) -> None:
     served = await client.weight_version()
     if served != version:
         raise WeightVersionError(
-            f"{client.address} serves weight version {served} after an update to {version}: "
+            f"{client.address} serves weight version {name_version(served)} after an update to {version}: "
             "is another run using this server?"
         )

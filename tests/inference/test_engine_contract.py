@@ -17,7 +17,8 @@ from agentrl.config import RunConfig
 from agentrl.config.machine import OWN_ENGINES
 from agentrl.errors import EngineError, EngineUnavailable
 from agentrl.inference.clients import client_class
-from agentrl.inference.launch import EngineServers
+from agentrl.inference.fleet import EngineFleet
+from agentrl.inference.hosts import LocalPlace
 from agentrl.testing.engine_contract import ENGINE_CONTRACTS, EngineCase, EngineCheck
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 
@@ -54,14 +55,14 @@ def run_with(engine: str, model: Path) -> RunConfig:
 @pytest.fixture(scope="module", params=["embedded", "hf", "vllm", "sglang"])
 def servers(
     request: pytest.FixtureRequest, models: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EngineServers]:
+) -> Iterator[EngineFleet]:
     config = run_with(request.param, models[0])
-    with EngineServers.start(config, tmp_path_factory.mktemp("logs")) as servers:
+    with EngineFleet.start(config, tmp_path_factory.mktemp("logs")) as servers:
         yield servers
 
 
 @pytest.fixture(scope="module")
-def case(servers: EngineServers, models: list[Path]) -> EngineCase:
+def case(servers: EngineFleet, models: list[Path]) -> EngineCase:
     tokenizer = byte_tokenizer()
     (letter,) = tokenizer.encode("a", add_special_tokens=False)
     client = client_class(servers._config)(servers.addresses[0], vocab_size=len(tokenizer))
@@ -80,15 +81,17 @@ def test_contract(case: EngineCase, check: EngineCheck) -> None:
 
 
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
-def test_an_engine_that_dies_or_hangs_is_started_again(servers: EngineServers, case: EngineCase, fate: str) -> None:
+def test_an_engine_that_dies_or_hangs_is_started_again(servers: EngineFleet, case: EngineCase, fate: str) -> None:
     """Of its processes the one that computes: the server is found ill, started again, and none of them is left."""
     if servers._config.actor_rollout_ref.rollout.name in OWN_ENGINES:
         pytest.skip("tests/inference/test_launch.py kills and stops agentrl's own engines")
     assert servers.tend() == servers.addresses
-    (server,) = servers._servers
-    assert server.process is not None
+    (place,) = servers._places.values()
+    assert isinstance(place, LocalPlace)
+    server = place._host._process
+    assert server is not None
     before = servers.restarts
-    family = psutil.Process(server.process.pid).children(recursive=True)
+    family = psutil.Process(server.pid).children(recursive=True)
     family[-1].kill() if fate == "killed" else family[-1].suspend()
     deadline = time.monotonic() + 600
     while servers.restarts == before and time.monotonic() < deadline:

@@ -115,7 +115,6 @@ class _Dispatch:
         try:
             self._results.append(self._pool.result(worker, future))
         except WorkerLostError as error:
-            logger.warning("%s", error)
             self._try_again(chunk, error)
 
     def _try_again(self, chunk: list[Job], error: WorkerLostError) -> None:
@@ -126,6 +125,8 @@ class _Dispatch:
                 lost.append(_lost_row(job, error))
             else:
                 self._queue.append(job)
+        again = len(chunk) - len(lost)
+        logger.warning("%s: a new worker takes its place and runs %d of its trajectories again", error, again)
         if lost:
             self._results.append(ChunkResult(lost))
 
