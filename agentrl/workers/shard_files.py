@@ -71,7 +71,7 @@ class ShardFile:
             raise ValueError(f"got {name} {tuple(tensor.shape)} {tensor.dtype}, wanted {spec}")
         if tensor.numel():
             flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            self._file.write(memoryview(flat.numpy()))
+            self._file.write(flat.numpy().data)
 
     def __enter__(self) -> Self:
         """The open file."""

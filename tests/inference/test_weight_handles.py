@@ -40,7 +40,7 @@ def test_a_bucket_travels_as_handles_of_one_allocation(monkeypatch: pytest.Monke
     def reduce_tensor(tensor: torch.Tensor) -> Any:
         """What torch does with a tensor on a GPU; `_share_cuda_` of a CPU storage does not exist."""
         storage = tensor._typed_storage()
-        handle = b"allocation at %d" % storage.data_ptr()
+        handle = b"allocation at %d" % storage._untyped_storage.data_ptr()
         allocations[handle] = torch.empty(0, dtype=torch.uint8).set_(storage._untyped_storage)
         size, counters = storage._untyped_storage.nbytes(), (False, b"", 0, b"", True)
         place = (type(tensor), tensor.size(), tensor.stride(), tensor.storage_offset(), type(storage), tensor.dtype)

@@ -39,7 +39,7 @@ def test_every_engine_rank_gets_the_handles_of_its_gpu(
     assert [request["serialized_named_tensors"] for request in requests] == [
         [f"handles {number + 1} for 0"] for number in range(len(lent))
     ]
-    assert len(lent) > 3
+    assert len(lent) >= 3
     names = [name for bucket in lent for name in bucket]
     assert sorted(names) == sorted(name for name, _ in worker._lm.named_parameters())
 
