@@ -11,7 +11,7 @@ from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
-from agentrl.workers.loading import load_backbone
+from agentrl.workers.loading import start_backbone
 from agentrl.workers.lora import start_adapter
 from agentrl.workers.lora_checkpoint import load_worker, save_worker
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
@@ -20,7 +20,8 @@ from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan, mini_batches
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
-from agentrl.workers.token_nets import ValueNet, row_shape
+from agentrl.workers.settling import settle
+from agentrl.workers.token_nets import ValueNet
 from agentrl.workers.update_report import UpdateReport
 
 
@@ -62,12 +63,12 @@ class CriticWorker(ProfiledWorker):
         fsdp, model = self.section.fsdp_config, self._model_config()
         dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        backbone = load_backbone(model, weight_dtype(fsdp, learns=not model.adapts), attention)
+        backbone, weights = start_backbone(model, weight_dtype(fsdp, learns=not model.adapts))
         if model.adapts:
             start_adapter(backbone, model, "critic.model")
-        net = ValueNet(backbone)
-        self._limits = update_limits(self.section, self.device, row_shape(net, attention), "critic", fsdp)
-        self.model = FSDPModel(net, self.device, fsdp, self.section.optim, self.section.grad_clip)
+        optim, grad_clip = self.section.optim, self.section.grad_clip
+        self.model = FSDPModel(ValueNet(backbone), self.device, fsdp, optim, grad_clip, weights)
+        self._limits = update_limits(self.section, self.device, settle(self.model, backbone, attention), "critic", fsdp)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_values(self, batch: DataProto) -> DataProto:

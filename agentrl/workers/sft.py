@@ -16,7 +16,7 @@ from agentrl.workers.collectives import sum_over_ranks
 from agentrl.workers.export import write_hf_folder, write_merged_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
-from agentrl.workers.loading import load_causal_lm
+from agentrl.workers.loading import start_causal_lm
 from agentrl.workers.lora import start_adapter
 from agentrl.workers.lora_checkpoint import export_adapter, load_worker, save_worker
 from agentrl.workers.micro_batch_plan import MicroLimits
@@ -24,6 +24,7 @@ from agentrl.workers.micro_batches import ROW_COLUMNS, MicroBatches, RowLayout
 from agentrl.workers.micro_limits import OVERHEAD_TOKENS
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.rank import memory_metrics, prepare_rank
+from agentrl.workers.settling import settle
 from agentrl.workers.token_nets import DemonstrationNet
 
 LOSS_MASK = "loss_mask"
@@ -61,7 +62,7 @@ class SFTWorker(Worker):
         dtype = compute_dtype(model.fsdp_config, self.device)
         sp = model.fsdp_config.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        self._lm = load_causal_lm(model, weight_dtype(model.fsdp_config, learns=not model.adapts), attention)
+        self._lm, weights = start_causal_lm(model, weight_dtype(model.fsdp_config, learns=not model.adapts))
         self._counts = start_adapter(self._lm, model, "model") if model.adapts else None
         self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, dtype)
         rows = None if data.use_dynamic_bsz else data.micro_batch_size_per_gpu
@@ -69,7 +70,9 @@ class SFTWorker(Worker):
         packed = attention in PACKED
         self._limits = MicroLimits(data.max_token_len * sp, rows, packed, overhead_tokens=overhead)
         optim = self.config.optim
-        self.model = FSDPModel(DemonstrationNet(self._lm, 1.0), self.device, model.fsdp_config, optim, optim.grad_clip)
+        net = DemonstrationNet(self._lm, 1.0)
+        self.model = FSDPModel(net, self.device, model.fsdp_config, optim, optim.grad_clip, weights)
+        settle(self.model, self._lm, attention, head_of=model.path)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def update(self, batch: DataProto) -> DataProto:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Any, cast
@@ -34,14 +36,23 @@ class RowShape(Enum):
     PACKED = "packed"
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Passed to a net in place of a micro-batch: a look at the net while its weights are gathered as in any pass."""
+
+    look: Callable[[TokenNet], Any]
+
+
 class TokenNet(nn.Module):
     """A transformer without its head, read at the positions that predict a chosen token."""
 
     sequence: SequenceRanks | None = None
     """The ranks that share each row; None: this rank reads whole rows."""
 
-    def forward(self, micro: MicroBatch, *args: Any) -> Any:
+    def forward(self, micro: MicroBatch | Probe, *args: Any) -> Any:
         """`values` of all chosen tokens, whichever rank of the row computes them."""
+        if isinstance(micro, Probe):
+            return micro.look(self)
         if self.sequence is None:
             return self.values(micro, *args)
         part, own = self.sequence.part_of(micro)
@@ -121,7 +132,7 @@ class TokenNet(nn.Module):
 
 
 def row_shape(net: TokenNet, attention: str) -> RowShape:
-    """Find out how this model can read its rows, before it is sharded.
+    """Find out how this model can read its rows. Of a sharded one in `FSDPModel.probe`.
 
     Sharing prompts needs full attention, keys and values that can be passed on, and no recomputation of layers. If the
     configuration allows it, it is tried on a few tokens: the states must equal those of plain rows.
@@ -147,7 +158,7 @@ def _sharing_changes_nothing(net: TokenNet) -> bool:
     mask = torch.ones(4, 3, dtype=torch.long)
     mask[1:3, 2] = 0
     columns = {"input_ids": ids, "attention_mask": attention, "responses": ids[:, 3:], "mask": mask}
-    layout = RowLayout(DataProto(columns), "mask")
+    layout = RowLayout(DataProto(columns).to(next(net.parameters()).device), "mask")
     rows = list(range(4))
     plain = layout.padded(rows)
     shared = layout.shared([Piece((0, 1), 2, 2), Piece((2, 3), 2, 3)])
