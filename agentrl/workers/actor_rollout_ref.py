@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 
 from agentrl.config.actor import FSDPConfig, OptimConfig
 from agentrl.config.algorithm_checks import policy_loss_problems
@@ -17,12 +16,14 @@ from agentrl.errors import ConfigError
 from agentrl.plugins import load_registrations
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.export import write_engine_weights, write_hf_folder, write_merged_folder
+from agentrl.workers.checkpoints import SavedWorker, WorkerCheckpoints
+from agentrl.workers.export import write_engine_weights
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
+from agentrl.workers.hf_folder import write_hf_folder
 from agentrl.workers.loading import DTYPES, start_causal_lm
 from agentrl.workers.lora import adapters_off, start_adapter
-from agentrl.workers.lora_checkpoint import export_adapter, load_worker, save_worker
+from agentrl.workers.lora_checkpoint import export_adapter
 from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
@@ -37,7 +38,7 @@ from agentrl.workers.token_nets import PolicyNet, RowShape
 from agentrl.workers.token_stats import EntropyMode
 
 
-class ActorRolloutRefWorker(ProfiledWorker):
+class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
     """One rank of the policy (`actor`) or of the reference policy (`ref`).
 
     Args:
@@ -82,6 +83,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self._infer_limits = log_prob_limits(passes, self.device, shape, fsdp)
         self._ref_limits = log_prob_limits(policy.ref, self.device, shape, fsdp)
         if learns:
+            self.checkpoints = WorkerCheckpoints(self.model, self._lm, policy.model, actor.checkpoint)
             self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor", fsdp)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
@@ -169,24 +171,8 @@ class ActorRolloutRefWorker(ProfiledWorker):
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:
-        """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
-        model = self.config.actor_rollout_ref.model
-        if self.model.adapted:
-            write_merged_folder(folder, self._lm, self.model.weight_parts(self._lm), model)
-            return
-        weights = self.model.full_weights(self._lm)
-        if dist.get_rank() == 0:
-            write_hf_folder(folder, self._lm, weights, model)
-
-    @register(Dispatch.ONE_TO_ALL)
-    def save_checkpoint(self, folder: str) -> None:
-        """Write this rank's shards of parameters and optimizer."""
-        save_worker(folder, self.model, self.updates_done, self._lm, self.config.actor_rollout_ref.model)
-
-    @register(Dispatch.ONE_TO_ALL)
-    def load_checkpoint(self, folder: str) -> None:
-        """Resume from what `save_checkpoint` wrote, with any number of ranks."""
-        self.updates_done = load_worker(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
+        """Write a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
+        write_hf_folder(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
 
     def _plan(self, batch: DataProto, seed: list[int]) -> MiniBatchPlan:
         actor = self.config.actor_rollout_ref.actor

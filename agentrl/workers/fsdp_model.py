@@ -106,7 +106,7 @@ class FSDPModel:
 
     @torch.no_grad()
     def probe(self, look: Callable[[TokenNet], T]) -> T:
-        """Look at the net, which may run parts of itself, as in a forward pass without a gradient. A collective call."""
+        """Look at the net, which may run parts of itself, in a forward pass without a gradient. A collective call."""
         training = self.net.training
         self.net.eval()
         try:

@@ -76,7 +76,10 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_pretrained(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
-    """Load a whole model with one of transformers' auto classes on the CPU. Errors as `load_causal_lm`, but of logits."""
+    """Load a whole model with one of transformers' auto classes on the CPU.
+
+    Errors as `load_causal_lm`, but of logits.
+    """
     path = _folder_of(model)
     with _readable_errors(path), quiet_transformers():
         net, info = auto_class.from_pretrained(

@@ -96,7 +96,7 @@ class MetaWeights:
                 return tensor
             return torch.empty_like(tensor, device=parameter_device if isinstance(tensor, DTensor) else device)
 
-        net._apply(with_memory)
+        net._apply(with_memory)  # type: ignore[no-untyped-call]
         for (first, leaf), *others in shared:  # each has got memory of its own
             for module, name in others:
                 module.register_parameter(name, getattr(first, leaf))
@@ -245,13 +245,12 @@ def _make_buffers(net: Any) -> None:
     """Compute the buffers that no checkpoint holds, such as rotary frequencies, on the CPU."""
     saved = net.state_dict().keys()
     for prefix, module, owner in _with_owner(net, "", net):
-        fresh = [
-            leaf
+        fresh = {
+            leaf: torch.empty_like(buffer, device="cpu")
             for leaf, buffer in module._buffers.items()
             if buffer is not None and buffer.device.type == "meta" and f"{prefix}{leaf}" not in saved
-        ]
-        for leaf in fresh:
-            module._buffers[leaf] = torch.empty_like(module._buffers[leaf], device="cpu")
+        }
+        module._buffers.update(fresh)
         if fresh:
             with torch.no_grad():
                 owner._init_weights(module)  # parameters on the meta device do not mind

@@ -55,7 +55,7 @@ class TensorFiles:
         """So far, by this rank."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._slices: dict[str, Any] = {}
-        self._handles = [safe_open(file, framework="pt", device="cpu") for file in safetensors_files(folder)]
+        self._handles: list[Any] = [safe_open(file, framework="pt", device="cpu") for file in safetensors_files(folder)]
         for handle in self._handles:
             for name in handle.keys():  # noqa: SIM118 - not a dictionary
                 part = handle.get_slice(name)
