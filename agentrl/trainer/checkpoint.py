@@ -40,7 +40,7 @@ class CheckpointManager:
 
     def __init__(self, folder: Path, keep: int | None = None) -> None:
         self.folder = folder
-        self._keep = keep
+        self.keep = keep
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
         """Write a checkpoint.
@@ -170,10 +170,10 @@ class CheckpointManager:
         _flush(self.folder)
 
     def _prune(self, newest: int) -> None:
-        if self._keep is None:
+        if self.keep is None:
             return
         steps = sorted(step for step in self._steps() if step <= newest)
-        for step in steps[: -self._keep]:
+        for step in steps[: -self.keep]:
             shutil.rmtree(self.folder / f"{PREFIX}{step}", ignore_errors=True)
 
     def _steps(self) -> list[int]:

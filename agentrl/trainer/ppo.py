@@ -20,6 +20,7 @@ from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
+from agentrl.trainer.disk_space import export_need
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
@@ -29,6 +30,7 @@ from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, withou
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
 from agentrl.trainer.validation import Validator, conversations, sample_batch
+from agentrl.trainer.weight_sync import model_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -310,7 +312,15 @@ class RayPPOTrainer:
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
         self._first_step = self.state.step
         self.trackers.on_start(RunInfo(*names, self.folder, self.inputs.total_steps, resumed, config))
+        self._check_room()
         self._sync_weights()
+
+    def _check_room(self) -> None:
+        """Look whether the disks have room for what the rest of the run writes."""
+        left, every = self.inputs.total_steps - self.state.step, self.config.trainer.save_freq
+        planned = -(-left // every) if every > 0 and not self.config.trainer.val_only else 0
+        model = Path(self.config.actor_rollout_ref.model.path)
+        self.saver.check_room(planned, export_need(self.config, model_bytes(model)))
 
     def _save(self) -> None:
         """Write a checkpoint of the last finished step. A stop waits for it, so that workers are not killed writing."""

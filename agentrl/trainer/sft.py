@@ -31,11 +31,13 @@ from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.trainer.balance import partition_by_tokens
 from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, CheckpointManager, load_state, save_state
+from agentrl.trainer.disk_space import Need
 from agentrl.trainer.metrics import StageTimer
 from agentrl.trainer.saving import Saver
 from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch
 from agentrl.trainer.skipped_steps import SkippedSteps
 from agentrl.trainer.stopping import StopGuard
+from agentrl.trainer.weight_sync import model_bytes
 from agentrl.workers.lora import preview
 from agentrl.workers.sft import SFTWorker
 
@@ -109,6 +111,10 @@ class SFTTrainer:
             learning, background = [("actor", self.group)], self.config.trainer.async_save
             self.saver = Saver(self.checkpoints, learning, self._write_state, background=background)
             self._resume()
+            every = self._steps_between(self.config.trainer.save_freq)
+            planned = -(-(self.total_steps - self.step) // every) if every > 0 else 0
+            size = model_bytes(Path(self.config.model.path))
+            self.saver.check_room(planned, [Need("the trained model", self.folder, size)])
             try:
                 while self.step < self.total_steps:
                     self._step(self.step + 1)
@@ -252,8 +258,11 @@ class SFTTrainer:
         }
 
     def _is_due(self, every: Every) -> bool:
-        steps = self.epoch_steps if every == "after_each_epoch" else every
+        steps = self._steps_between(every)
         return steps > 0 and (self.step == self.total_steps or self.step % steps == 0)
+
+    def _steps_between(self, every: Every) -> int:
+        return self.epoch_steps if every == "after_each_epoch" else every
 
     def _save(self) -> None:
         """Write a checkpoint. A stop waits for it, so that ranks are not killed writing."""

@@ -72,11 +72,6 @@ class MetaWeights:
         if unexpected:
             logger.info("'%s': %d tensors are not used, among them %s", path, len(unexpected), unexpected[:3])
 
-    @property
-    def bytes_read(self) -> int:
-        """What this rank has read from files."""
-        return self._files.bytes_read
-
     @torch.no_grad()
     def fill(self, net: nn.Module, parameter_device: torch.device, device: torch.device) -> None:
         """Give a sharded net memory, and read this rank's part of every weight. Not a collective call.

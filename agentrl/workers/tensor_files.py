@@ -51,8 +51,6 @@ class TensorFiles:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.bytes_read = 0
-        """So far, by this rank."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._slices: dict[str, Any] = {}
         self._handles: list[Any] = [safe_open(file, framework="pt", device="cpu") for file in safetensors_files(folder)]
@@ -65,7 +63,6 @@ class TensorFiles:
         """A region of a tensor, as the file has it."""
         part = self._slices[name]
         piece: torch.Tensor = part[region] if region else part[...]
-        self.bytes_read += piece.numel() * piece.element_size()
         return piece
 
     def same(self, one: str, other: str) -> bool:
