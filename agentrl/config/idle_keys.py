@@ -316,7 +316,8 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         "trainer.total_training_steps is {trainer.total_training_steps}",
     ),
     Idle(
-        ("trainer.max_ckpt_to_keep", "trainer.async_save", f"{_ACTOR}checkpoint.save_contents"),
+        tuple(f"{section}checkpoint.save_contents" for section in (_ACTOR, "critic."))
+        + ("trainer.max_ckpt_to_keep", "trainer.async_save"),
         lambda run: run.trainer.save_freq <= 0,
         "trainer.save_freq is {trainer.save_freq}, so no checkpoint is saved",
     ),

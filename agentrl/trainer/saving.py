@@ -87,9 +87,7 @@ class Saver:
         part = self._checkpoints.begin(step)
         try:
             self._check_before_first()
-            self._write_state(part)
-            for name, group in self._groups:
-                group.save_checkpoint(str(part / name), self._background)
+            self._write(part)
         except (OSError, CheckpointError) as error:
             self._wait_for_writers()
             raise self._checkpoints.abandon(step, error) from error
@@ -117,6 +115,11 @@ class Saver:
             raise self._checkpoints.abandon(step, error) from error
         self._checkpoints.commit(step)
         self.saved_step = step
+
+    def _write(self, part: Path) -> None:
+        self._write_state(part)
+        for name, group in self._groups:
+            group.save_checkpoint(str(part / name), self._background)
 
     def _check_before_first(self) -> None:
         """Other programs may have filled the disk since the run began."""

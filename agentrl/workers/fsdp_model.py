@@ -27,7 +27,7 @@ from agentrl.workers.mesh import make_mesh
 from agentrl.workers.meta_start import MetaWeights
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
 from agentrl.workers.muon import make_optimizer
-from agentrl.workers.token_nets import Probe, TokenNet
+from agentrl.workers.token_nets import TokenNet
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -107,12 +107,14 @@ class FSDPModel:
     @torch.no_grad()
     def probe(self, look: Callable[[TokenNet], T]) -> T:
         """Look at the net, which may run parts of itself, in a forward pass without a gradient. A collective call."""
-        training = self.net.training
-        self.net.eval()
+        net, training = self.net, self.net.training
+        net.eval()
+        net.forward = lambda: look(net)  # type: ignore[method-assign,misc,assignment]
         try:
-            return cast(T, self.net(Probe(look)))
+            return cast(T, net())
         finally:
-            self.net.train(training)
+            del net.forward
+            net.train(training)
             _reshard(self.net)
 
     @torch.no_grad()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Any, cast
@@ -36,23 +34,14 @@ class RowShape(Enum):
     PACKED = "packed"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Passed to a net in place of a micro-batch: a look at the net while its weights are gathered as in any pass."""
-
-    look: Callable[[TokenNet], Any]
-
-
 class TokenNet(nn.Module):
     """A transformer without its head, read at the positions that predict a chosen token."""
 
     sequence: SequenceRanks | None = None
     """The ranks that share each row; None: this rank reads whole rows."""
 
-    def forward(self, micro: MicroBatch | Probe, *args: Any) -> Any:
+    def forward(self, micro: MicroBatch, *args: Any) -> Any:
         """`values` of all chosen tokens, whichever rank of the row computes them."""
-        if isinstance(micro, Probe):
-            return micro.look(self)
         if self.sequence is None:
             return self.values(micro, *args)
         part, own = self.sequence.part_of(micro)

@@ -1,4 +1,4 @@
-"""Gloo ranks that start models on the meta device and, in the same process, the old way; run by `test_meta_start.py`."""
+"""Gloo ranks that start models on the meta device and, in the same process, whole; run by `test_meta_start.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that start on the meta device are those that are loaded whole, bit for bit, and no rank reads more than its part."""
+"""Models that start on the meta device are those that are loaded whole, bit for bit; a rank reads only its part."""
 
 from __future__ import annotations
 
