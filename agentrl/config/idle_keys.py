@@ -316,8 +316,10 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         "trainer.total_training_steps is {trainer.total_training_steps}",
     ),
     Idle(
-        tuple(f"{section}checkpoint.save_contents" for section in (_ACTOR, "critic."))
-        + ("trainer.max_ckpt_to_keep", "trainer.async_save"),
+        (
+            *("trainer.max_ckpt_to_keep", "trainer.async_save"),
+            *(f"{section}checkpoint.save_contents" for section in (_ACTOR, "critic.")),
+        ),
         lambda run: run.trainer.save_freq <= 0,
         "trainer.save_freq is {trainer.save_freq}, so no checkpoint is saved",
     ),

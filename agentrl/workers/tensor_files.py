@@ -102,6 +102,9 @@ class Stored:
     files: TensorFiles
     name: str
 
+    def __str__(self) -> str:
+        return f"'{self.name}'"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the tensor."""
@@ -123,10 +126,20 @@ class Stacked:
     parts: Sequence[Source]
     dim: int
 
+    def __str__(self) -> str:
+        return f"the {len(self.parts)} parts from {self.parts[0]} on"
+
     @property
     def shape(self) -> tuple[int, ...]:
-        """With the new dimension."""
+        """With the new dimension.
+
+        Raises:
+            ValueError: the parts have different shapes.
+        """
         whole = self.parts[0].shape
+        for part in self.parts[1:]:
+            if part.shape != whole:
+                raise ValueError(f"{self.parts[0]} has the shape {list(whole)}, {part} has {list(part.shape)}")
         return (*whole[: self.dim], len(self.parts), *whole[self.dim :])
 
     def read(self, region: Region, out: torch.Tensor) -> None:
@@ -145,8 +158,16 @@ class Joined:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of all parts together."""
+        """Of all parts together.
+
+        Raises:
+            ValueError: the parts differ in another dimension.
+        """
         whole = self.parts[0].shape
+        for part in self.parts[1:]:
+            for place, (one, other) in enumerate(zip(whole, part.shape, strict=True)):
+                if place != self.dim and one != other:
+                    raise ValueError(f"{self.parts[0]} has the shape {list(whole)}, {part} has {list(part.shape)}")
         return (*whole[: self.dim], sum(part.shape[self.dim] for part in self.parts), *whole[self.dim + 1 :])
 
     def read(self, region: Region, out: torch.Tensor) -> None:

@@ -20,7 +20,6 @@ from agentrl.workers import hf_folder, loading, meta_start, tensor_files
 from agentrl.workers.hf_folder import write_hf_folder
 
 PIECE_BYTES = 4096
-WORLDS = {2: ("shard 2", "replicate 2", "tp 2"), 4: ("shard 4", "shard 2 x tp 2", "replicate 2 x tp 2", "sp 2 x tp 2")}
 ALL_MESHES = {**MESHES, "shard 2": (2, {}), "shard 4": (4, {})}
 
 
@@ -120,20 +119,30 @@ def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -
     dist.destroy_process_group()
 
 
+def world_of(job: str) -> int:
+    """How many ranks a job has; one where it names no mesh."""
+    mesh = job.split("/")[2]
+    return ALL_MESHES[mesh][0] if mesh else 1
+
+
 def main() -> None:
-    """Start ranks and wait for them: FOLDER_OF_MODELS WORLD OUTPUT ROLE/FAMILY/MESH […]."""
-    models, world, output, *jobs = sys.argv[1:]
-    ranks = []
-    for rank in range(int(world)):
-        if (pid := os.fork()) == 0:
-            try:
-                run_rank(rank, int(world), models, output, jobs)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        ranks.append(pid)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
+    """Start ranks, once for each number of them, and wait for them: FOLDER_OF_MODELS OUTPUT ROLE/FAMILY/MESH […]."""
+    models, output, *jobs = sys.argv[1:]
+    for world in sorted({world_of(job) for job in jobs}):
+        ranks = []
+        for rank in range(world):
+            if (pid := os.fork()) == 0:
+                try:
+                    own = [job for job in jobs if world_of(job) == world]
+                    run_rank(rank, world, models, f"{output}.{world}", own)
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+            ranks.append(pid)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        if any(codes):
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from mesh_ranks import FAMILIES
-from meta_ranks import ALL_MESHES, PIECE_BYTES, WORLDS, started_whole
+from meta_ranks import PIECE_BYTES, started_whole, world_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -27,10 +27,13 @@ from agentrl.workers.tensor_files import TensorFiles
 
 pytestmark = pytest.mark.timeout(900)  # the first test starts the ranks of all
 CORE = ("qwen2", "qwen3", "llama", "qwen3_moe")
-ALONE = [f"{role}/{family}/" for role in ("actor", "critic", "lora", "reward_model") for family in CORE]
+ALONE = [
+    *(f"actor/{family}/" for family in CORE),
+    *("critic/qwen3_moe/", "critic/qwen2/", "lora/qwen3_moe/", "lora/qwen2/", "reward_model/qwen3/", "sft/llama/"),
+]
 SPREAD = [
     *(f"actor/{family}/{mesh}" for family in CORE for mesh in ("shard 2", "shard 2 x tp 2")),
-    *(f"{role}/qwen3_moe/shard 2" for role in ("critic", "lora", "sft", "reward_model")),
+    *(f"{role}/qwen3_moe/shard 2" for role in ("critic", "lora", "reward_model")),
     *("actor/qwen2/replicate 2", "actor/llama/tp 2", "actor/qwen3/shard 4", "critic/qwen2/sp 2 x tp 2"),
     "actor/llama/replicate 2 x tp 2",
 ]
@@ -49,21 +52,26 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """By job, what each rank found; one start of ranks for each number of them."""
-    folder, script = tmp_path_factory.mktemp("found"), Path(__file__).with_name("meta_ranks.py")
-    results: dict[str, list[Any]] = {}
-    for world in (1, *WORLDS):
-        jobs = [job for job in (*ALONE, *SPREAD, *SAVED) if ALL_MESHES.get(job.split("/")[2], (1,))[0] == world]
-        command = [sys.executable, str(script), str(models), str(world), str(folder / str(world)), *jobs]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as ranks:
-            try:
-                errors = ranks.communicate(timeout=850)[1]
-            except BaseException:
-                os.killpg(ranks.pid, signal.SIGKILL)
-                raise
-        assert ranks.returncode == 0, errors[-5000:]
-        parts = [torch.load(f"{folder / str(world)}.{rank}", weights_only=True) for rank in range(world)]
-        results |= {job: [part[job] for part in parts] for job in jobs}
-    return results
+    output, script = tmp_path_factory.mktemp("found") / "found", Path(__file__).with_name("meta_ranks.py")
+    jobs = [*ALONE, *SPREAD, *SAVED]
+    with subprocess.Popen(
+        [sys.executable, str(script), str(models), str(output), *jobs],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as ranks:
+        try:
+            errors = ranks.communicate(timeout=850)[1]
+        except BaseException:
+            os.killpg(ranks.pid, signal.SIGKILL)
+            raise
+    assert ranks.returncode == 0, errors[-5000:]
+    found: dict[str, list[Any]] = {}
+    for job in jobs:
+        world = world_of(job)
+        parts = [torch.load(f"{output}.{world}.{rank}", weights_only=True) for rank in range(world)]
+        found[job] = [part[job] for part in parts]
+    return found
 
 
 @pytest.mark.parametrize("job", [*ALONE, *SPREAD])
