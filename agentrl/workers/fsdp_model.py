@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One optimizer step: the gradient norm before clipping, and False if it was not finite and nothing changed."""
+    """One optimizer step: the gradient norm before clipping, and False if nothing changed (it is not finite, or 0)."""
 
     grad_norm: float
     taken: bool
@@ -156,6 +156,11 @@ class FSDPModel:
         if not taken:
             logger.warning("the gradient norm is %s: optimizer step skipped", norm)
         return StepReport(norm, taken)
+
+    def skip_step(self) -> StepReport:
+        """Forget the gradients of a mini-batch that has nothing to learn from."""
+        self.net.zero_grad()
+        return StepReport(0.0, False)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """What a checkpoint keeps: live parameters and persistent buffers by name, each tied parameter once.

@@ -8,6 +8,7 @@ from agentrl.algorithms import LossShare, aggregate_loss
 from agentrl.config.rollout_correction import RolloutCorrectionConfig
 from agentrl.data_proto import DataProto
 from agentrl.workers.bypass_correction import BypassCorrection
+from agentrl.workers.collectives import sum_over_ranks
 from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
 
@@ -29,10 +30,12 @@ class LossTerms:
     ) -> None:
         self._batch, self._own = batch, own_log_probs
         self._bypass = BypassCorrection.of(correction)
+        self._kept = torch.zeros(())
 
     def begin(self, model: FSDPModel, micros: MicroBatches) -> None:
         """Start a mini-batch. A collective call."""
         if self._bypass is not None:
+            self._kept = torch.zeros((), device=model.device)
             self._bypass.begin(model, micros, self._batch)
 
     def __call__(
@@ -44,9 +47,14 @@ class LossTerms:
         shares = {}
         if self._bypass is not None:
             weights, trained = self._bypass(log_probs, old, micro.mask)
+            self._kept = self._kept + trained.sum()
             rejected = (micro.mask & ~trained).float()
             shares["rollout_rs_masked_fraction"] = aggregate_loss(rejected, micro.mask, "token-mean", **share)
         return (old, micro.column(self._batch, "advantages"), trained), weights, shares
+
+    def rejects_all(self) -> bool:
+        """Whether the mini-batch that was just seen has no token left on any rank. A collective call."""
+        return self._bypass is not None and not sum_over_ranks([float(self._kept)])[0]
 
     def _keep(self, micro: MicroBatch, log_probs: torch.Tensor) -> torch.Tensor:
         assert self._own is not None

@@ -102,21 +102,19 @@ def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -
     torch.set_num_threads(1)
     tensor_files.PIECE_BYTES = PIECE_BYTES
     hf_folder.BUCKET_BYTES, hf_folder.FILE_BYTES = 2**13, 2**15
-    if world > 1:
-        store: Any = dist.FileStore(f"{output}.meeting", world)
-    else:
-        store = torch._C._distributed_c10d.HashStore()
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
     found: dict[str, Any] = {}
-    for job in jobs:
+    for number, job in enumerate(jobs):
+        alone = torch._C._distributed_c10d.HashStore()
+        store: Any = dist.FileStore(f"{output}.meeting{number}", world) if world > 1 else alone
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
         role, family, mesh = job.split("/")
         sizes = ALL_MESHES[mesh][1] if mesh else {}
         if role == "save":
             found[job] = save(Path(models, family), sizes, f"{models}/saved/{family} {mesh}")
         else:
             found[job] = differences(role, Path(models, family), sizes)
+        dist.destroy_process_group()  # else each job leaves the threads of its mesh's groups
     torch.save(found, f"{output}.{rank}")
-    dist.destroy_process_group()
 
 
 def world_of(job: str) -> int:
