@@ -1,4 +1,4 @@
-"""Writes whole weights as Hugging Face folders: for the engines (fast), and complete ones for any other use."""
+"""Writes whole weights for the engines, and what a model folder has beside its weights; see `hf_folder.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from agentrl.config.actor import ModelConfig
 from agentrl.errors import CheckpointError
 from agentrl.hub import model_folder
-from agentrl.workers.loading import quiet_transformers
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -82,37 +81,6 @@ def write_parts(folder: Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]])
         (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=1), encoding="utf-8")
     for number, file in enumerate(files):
         os.replace(folder / f".part_{number}", folder / file)
-
-
-def write_hf_folder(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor], model: ModelConfig) -> None:
-    """Write a complete model folder: `AutoModelForCausalLM` and `AutoTokenizer` load it.
-
-    Args:
-        folder: created if missing.
-        lm: the model; gives configuration and names.
-        weights: whole tensors by the model's own names.
-        model: names the tokenizer's folder, and the chat template that replaces its own.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-    """
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with quiet_transformers():
-            lm.save_pretrained(folder, state_dict=weights)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write the model folder {folder}: {error}") from error
-    copy_tokenizer(folder, model)
-
-
-def write_merged_folder(
-    folder: str | Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]], model: ModelConfig
-) -> None:
-    """As `write_hf_folder`, of a model with adapters: merged and written layer by layer. A collective call."""
-    write_engine_weights(folder, lm, parts)
-    if dist.get_rank() == 0:
-        complete_folder(Path(folder), lm, model)
 
 
 def complete_folder(folder: Path, lm: Any, model: ModelConfig) -> None:
