@@ -9,12 +9,12 @@ from agentrl.cli.plan_machines import PlanLine, machine_lines
 from agentrl.config import RunConfig
 from agentrl.config.parallel_checks import mesh_of
 from agentrl.config.resource_pools import Pool, pools_in_use, roles_of, total_ranks
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.trainer.inputs import RunInputs, lora_counts
 
 
-def plan_lines(config: RunConfig, placement: Placement, inputs: RunInputs | None = None) -> list[PlanLine]:
+def plan_lines(config: RunConfig, placement: RunPlacement, inputs: RunInputs | None = None) -> list[PlanLine]:
     """A topic and a sentence for each part of the run.
 
     Args:
@@ -49,7 +49,7 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
     return lines
 
 
-def _training(config: RunConfig, placement: Placement, inputs: RunInputs | None) -> list[PlanLine]:
+def _training(config: RunConfig, placement: RunPlacement, inputs: RunInputs | None) -> list[PlanLine]:
     trainer = config.trainer
     device = "cuda" if placement.on_gpus else "cpu"
     actor, lora = config.actor_rollout_ref.actor, [] if inputs is None else _lora(config)
@@ -95,7 +95,7 @@ def _who(config: RunConfig, pool: Pool) -> str:
     return ", ".join(_ROLES[role] + (f" ({mesh})" if mesh else "") for role, mesh in meshes.items())
 
 
-def _engines(config: RunConfig, placement: Placement) -> list[PlanLine]:
+def _engines(config: RunConfig, placement: RunPlacement) -> list[PlanLine]:
     server = config.actor_rollout_ref.rollout.server
     if server.addresses:
         return [("engines", f"{', '.join(server.addresses)} (already running)")]

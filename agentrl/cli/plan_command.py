@@ -12,7 +12,7 @@ from agentrl.config import RunConfig
 from agentrl.config.planned import planning_for
 from agentrl.errors import UserInputError
 from agentrl.placement.cluster import Cluster
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 
 
 def show_plan(recipe: str | Path | None, overrides: list[str], cluster: str | None) -> bool:
@@ -82,7 +82,7 @@ def show_dry_run(recipe: str | Path | None, overrides: list[str], cluster: str |
 @contextmanager
 def _planned(
     recipe: str | Path | None, overrides: list[str], cluster: str | None, *, ask_ray: bool = False
-) -> Iterator[tuple[RunConfig, Placement]]:
+) -> Iterator[tuple[RunConfig, RunPlacement]]:
     """The configuration and its placement, read for the given machines; within it `auto` means what they decide."""
     from agentrl.config import load_config
     from agentrl.placement.of_run import place, ray_cluster
@@ -91,7 +91,7 @@ def _planned(
     if cluster is None:
         config = load_config(recipe, overrides)
         if ask_ray and config.trainer.backend == "ray" and config.ray_init.address is not None:
-            yield config, plan(config, ray_cluster(config.ray_init.address))
+            yield config, place(config, ray_cluster(config.ray_init.address))
         else:
             yield config, place(config)
         return

@@ -9,7 +9,7 @@ from agentrl.placement.cluster import GIB
 from agentrl.placement.durations import UPDATE, step_time
 from agentrl.placement.engine_memory import engine_memory
 from agentrl.placement.forecast import GPUMemory, Phase, forecast
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.model_shape import find_shape
 
@@ -20,7 +20,7 @@ _SHOWN = 0.05 * GIB
 """What is smaller is not shown."""
 
 
-def machine_lines(config: RunConfig, placement: Placement, lengths: Lengths) -> list[PlanLine]:
+def machine_lines(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[PlanLine]:
     """A topic and a sentence for each machine, phase and part of a step; on CPUs only the memory of a rank."""
     shape = find_shape(config.actor_rollout_ref.model.path)
     if not placement.on_gpus:
@@ -45,7 +45,7 @@ def machine_lines(config: RunConfig, placement: Placement, lengths: Lengths) -> 
     return [*lines, *_time(config, placement, lengths), *(("note", note) for note in placement.notes)]
 
 
-def _memory_of_processes(config: RunConfig, placement: Placement, lengths: Lengths) -> list[PlanLine]:
+def _memory_of_processes(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[PlanLine]:
     """`memory: 1.2 GiB at most in each of 2 ranks (update)`."""
     found = []
     for process in forecast(config, placement, lengths):
@@ -56,7 +56,7 @@ def _memory_of_processes(config: RunConfig, placement: Placement, lengths: Lengt
     return found
 
 
-def _machines(placement: Placement) -> list[PlanLine]:
+def _machines(placement: RunPlacement) -> list[PlanLine]:
     """What is on each machine; machines that follow each other and hold the same are one line."""
     on_each = [(number, _on_machine(placement, number)) for number in range(len(placement.cluster.machines))]
     lines = []
@@ -67,7 +67,7 @@ def _machines(placement: Placement) -> list[PlanLine]:
     return lines
 
 
-def _on_machine(placement: Placement, machine: int) -> str:
+def _on_machine(placement: RunPlacement, machine: int) -> str:
     """`GPUs 0-7: global_pool; engines on 0-1, 2-3, 4-5, 6-7`."""
     pools: dict[str, list[int]] = {}
     for rank in placement.ranks:
@@ -109,7 +109,7 @@ def _sum(phase: Phase) -> str:
     return " + ".join(f"{name} {_gib(size)}" for name, size in phase.parts if size >= _SHOWN)
 
 
-def _time(config: RunConfig, placement: Placement, lengths: Lengths) -> list[PlanLine]:
+def _time(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[PlanLine]:
     found = step_time(config, placement, lengths)
     if found is None:
         return [("time", "not known: name the GPU in --cluster, such as 1x8x80@H100")]

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from agentrl.errors import ConfigError
+from agentrl.placement.gpus import gpu_kind
 
 GIB = 2**30
 _PART = re.compile(r"(\d+)x(\d+)(?:x(\d+(?:\.\d+)?))?(?:@([\w-]+))?")
@@ -105,15 +106,11 @@ class Cluster:
             name = next(
                 (key.removeprefix("accelerator_type:") for key in resources if "accelerator_type:" in key), None
             )
-            known = gpu is not None and count > 0
-            machines.append(
-                Machine(
-                    count,
-                    gpu.gpu_gib if known and gpu is not None else None,
-                    name or (gpu.gpu_name if known and gpu is not None else None),
-                    None if memory is None else float(memory) / GIB,
-                )
-            )
+            host = None if memory is None else float(memory) / GIB
+            like = gpu if gpu is not None and count else Machine(0)
+            kind = None if name is None else gpu_kind(name)
+            gib = like.gpu_gib if kind is None else float(kind.gib)
+            machines.append(Machine(count, gib, name or like.gpu_name, host))
         return cls(tuple(machines), "the Ray cluster")
 
 
@@ -121,12 +118,15 @@ def this_machine() -> Cluster:
     """The machine of this process, with the GPUs that torch sees."""
     import torch
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = torch.cuda.device_count()
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     if not count:
         return Cluster((Machine(0, host_gib=host),), "this machine", reached_by_ray=False)
-    properties = torch.cuda.get_device_properties(0)
-    machine = Machine(count, properties.total_memory / GIB, properties.name, host)
+    try:
+        properties = torch.cuda.get_device_properties(0)
+        machine = Machine(count, properties.total_memory / GIB, properties.name, host)
+    except (AssertionError, RuntimeError):  # a driver that counts GPUs, and a torch that cannot use them
+        machine = Machine(count, host_gib=host)
     return Cluster((machine,), "this machine", reached_by_ray=False)
 
 

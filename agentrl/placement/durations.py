@@ -14,7 +14,7 @@ from agentrl.config.resource_pools import pool_of, roles_of
 from agentrl.config.root import RunConfig
 from agentrl.placement.engine_memory import engine_memory
 from agentrl.placement.gpus import GPUKind, assumed
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.model_shape import ModelShape, find_shape
 
@@ -67,7 +67,7 @@ def pass_operations(shape: ModelShape, tokens: float, length: float, per_weight:
     return tokens * per_weight * (shape.multiplied + shape.layers * shape.q_width * length)
 
 
-def step_time(config: RunConfig, placement: Placement, lengths: Lengths) -> StepTime | None:
+def step_time(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> StepTime | None:
     """The parts of a step on GPUs; None: there are none, or their kind or the model's sizes are not known."""
     shape, found = find_shape(config.actor_rollout_ref.model.path), None
     if placement.on_gpus and placement.ranks:
@@ -82,7 +82,7 @@ def step_time(config: RunConfig, placement: Placement, lengths: Lengths) -> Step
 
 
 def _rollout(
-    config: RunConfig, placement: Placement, shape: ModelShape, lengths: Lengths, gpu: GPUKind
+    config: RunConfig, placement: RunPlacement, shape: ModelShape, lengths: Lengths, gpu: GPUKind
 ) -> Iterator[Duration]:
     engine = engine_memory(config, placement, shape, lengths)
     if engine is None or not placement.engines or engine.at_once < 1:

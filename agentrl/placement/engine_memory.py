@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentrl.config.root import RunConfig
 from agentrl.placement.cluster import GIB
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.model_shape import ModelShape
 
@@ -41,7 +41,9 @@ class EngineMemory:
         return sum(size for _, size in self.parts)
 
 
-def engine_memory(config: RunConfig, placement: Placement, shape: ModelShape, lengths: Lengths) -> EngineMemory | None:
+def engine_memory(
+    config: RunConfig, placement: RunPlacement, shape: ModelShape, lengths: Lengths
+) -> EngineMemory | None:
     """The memory of an engine on one of its GPUs; None: there is none on GPUs, or their memory is not known."""
     first = next((engine for engine in placement.engines if engine.gpus), None)
     gib = None if first is None else placement.cluster.machines[first.machine].gpu_gib

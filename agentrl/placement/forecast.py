@@ -21,9 +21,9 @@ from agentrl.config.root import RunConfig
 from agentrl.placement import memory
 from agentrl.placement.cluster import GIB, Cluster
 from agentrl.placement.engine_memory import EngineMemory, engine_memory
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
-from agentrl.placement.memory import Held, Spread
+from agentrl.placement.memory import Kept, Spread
 from agentrl.placement.model_shape import ModelShape, find_shape
 
 PhaseName = Literal["rollout", "log-probs", "update"]
@@ -84,7 +84,7 @@ class Model:
     role: str
     shape: ModelShape
     spread: Spread
-    held: Held
+    held: Kept
     learns: bool
     compute_bytes: int
     checkpointing: bool
@@ -103,7 +103,7 @@ class Model:
         return kept + (0.0 if self.optimizer_offload or self.param_offload else self.held.optimizer)
 
 
-def forecast(config: RunConfig, placement: Placement, lengths: Lengths | None = None) -> list[GPUMemory]:
+def forecast(config: RunConfig, placement: RunPlacement, lengths: Lengths | None = None) -> list[GPUMemory]:
     """The memory of all GPUs of a plan, those that hold the same together; of ranks on CPUs, that of a process.
 
     Args:
@@ -144,7 +144,7 @@ def forecast_rank(config: RunConfig, cluster: Cluster) -> float:
     return rank.peak.bytes
 
 
-def _capacity(placement: Placement, machine: int) -> float | None:
+def _capacity(placement: RunPlacement, machine: int) -> float | None:
     gib = placement.cluster.machines[machine].gpu_gib if placement.on_gpus else None
     return None if gib is None else gib * GIB
 
@@ -171,7 +171,9 @@ def _model(
     auto = "bfloat16" if on_gpus or fsdp.model_dtype == "bfloat16" else "float32"
     computed = DTYPE_BYTES[auto if fsdp.compute_dtype == "auto" else fsdp.compute_dtype]
     frozen = DTYPE_BYTES[fsdp.model_dtype]
-    kept = memory.held(shape, spread, learns=learns, frozen_bytes=frozen, adapter=adapter)
+    if not learns:  # kept as it is computed, if that is smaller
+        frozen = min(frozen, computed)
+    kept = memory.kept_by(shape, spread, learns=learns, frozen_bytes=frozen, adapter=adapter)
     on_host = on_gpus and bool(getattr(fsdp, "offload_policy", False))
     tokens = lengths.micro_batch(_limit(config, role), spread, _rows_of_rank(config, role, spread))
     if role in ("critic", "reward_model"):  # a value or a score in place of a head over the vocabulary
@@ -180,7 +182,7 @@ def _model(
         role=role,
         shape=shape,
         spread=spread,
-        held=Held(0.0) if on_host else kept,
+        held=Kept(0.0) if on_host else kept,
         learns=learns,
         compute_bytes=computed,
         checkpointing=learns and bool(getattr(section, "enable_gradient_checkpointing", False)),

@@ -42,7 +42,7 @@ _USUAL = {24: "A10 ", 40: "A100", 48: "L40S", 80: "H100", 96: "H20 ", 141: "H200
 """The kind that is assumed where only the memory is known."""
 
 
-def kind_of(name: str) -> GPUKind | None:
+def gpu_kind(name: str) -> GPUKind | None:
     """The kind of a GPU by its name, such as `NVIDIA H100 80GB HBM3`; None: not known."""
     return next((kind for part, kind in GPUS.items() if part in f"{name} "), None)
 
@@ -53,7 +53,7 @@ def assumed(name: str | None, gib: float | None) -> tuple[str, GPUKind] | None:
     `None, 80` is an H100: it is the kind that most GPUs with 80 GiB are, and an A100 is a third as fast.
     """
     if name is not None:
-        kind = kind_of(name)
+        kind = gpu_kind(name)
         return None if kind is None else (name, kind)
     if gib is None:
         return None

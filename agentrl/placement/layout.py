@@ -60,7 +60,7 @@ class EnginePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RunPlacement:
     """Where a run's ranks and engines are.
 
     Attributes:

@@ -45,7 +45,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Kept:
     """What a model keeps on a rank between passes, in bytes."""
 
     weights: float
@@ -53,7 +53,7 @@ class Held:
     optimizer: float = 0.0
 
 
-def held(shape: ModelShape, spread: Spread, *, learns: bool, frozen_bytes: int, adapter: int = 0) -> Held:
+def kept_by(shape: ModelShape, spread: Spread, *, learns: bool, frozen_bytes: int, adapter: int = 0) -> Kept:
     """What a rank holds of a model.
 
     Args:
@@ -65,11 +65,11 @@ def held(shape: ModelShape, spread: Spread, *, learns: bool, frozen_bytes: int, 
     """
     own = shape.parameters * spread.share(shape)
     if not learns:
-        return Held(own * frozen_bytes)
+        return Kept(own * frozen_bytes)
     if adapter:
         mine = adapter / spread.shard
-        return Held(own * frozen_bytes + mine * MASTER_BYTES, mine * GRADIENT_BYTES, mine * ADAM_BYTES)
-    return Held(own * MASTER_BYTES, own * GRADIENT_BYTES, own * ADAM_BYTES)
+        return Kept(own * frozen_bytes + mine * MASTER_BYTES, mine * GRADIENT_BYTES, mine * ADAM_BYTES)
+    return Kept(own * MASTER_BYTES, own * GRADIENT_BYTES, own * ADAM_BYTES)
 
 
 def adapter_weights(shape: ModelShape, rank: int) -> int:

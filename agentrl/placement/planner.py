@@ -10,7 +10,7 @@ from agentrl.config.resource_pools import Pool, pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.placement.cluster import AS_ASKED, Cluster, as_asked
 from agentrl.placement.engine_sizes import divisors, listed, size_problems, tp_of
-from agentrl.placement.layout import EnginePlace, Mode, Placement, RankPlace
+from agentrl.placement.layout import EnginePlace, Mode, RankPlace, RunPlacement
 from agentrl.placement.model_shape import ModelShape, find_shape
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -36,7 +36,7 @@ class _Plan:
         return sum(map(len, self.free))
 
 
-def plan(config: RunConfig, cluster: Cluster) -> Placement:
+def plan(config: RunConfig, cluster: Cluster) -> RunPlacement:
     """Place a run's ranks and engines; asks neither this machine nor Ray.
 
     Where the cluster is too small, ranks and engines are placed on the machines that the run asks for, so that the plan
@@ -57,7 +57,7 @@ def plan(config: RunConfig, cluster: Cluster) -> Placement:
     engine = engine_of(config, on_gpus=on_gpus)
     order = [pool.name for pool in pools_in_use(config)]
     ranks = sorted(made.ranks, key=lambda rank: (order.index(rank.pool), rank.rank))
-    return Placement(
+    return RunPlacement(
         made.cluster,
         on_gpus,
         mode,
@@ -145,6 +145,7 @@ def _room_problems(made: _Plan, pools: list[Pool]) -> Iterator[str]:
     cluster, need = made.cluster, sum(pool.world_size for pool in pools)
     parts = f" ({' + '.join(f'{pool.name} {pool.world_size}' for pool in pools)})" if len(pools) > 1 else ""
     key = pools[0].key.replace("trainer.nnodes", "trainer.n_gpus_per_node")
+    several = f" ({cluster})" if len(cluster.machines) > 1 else ""
     if not cluster.gpus:
         yield (
             f"trainer.device: got cuda, and {_count(need, 'rank')} {'needs' if need == 1 else 'need'} "
@@ -155,8 +156,7 @@ def _room_problems(made: _Plan, pools: list[Pool]) -> Iterator[str]:
     if need > cluster.gpus:
         yield (
             f"{key}: {_count(need, 'rank')} {'needs' if need == 1 else 'need'} {_count(need, 'GPU')}{parts}, but "
-            f"{cluster.source} has {cluster.gpus} ({cluster}): {_LOWER}, or use a larger cluster"
-            f"{_nearest(pools, cluster)}"
+            f"{cluster.source} has {cluster.gpus}{several}: {_LOWER}, or use a larger cluster{_nearest(pools, cluster)}"
         )
         return
     with_gpus = [machine.gpus for machine in cluster.machines if machine.gpus]

@@ -11,7 +11,7 @@ from agentrl.placement.cluster import GIB, Cluster, Machine
 from agentrl.placement.engine_memory import engine_memory
 from agentrl.placement.engine_sizes import divisors, size_problems, tp_of
 from agentrl.placement.forecast import GPUMemory, Phase, forecast
-from agentrl.placement.layout import Placement
+from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.model_shape import ModelShape, find_shape
 from agentrl.placement.planner import plan
@@ -20,7 +20,7 @@ _AR = "actor_rollout_ref"
 Change = tuple[str, object]
 
 
-def memory_problems(config: RunConfig, placement: Placement, lengths: Lengths) -> list[str]:
+def memory_problems(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[str]:
     """What does not fit into the GPUs of a plan, one sentence for each kind of GPU and for the engines."""
     shape = find_shape(config.actor_rollout_ref.model.path)
     if shape is None or not placement.on_gpus:
@@ -33,7 +33,7 @@ def memory_problems(config: RunConfig, placement: Placement, lengths: Lengths) -
     return problems
 
 
-def _too_much(gpu: GPUMemory, placement: Placement, config: RunConfig, shape: ModelShape) -> str:
+def _too_much(gpu: GPUMemory, placement: RunPlacement, config: RunConfig, shape: ModelShape) -> str:
     phase, capacity = gpu.peak, (gpu.capacity or 0.0) / GIB
     said = f"memory: {phase.name} needs {_gib(phase.bytes)} GiB on each GPU of {gpu.what}, which has {capacity:.0f}: "
     said += _sum(phase)
@@ -53,7 +53,7 @@ def _sum(phase: Phase) -> str:
     return " + ".join(f"{name} {_gib(size)}" for name, size in phase.parts if size >= 0.05 * GIB)
 
 
-def _cache_problems(config: RunConfig, placement: Placement, shape: ModelShape, lengths: Lengths) -> Iterator[str]:
+def _cache_problems(config: RunConfig, placement: RunPlacement, shape: ModelShape, lengths: Lengths) -> Iterator[str]:
     """Whether an engine has room for a trajectory."""
     engine = engine_memory(config, placement, shape, lengths)
     if engine is None or engine.whole_at_once >= 1:
@@ -70,7 +70,7 @@ def _cache_problems(config: RunConfig, placement: Placement, shape: ModelShape, 
     )
 
 
-def _remedy(config: RunConfig, placement: Placement, lengths: Lengths) -> str:
+def _remedy(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> str:
     """The end of a sentence: the first settings of `_candidates` with which everything fits."""
     for changes in _candidates(config, placement):
         if _fits(config, placement.cluster, changes, lengths):
@@ -103,7 +103,7 @@ def _gentle(config: RunConfig) -> list[Change]:
     return changes
 
 
-def _candidates(config: RunConfig, placement: Placement) -> Iterator[list[Change]]:
+def _candidates(config: RunConfig, placement: RunPlacement) -> Iterator[list[Change]]:
     """Longer and longer lists of settings; then with other sizes of engines; then with all GPUs of the cluster."""
     gentle, largest = _gentle(config), placement.cluster.largest
     for count in range(1, len(gentle) + 1):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from agentrl.placement.gpus import kind_of
+from agentrl.placement.gpus import gpu_kind
 from agentrl.workers.collectives import max_over_ranks, sum_over_ranks
 
 
@@ -14,7 +14,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     """Operations per second of a device; None if unknown (CPUs, other data types, other GPUs)."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
-    kind = kind_of(torch.cuda.get_device_name(device))
+    kind = gpu_kind(torch.cuda.get_device_name(device))
     return None if kind is None else kind.flops
 
 

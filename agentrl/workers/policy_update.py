@@ -59,8 +59,7 @@ def update_policy(
     """
     batch = batch.to(model.device)
     name, mode = loss_name(config.policy_loss, correction), config.loss_agg_mode
-    own = name not in POLICY_LOSSES
-    policy_loss = find_policy_loss(name, config.policy_loss_kwargs) if own else POLICY_LOSSES[name]
+    policy_loss = POLICY_LOSSES.get(name) or find_policy_loss(name, config.policy_loss_kwargs)
     options: dict[str, Any] = _options(config, name)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
     alone = not config.use_kl_loss and config.entropy_coeff == 0  # nothing but the policy loss has a gradient
@@ -83,8 +82,7 @@ def update_policy(
             entropy = aggregate_loss(micro.spread(entropies_K), mask, mode, **share)
             report.add({"entropy": entropy})
             torch.autograd.backward(loss - config.entropy_coeff * entropy)
-        # A gradient of 0 is no reason to move: momentum and weight decay would.
-        idle = alone and terms_of.rejects_all()
+        idle = alone and terms_of.rejects_all()  # its gradient of 0 is no step: momentum and weight decay would move
         report.add_step(model.skip_step() if idle else model.step(lr))
     return report.metrics()
 
