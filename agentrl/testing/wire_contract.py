@@ -31,7 +31,7 @@ def _http(case: EngineCase) -> AbstractAsyncContextManager[httpx.AsyncClient]:
     return httpx.AsyncClient(base_url=case.client.address, trust_env=False, timeout=_SLACK_S)
 
 
-def _request(ids: list[int], count: int, **fields: Any) -> JsonDict:
+def _request(ids: list[Any], count: int, **fields: Any) -> JsonDict:
     return {"input_ids": ids, "sampling_params": {"max_new_tokens": count, "ignore_eos": True}, **fields}
 
 
@@ -49,7 +49,7 @@ async def bodies_are_json(case: EngineCase) -> None:
 async def ids_of_requests_differ(case: EngineCase) -> None:
     """Two requests of one call may not have the same id."""
     async with _http(case) as http:
-        answer = await http.post("/generate", json=_request([[1], [2]], 1, rid=["same", "same"]))  # type: ignore[arg-type]
+        answer = await http.post("/generate", json=_request([[1], [2]], 1, rid=["same", "same"]))
     assert answer.status_code == 400
     assert "Duplicate request IDs" in answer.text
 
