@@ -191,9 +191,17 @@ class RolloutConfig(RowsDecide):
     """How often one trajectory is repeated in a step."""
     outage: OutageConfig = Field(default_factory=OutageConfig)
     """What happens while a service is down."""
-    weight_sync: Literal["auto", "disk", "tensor", "adapter"] = "auto"
-    """How weights reach the engines; auto: disk, in shared memory if the machine has it; tensor: over HTTP, which only
-    the embedded and the hf engine understand; adapter: with LoRA, engines load it in place of merged weights."""
+    weight_sync: Literal["auto", "disk", "ipc", "distributed", "tensor", "adapter"] = "auto"
+    """How weights reach the engines. disk: a file per rank, in shared memory if the machine has it. ipc: handles of GPU
+    memory to engines on the ranks' GPUs, shared memory to the embedded engine on a CPU. distributed: a process group of
+    rank 0 and all engines (nccl, gloo on CPUs). tensor: over HTTP, which only the embedded and the hf engine know.
+    adapter: with LoRA, engines load it in place of merged weights. auto: on GPUs ipc or, where engines have their own,
+    distributed; on CPUs and for given servers disk."""
+    weight_sync_timeout_s: float = Field(default=600.0, gt=0)
+    """How long engines may take for each phase of a weight update; a slower one is left out until a later update."""
+    update_weights_bucket_megabytes: int = Field(default=512, ge=1)
+    """Most megabytes of weights that a rank gathers at once on their way to engines and files; a tensor that is larger
+    travels alone."""
     weight_sync_dir: OutputPath | None = None
     """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one, on several
     machines in the run folder."""
@@ -241,6 +249,11 @@ class RolloutConfig(RowsDecide):
     """Agent loops and their workers."""
     val_kwargs: ValKwargs = Field(default_factory=ValKwargs)
     """Sampling in validation."""
+
+    @property
+    def sync_bucket_bytes(self) -> int:
+        """`update_weights_bucket_megabytes` in bytes."""
+        return self.update_weights_bucket_megabytes * 2**20
 
     def sampling_params(self) -> dict[str, Any]:
         """Sampling fields of a training request, as `/generate` names them, without `max_new_tokens`."""

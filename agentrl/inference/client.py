@@ -226,6 +226,16 @@ class EngineClient:
         async with self._standing_still("retract"):
             self._check_success(await self._call("POST", "/update_weights_from_tensor", payload, self.update_timeout_s))
 
+    async def update_call(self, path: str, payload: JsonDict, timeout_s: float) -> None:
+        """One request of a weight update, sent once: see `weights.calls`.
+
+        Raises:
+            EngineRequestError: the engine refused it.
+            EngineUnavailable: no connection, or 5xx.
+            EngineTimeout: no answer within `timeout_s`.
+        """
+        self._check_success(await self._call("POST", path, payload, timeout_s, retries=0))
+
     async def close(self) -> None:
         """Close all connections, after giving aborts in progress up to 1 s."""
         if self._background:

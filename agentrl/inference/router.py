@@ -321,8 +321,7 @@ class Router:
         return server
 
     async def _wait_for_one(self) -> None:
-        """Check all engines once, some may have been restarted, then wait at most `recovery_wait_s` for one."""
-        # Many trajectories come here together when the last engine fails: they share one round of checks.
+        """Check all engines once, all callers together, then wait at most `recovery_wait_s` for one."""
         if self._look is None or self._look.done():
             self._look = self._spawn(self._probe_all())
         await asyncio.shield(self._look)

@@ -122,7 +122,7 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
 
 
 def _cpu_flags(rollout: RolloutConfig) -> list[str]:
-    """What SGLang needs on a CPU, but for what the user says: its own choices want AMX, and an idle server would spin."""
+    """What SGLang needs on a CPU, but for what the user says: by itself it wants AMX, and spins while idle."""
     wanted = {"--device": ["cpu"], "--attention-backend": ["torch_native"]}
     wanted |= {"--disable-overlap-schedule": [], "--sleep-on-idle": []}
     given = {*rollout.server.args, *(f"--{name.replace('_', '-')}" for name in rollout.engine_kwargs.sglang)}

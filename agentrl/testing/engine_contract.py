@@ -45,6 +45,7 @@ class EngineCase:
         eos: the model's own end-of-turn id.
         context: most tokens of a request.
         version: weight version that it serves; see `look`.
+        longest: tokens of an answer that is to be interrupted; None: as many as the context has room for.
     """
 
     client: EngineClient
@@ -55,7 +56,13 @@ class EngineCase:
     eos: int
     context: int
     version: int = UNKNOWN_VERSION
+    longest: int | None = None
     _nets: dict[Path, Any] = field(default_factory=dict)
+
+    @property
+    def long(self) -> int:
+        """Tokens of an answer to a prompt of two that takes a while."""
+        return self.longest or self.context - 2
 
     async def look(self) -> None:
         """Take the version that the engine serves now for the one that it should serve."""
@@ -182,7 +189,8 @@ async def stop_ids_end_a_turn(case: EngineCase) -> None:
     prompt = [4, 5, 6]
     ids = (await case.generate(prompt, 8, **GREEDY)).token_ids
     place = next(i for i in range(1, 8) if ids[i] not in ids[:i])
-    output = await case.generate(prompt, 8, **GREEDY, stop_token_ids=[ids[place]])
+    # Without `ignore_eos`, with which SGLang ignores these ids too.
+    output = await case.generate(prompt, 8, temperature=0.0, stop_token_ids=[ids[place]])
     assert (output.token_ids, output.finish_reason, output.matched) == (ids[: place + 1], "stop", ids[place])
     forced: JsonDict = {"temperature": 1.0, "logit_bias": {str(case.eos): 100.0}}
     output = await case.generate(prompt, 8, **forced)
@@ -235,21 +243,19 @@ async def aborted_by_id(case: EngineCase) -> None:
     """An abort ends one request, which keeps what it has sampled; an unknown id does nothing."""
     await case.client.abort("no such request")
     for _ in range(5):  # a tiny model may have ended before the abort comes
-        task = asyncio.create_task(
-            case.generate([1, 2], case.context - 2, rid="mine", temperature=1.0, ignore_eos=True)
-        )
+        task = asyncio.create_task(case.generate([1, 2], case.long, rid="mine", temperature=1.0, ignore_eos=True))
         await case.until(lambda task=task: _runs_or_ended(case, task))  # type: ignore[misc]
         await case.client.abort("mine")
         output = await task
         if output.finish_reason == "abort":
-            assert len(output.token_ids) < case.context - 2
+            assert len(output.token_ids) < case.long
             return
     raise AssertionError("no request was aborted")
 
 
 async def an_abort_does_not_end_a_retry(case: EngineCase) -> None:
     """The client names the second try of `mine` so that the abort of the first leaves it alone."""
-    count = case.context - 2
+    count = case.long
     task = asyncio.create_task(case.generate([1, 2], count, rid="2.mine", temperature=1.0, ignore_eos=True))
     await case.until(lambda: _runs_or_ended(case, task))
     await case.client.abort("mine")
@@ -259,7 +265,7 @@ async def an_abort_does_not_end_a_retry(case: EngineCase) -> None:
 
 async def the_whole_context_is_used(case: EngineCase) -> None:
     """Prompts may fill the context but for one token, and answers the rest of it."""
-    for prompt in (case.context - 1, case.context - 5, 1):
+    for prompt in (case.context - 1, case.context - 5, case.context - case.long):
         output = await case.generate([7] * prompt, case.context - prompt, temperature=1.0, ignore_eos=True)
         assert (len(output.token_ids), output.finish_reason) == (case.context - prompt, "length")
 
@@ -267,7 +273,7 @@ async def the_whole_context_is_used(case: EngineCase) -> None:
 async def cancelled_by_its_caller(case: EngineCase) -> None:
     """A caller that gives up leaves nothing running on the engine."""
     tasks = [
-        asyncio.create_task(case.generate([1, number], case.context - 2, temperature=1.0, ignore_eos=True))
+        asyncio.create_task(case.generate([1, number], case.long, temperature=1.0, ignore_eos=True))
         for number in range(6)
     ]
     await case.until(lambda: _runs_or_ended(case, tasks[0]))
@@ -303,7 +309,7 @@ async def pause_holds(case: EngineCase) -> None:
 async def pause_in_abort_mode(case: EngineCase) -> None:
     """Running requests end as aborted; after `resume` new ones run."""
     for _ in range(5):
-        task = asyncio.create_task(case.generate([1, 2], case.context - 2, temperature=1.0, ignore_eos=True))
+        task = asyncio.create_task(case.generate([1, 2], case.long, temperature=1.0, ignore_eos=True))
         await case.until(lambda task=task: _runs_or_ended(case, task))  # type: ignore[misc]
         await case.client.pause("abort")
         await case.client.resume()
@@ -329,7 +335,7 @@ async def new_weights_are_used(case: EngineCase) -> None:
 
 async def weights_change_under_a_request(case: EngineCase) -> None:
     """A request that runs meanwhile goes on; each of its tokens has the version that sampled it, and none goes back."""
-    count = case.context - 2
+    count = case.long
     task = asyncio.create_task(case.generate([1, 2], count, temperature=1.0, ignore_eos=True))
     await case.until(lambda: _runs_or_ended(case, task))
     await case.client.pause("in_place")  # the client retracts what runs before it sends weights

@@ -31,7 +31,7 @@ def _http(case: EngineCase) -> AbstractAsyncContextManager[httpx.AsyncClient]:
     return httpx.AsyncClient(base_url=case.client.address, trust_env=False, timeout=_SLACK_S)
 
 
-def _request(ids: list[int], count: int, **fields: Any) -> JsonDict:
+def _request(ids: list[Any], count: int, **fields: Any) -> JsonDict:
     return {"input_ids": ids, "sampling_params": {"max_new_tokens": count, "ignore_eos": True}, **fields}
 
 
@@ -49,7 +49,7 @@ async def bodies_are_json(case: EngineCase) -> None:
 async def ids_of_requests_differ(case: EngineCase) -> None:
     """Two requests of one call may not have the same id."""
     async with _http(case) as http:
-        answer = await http.post("/generate", json=_request([[1], [2]], 1, rid=["same", "same"]))  # type: ignore[arg-type]
+        answer = await http.post("/generate", json=_request([[1], [2]], 1, rid=["same", "same"]))
     assert answer.status_code == 400
     assert "Duplicate request IDs" in answer.text
 
@@ -83,7 +83,7 @@ async def the_cache_of_running_requests_stays(case: EngineCase) -> None:
     """Beside requests that are paused in place nothing is flushed, and weights that should be have not succeeded."""
     update = {"model_path": str(case.model), "weight_version": str(case.version + 1), "flush_cache": True}
     async with _http(case) as http:
-        task = asyncio.create_task(case.generate([1, 2], case.context - 2, temperature=1.0, ignore_eos=True))
+        task = asyncio.create_task(case.generate([1, 2], case.long, temperature=1.0, ignore_eos=True))
         await case.until(lambda: _starts(case))
         assert (await http.post("/pause_generation", json={"mode": "in_place"})).status_code == 200
         assert not task.done(), "the model is too quick for this check"
@@ -104,13 +104,13 @@ async def an_update_waits_for_running_requests(case: EngineCase) -> None:
     """Unless the engine is paused, weights wait until what runs has ended; so the client pauses first."""
     update = {"model_path": str(case.model), "weight_version": str(case.version + 1), "flush_cache": True}
     async with _http(case) as http:
-        task = asyncio.create_task(case.generate([1, 2], case.context - 2, temperature=1.0, ignore_eos=True))
+        task = asyncio.create_task(case.generate([1, 2], case.long, temperature=1.0, ignore_eos=True))
         await case.until(lambda: _starts(case))
         answer = await http.post("/update_weights_from_disk", json=update)
         assert answer.json()["success"]
         output = await task
     assert set(output.weight_versions) == {case.version}
-    assert len(output.token_ids) == case.context - 2
+    assert len(output.token_ids) == case.long
     case.version += 1
 
 

@@ -12,6 +12,7 @@ from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
 from agentrl.config.machine_checks import ray_is_connected
 from agentrl.config.resource_pools import roles_of
+from agentrl.config.weight_transport import weight_transport
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
@@ -96,7 +97,7 @@ class RunProcesses:
         return True
 
     def _send_weights(self, version: int, addresses: list[str]) -> None:
-        taken = self._weight_sync.sync(version, addresses)
+        taken = self._weight_sync.sync(version, addresses, self.servers.addresses)
         if (taken, self.servers.restarts) != (self._in_use, self._restarts_told):
             self.manager.set_addresses(taken)
             self._in_use, self._restarts_told = taken, self.servers.restarts
@@ -231,12 +232,16 @@ class RunProcesses:
                 vocab_size=self._vocab_size,
                 request_timeout_s=rollout.server.request_timeout_s,
                 retries=rollout.server.retries,
+                update_timeout_s=rollout.weight_sync_timeout_s,
             )
 
         return WeightSync(
             self.actor,
             make_client,
-            mode="disk" if rollout.weight_sync == "auto" else rollout.weight_sync,
+            mode=weight_transport(self._config),
             folder=weights_folder(self._config),
             model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
+            timeout_s=rollout.weight_sync_timeout_s,
+            bucket_bytes=rollout.sync_bucket_bytes,
+            engine_ranks=rollout.tensor_model_parallel_size if uses_cuda(self._config) else 1,
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 
 from agentrl.chat.loading import load_tokenizer
+from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
 from agentrl.testing.engine_contract import ENGINE_CONTRACTS, NEEDS_SEEDS, EngineCase, EngineCheck
 from agentrl.testing.wire_contract import WIRE_CONTRACTS
@@ -29,25 +30,34 @@ def checks(*, seeds: bool) -> list[EngineCheck]:
     return [check for check in (*ENGINE_CONTRACTS, *WIRE_CONTRACTS) if seeds or check not in NEEDS_SEEDS]
 
 
-def make_case(address: str, model: Path, other: Path, context: int) -> EngineCase:
+def make_case(address: str, model: Path, other: Path, context: int, longest: int | None = None) -> EngineCase:
     """A case for a server of SGLang's API."""
     tokenizer = load_tokenizer(str(model))
     letter = tokenizer.encode("a", add_special_tokens=False)[-1]
     eos = tokenizer.eos_token_id
     client = EngineClient(address, vocab_size=len(tokenizer), request_timeout_s=600)
     text = tokenizer.decode([letter])
-    return EngineCase(client, model, other, letter=letter, text=text, eos=eos, context=context)
+    case = EngineCase(client, model, other, letter=letter, text=text, eos=eos, context=context)
+    case.longest = longest
+    return case
 
 
 async def run(case: EngineCase, chosen: Sequence[EngineCheck]) -> list[str]:
     """Names of the checks that failed; the first of a name is told on standard output."""
+    try:
+        return await _run(case, chosen)
+    finally:
+        await case.client.close()
+
+
+async def _run(case: EngineCase, chosen: Sequence[EngineCheck]) -> list[str]:
     failed = []
     await case.look()
     for check in chosen:
         started, trouble = time.monotonic(), ""
         try:
             await check(case)
-        except (AssertionError, httpx.HTTPError, OSError, RuntimeError, TimeoutError, KeyError) as error:
+        except (AssertionError, httpx.HTTPError, OSError, RuntimeError, TimeoutError, KeyError, AgentRLError) as error:
             trouble = f"{type(error).__name__}: {error}"
             failed.append(check.__name__)
             await case.client.resume()
@@ -56,7 +66,6 @@ async def run(case: EngineCase, chosen: Sequence[EngineCheck]) -> list[str]:
         if trouble:
             sys.stdout.write(f"       {trouble[:600]}\n")
         sys.stdout.flush()
-    await case.client.close()
     return failed
 
 
@@ -67,13 +76,14 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="the folder that it serves; default: what it says")
     parser.add_argument("--other", type=Path, help="a model of the same shape with other weights; default: the same")
     parser.add_argument("--context", type=int, help="most tokens of a request; default: what it says, less the margin")
+    parser.add_argument("--longest", type=int, default=100, help="tokens of answers that are interrupted")
     parser.add_argument("--seeds", action="store_true", help="the same seed repeats a sample, as the embedded engine's")
     parser.add_argument("-k", default="", help="only checks whose name has this part")
     given = parser.parse_args()
     with httpx.Client(base_url=given.engine, trust_env=False, timeout=60) as http:
         model = given.model or Path(http.get("/model_info").json()["model_path"])
         context = given.context or int(http.get("/server_info").json()["context_length"]) - MARGIN
-    case = make_case(given.engine, model, given.other or model, context)
+    case = make_case(given.engine, model, given.other or model, context, given.longest)
     chosen = [check for check in checks(seeds=given.seeds) if given.k in check.__name__]
     failed = asyncio.run(run(case, chosen))
     sys.stdout.write(f"{len(chosen) - len(failed)} of {len(chosen)} checks hold\n")

@@ -25,7 +25,7 @@ import aiohttp
 from aiohttp import web
 
 RECORDING = Path(__file__).with_name("recordings") / "sglang_contract.json.gz"
-CONTEXT = 128
+CONTEXT, LONGEST = 512, 60
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
 """Of the tiny models: SGLang and vLLM take heads of 32 features."""
 _OPEN = ("/metrics", "/v1/loads", "/server_info", "/ready", "/ping", "/health", "/model_info")
@@ -76,7 +76,7 @@ class Recorder:
             text = json.dumps({"context_length": json.loads(text)["context_length"]})
         event = {"to": number, "status": answer.status, "type": answer.headers.get("Content-Type"), "text": text}
         self.events.append({**event, "text": text.replace(self._folder, "MODELS")})
-        return web.Response(body=text.encode(), status=answer.status, headers=_headers(answer.headers["Content-Type"]))
+        return web.Response(body=text.encode(), status=answer.status, headers=_headers(answer.headers.get("Content-Type")))
 
     async def close(self) -> None:
         """Close the connections to the engine."""
@@ -145,7 +145,7 @@ async def record(engine: str, folder: Path) -> int:
 
     recorder = Recorder(engine, str(folder))
     runner, address = await serve(recorder.handle)
-    case = make_case(address, folder / "0", folder / "5", CONTEXT)
+    case = make_case(address, folder / "0", folder / "5", CONTEXT, LONGEST)
     failed = await run(case, checks(seeds=False))
     await runner.cleanup()
     await recorder.close()

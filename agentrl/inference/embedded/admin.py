@@ -20,12 +20,10 @@ from agentrl.inference.embedded.frontend import Frontend
 from agentrl.inference.embedded.health import Health
 from agentrl.inference.embedded.http import Handler, answer, read_object, refuse
 from agentrl.inference.embedded.metrics import metrics_page
+from agentrl.inference.embedded.weight_updates import WeightUpdates
 from agentrl.types import JsonDict
 
 NOT_HERE = {
-    "/init_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
-    "/update_weights_from_distributed": "send weights by disk or by tensor; NCCL groups need an SGLang server",
-    "/destroy_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
     "/release_memory_occupation": "the embedded engine keeps its memory; stop the server instead",
     "/resume_memory_occupation": "the embedded engine keeps its memory; there is nothing to resume",
 }
@@ -50,8 +48,9 @@ def admin_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
         ("POST", "/pause_generation"): admin.pause,
         ("POST", "/continue_generation"): admin.resume,
         ("POST", "/update_weights_from_disk"): admin.update_from_disk,
-        ("POST", "/update_weights_from_tensor"): admin.update_from_tensor,
     }
+    updates = WeightUpdates(frontend.engine.scheduler.model.device, admin.update, {})
+    table |= updates.routes(admin.update_from_tensor)
     table |= Health(frontend).routes()
     return table | adapter_routes(frontend) | {("POST", path): partial(_not_here, path) for path in NOT_HERE}
 
@@ -148,7 +147,7 @@ class Admin:
             raise UserInputError("model_path: wanted a folder with model*.safetensors")
         if body.get("load_format") not in (None, "auto", "safetensors"):
             raise UserInputError(f"load_format: got {body['load_format']!r}, wanted 'auto' or 'safetensors'")
-        return await self._update(body, lambda decoder: decoder.load_folder(path))
+        return await self.update(body, lambda decoder: decoder.load_folder(path))
 
     async def update_from_tensor(self, request: HTTPRequest) -> Response:
         """Replace weights with those in the body (a safetensors file as base64)."""
@@ -156,13 +155,15 @@ class Admin:
         body = await read_object(request, known)
         if body.get("load_format") != "safetensors":
             raise UserInputError(
-                f"load_format: got {body.get('load_format')!r}, wanted 'safetensors' (a safetensors file as base64). "
+                f"load_format: got {body.get('load_format')!r}, wanted 'safetensors' (a safetensors file as base64) or "
+                "'shared_memory'. "
                 "SGLang's other formats are pickles, which can run code when they are read"
             )
         tensors = _tensors(body.get("serialized_named_tensors"))
-        return await self._update(body, lambda decoder: decoder.load_tensors(tensors))
+        return await self.update(body, lambda decoder: decoder.load_tensors(tensors))
 
-    async def _update(self, body: JsonDict, load: Any) -> Response:
+    async def update(self, body: JsonDict, load: Any) -> Response:
+        """Apply weights between two steps, name them if the body does, and answer."""
         version = body.get("weight_version")
         if version is not None and not isinstance(version, str):
             raise UserInputError(f"weight_version: got {version!r}, wanted a string")

@@ -1,4 +1,4 @@
-"""Tool calls in answers, as SGLang tells them: `/parse_function_call`, and chat completions with `--tool-call-parser`."""
+"""Tool calls in answers, as SGLang tells them: `/parse_function_call`, and chats with `--tool-call-parser`."""
 
 from __future__ import annotations
 

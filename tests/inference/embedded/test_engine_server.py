@@ -151,9 +151,6 @@ def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server
     [
         ("/generate", {"input_ids": [1], "sampling_params": {"json_schema": "{}"}}),
         ("/generate", {"input_ids": [1], "sampling_params": {"regex": "a"}}),
-        ("/init_weights_update_group", {}),
-        ("/update_weights_from_distributed", {}),
-        ("/destroy_weights_update_group", {}),
         ("/release_memory_occupation", {}),
         ("/resume_memory_occupation", {}),
     ],
