@@ -55,12 +55,10 @@ class SendReport:
     Attributes:
         failed: engines to leave out, and why.
         again: the others did not get all of it, and must begin again from the start.
-        peak_bytes: most bytes of weights that this rank held beside its shards.
     """
 
     failed: Mapping[str, EngineError] = field(default_factory=dict)
     again: bool = False
-    peak_bytes: int = 0
 
 
 class WeightSender:
@@ -75,7 +73,6 @@ class WeightSender:
     def __init__(self, source: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
         self._source, self._dtype, self._device = source, dtype, device
         self._group = GroupSender("nccl" if device.type == "cuda" else "gloo")
-        self._peak = 0
         self._enough = False
         """Nobody takes what is still gathered."""
 
@@ -83,8 +80,8 @@ class WeightSender:
         """Bring all weights to engines that have begun an update. Only rank 0's report tells of engines."""
         lends = job.transport == "ipc" and self._device.type == "cuda"
         keeps = lends or dist.get_rank() == 0
-        self._peak, self._enough = 0, not keeps
-        buckets = self._buckets(job)
+        self._enough = not keeps
+        buckets = self._source.buckets(job.bucket_bytes, self._dtype, keep=lambda number: not self._enough)
         report = SendReport()
         try:
             if lends:
@@ -95,17 +92,11 @@ class WeightSender:
             self._enough = True
             for _ in buckets:
                 pass
-        return SendReport(report.failed, report.again, self._peak)
+        return report
 
     def close(self) -> None:
         """Leave the group."""
         self._group.close()
-
-    def _buckets(self, job: SendJob) -> Iterator[Bucket]:
-        keep = lambda number: not self._enough  # noqa: E731
-        for bucket in self._source.buckets(job.bucket_bytes, self._dtype, keep=keep):
-            self._peak = max(self._peak, sum(t.numel() * t.element_size() for t in bucket.tensors.values()))
-            yield bucket
 
     async def _talk(self, job: SendJob, buckets: Iterator[Bucket]) -> SendReport:
         """On rank 0: all buckets to all engines, by one way."""
