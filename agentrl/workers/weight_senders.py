@@ -108,11 +108,11 @@ class WeightSender:
                 failed, again = await self._group.send(clients, job.engine_ranks, aligned, self._device, deadline)
                 return SendReport(failed, again)
             if job.transport == "tensor":
-                return await _one_by_one(clients, buckets, _file_fields, deadline)
+                return await _one_by_one(clients, buckets, _file_fields, job.timeout_s)
             plan = self._source.plan(job.bucket_bytes, self._dtype)
             largest = max(sum(total_bytes(unit.specs) for unit in units) for units in plan)
             with SharedMemory(largest) as memory:
-                return await _one_by_one(clients, buckets, partial(_shared_fields, memory), deadline)
+                return await _one_by_one(clients, buckets, partial(_shared_fields, memory), job.timeout_s)
         finally:
             await asyncio.gather(*(client.close() for client in clients.values()))
 
@@ -128,7 +128,9 @@ class WeightSender:
             lent: list[str] = [""] * dist.get_world_size()
             dist.all_gather_object(lent, device_handles(flat, specs, dist.get_rank() % job.engine_ranks))
             if dist.get_rank() == 0:
-                failed |= asyncio.run(_offer(job, lent, failed, deadline))
+                new = asyncio.run(_offer(job, lent, failed, deadline))
+                failed |= new
+                deadline = time.monotonic() + job.timeout_s if new else deadline
             dist.barrier()  # until all engines have read it, the memory is theirs
         return SendReport(failed)
 
@@ -137,16 +139,19 @@ async def _one_by_one(
     clients: Mapping[str, EngineClient],
     buckets: Iterator[Bucket],
     fields_of: Callable[[Bucket], JsonDict],
-    deadline: float,
+    timeout_s: float,
 ) -> SendReport:
     """Every bucket to every engine on its own: one that fails is left out, and the others go on."""
     failed: dict[str, EngineError] = {}
+    deadline = time.monotonic() + timeout_s
     for bucket in buckets:
-        fields, limit_s = fields_of(bucket), _left(deadline)
+        fields, limit_s, before = fields_of(bucket), _left(deadline), len(failed)
         left = {address: client for address, client in clients.items() if address not in failed}
         failed |= await each({address: UpdateCalls(client, limit_s).load(fields) for address, client in left.items()})
         if len(failed) == len(clients):
             break
+        if len(failed) > before:  # a silent engine took the time of the others
+            deadline = time.monotonic() + timeout_s
     return SendReport(failed)
 
 
