@@ -2,7 +2,7 @@
 
 ::
 
-    model-00001-of-00003.safetensors     rank 0      Every rank gathers every bucket (256 MiB); the rank that writes
+    model-00001-of-00003.safetensors     rank 0      Every rank gathers every bucket (64 MiB); the rank that writes
     model-00002-of-00003.safetensors     rank 1      its file keeps it. The files are the same for any number of ranks.
     model-00003-of-00003.safetensors     rank 0
     config.json, tokenizer, index        rank 0
@@ -31,7 +31,7 @@ from agentrl.workers.export import INDEX, WEIGHTS, complete_folder
 from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.weight_source import Bucket, WeightSource
 
-BUCKET_BYTES = 2**28
+BUCKET_BYTES = 2**26
 """What a rank holds of the model beside its shard while a folder is written."""
 FILE_BYTES = 2**30
 """Where a new file begins."""

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from agentrl.errors import ConfigError
-from agentrl.workers.tensor_files import Joined, Region, Source, Stacked, Stored, TensorFiles
+from agentrl.workers.tensor_files import Joined, Region, Stacked, Stored, TensorFiles, TensorSource
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class _Slot:
 
     module: nn.Module
     leaf: str
-    source: Source
+    source: TensorSource
 
 
 class MetaWeights:
@@ -107,7 +107,7 @@ class MetaWeights:
             self._files.close()
             self._slots.clear()
 
-    def _check(self, net: Any, state: dict[str, torch.Tensor], sources: dict[str, Source]) -> None:
+    def _check(self, net: Any, state: dict[str, torch.Tensor], sources: dict[str, TensorSource]) -> None:
         there = {id(state[name]) for name in sources}
         ignored = [re.compile(pattern) for pattern in net._keys_to_ignore_on_load_missing or ()]
         missing = sorted(
@@ -167,7 +167,7 @@ def _why_whole(config: Any) -> str | None:
     return None
 
 
-def _sources(net: Any, files: TensorFiles) -> tuple[dict[str, Source], list[str]]:
+def _sources(net: Any, files: TensorFiles) -> tuple[dict[str, TensorSource], list[str]]:
     """Where each entry of a model's state is, and the names of tensors that the model does not have."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
@@ -177,8 +177,8 @@ def _sources(net: Any, files: TensorFiles) -> tuple[dict[str, Source], list[str]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
     state, prefix = net.state_dict(), net.base_model_prefix
-    found: dict[str, Source] = {}
-    parts: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, TensorSource] = {}
+    parts: dict[str, dict[str, list[TensorSource]]] = defaultdict(lambda: defaultdict(list))
     unexpected = []
     for name in sorted(files.shapes, key=_by_number):
         target, pattern = rename_source_key(name, renamings, converters, prefix, state)
@@ -197,7 +197,7 @@ def _sources(net: Any, files: TensorFiles) -> tuple[dict[str, Source], list[str]
     return found, unexpected
 
 
-def _converted(converter: Any, parts: dict[str, list[Source]]) -> Source:
+def _converted(converter: Any, parts: dict[str, list[TensorSource]]) -> TensorSource:
     """What a conversion of transformers makes of tensors, if it only stacks and joins them.
 
     Raises:
@@ -215,7 +215,7 @@ def _converted(converter: Any, parts: dict[str, list[Source]]) -> Source:
     raise CannotStartOnMeta(f"its weights are converted by {', '.join(kinds)}")
 
 
-def _same(files: TensorFiles, one: Source, other: Source) -> bool:
+def _same(files: TensorFiles, one: TensorSource, other: TensorSource) -> bool:
     return isinstance(one, Stored) and isinstance(other, Stored) and files.same(one.name, other.name)
 
 

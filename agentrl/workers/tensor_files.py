@@ -27,7 +27,7 @@ PIECE_BYTES = 2**25
 """Most bytes that are read at a time: what a rank holds beside its shard."""
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """Where the numbers of a parameter are."""
 
     @property
@@ -111,7 +111,7 @@ class Stored:
         return self.files.shapes[self.name]
 
     def read(self, region: Region, out: torch.Tensor) -> None:
-        """As `Source`."""
+        """As `TensorSource`."""
         start = region[0].start if region else 0
         for piece in _pieces(region, out.element_size()):
             # Of rows 40 to 80, rows 60 to 70 are rows 20 to 30 of `out`.
@@ -123,7 +123,7 @@ class Stored:
 class Stacked:
     """Equal parts along a new dimension."""
 
-    parts: Sequence[Source]
+    parts: Sequence[TensorSource]
     dim: int
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class Stacked:
         return (*whole[: self.dim], len(self.parts), *whole[self.dim :])
 
     def read(self, region: Region, out: torch.Tensor) -> None:
-        """As `Source`."""
+        """As `TensorSource`."""
         inner = region[: self.dim] + region[self.dim + 1 :]
         for place, number in enumerate(range(region[self.dim].start, region[self.dim].stop)):
             self.parts[number].read(inner, out.select(self.dim, place))
@@ -153,7 +153,7 @@ class Stacked:
 class Joined:
     """Parts that follow each other along a dimension."""
 
-    parts: Sequence[Source]
+    parts: Sequence[TensorSource]
     dim: int
 
     @property
@@ -171,7 +171,7 @@ class Joined:
         return (*whole[: self.dim], sum(part.shape[self.dim] for part in self.parts), *whole[self.dim + 1 :])
 
     def read(self, region: Region, out: torch.Tensor) -> None:
-        """As `Source`."""
+        """As `TensorSource`."""
         wanted, begin = region[self.dim], 0
         for part in self.parts:
             size = part.shape[self.dim]

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from sft_runs import sft_config, sums, write_rows
 
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.trainer import disk_space, saving
 from agentrl.trainer.checkpoint import DATA_FILE, LATEST, STATE_FILE, CheckpointManager, save_state
 from agentrl.trainer.disk_space import Need, room_problems
 from agentrl.trainer.saving import Saver
+from agentrl.trainer.sft import run_sft
+from agentrl.workers.hf_folder import HFFolder
 
 
 class Writers:
@@ -156,3 +161,48 @@ def test_a_disk_that_others_have_filled_meanwhile(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"it needs 4\.0 GiB, 3\.0 GiB are free\. There is no earlier one"):
         saver(tmp_path, Writers(2**32)).save(1)
     assert not list(tmp_path.glob(".part_*"))
+
+
+def run_behind(model: Path, folder: Path, *, behind: bool, name: str) -> None:
+    data = write_rows(folder / "rows.parquet", sums(12))
+    saves = {"trainer.save_freq": 1, "trainer.total_training_steps": 3, "data.train_batch_size": 2}
+    run_sft(sft_config(model, data, folder / name, {**saves, "trainer.async_save": behind}), [])
+
+
+def weights_of(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(run / f"global_step_{step}" / "actor" / "huggingface" / "model.safetensors")
+
+
+def test_checkpoints_written_behind_are_those_written_at_once(tiny_model_dir: Path, tmp_path: Path) -> None:
+    for behind in (False, True):
+        run_behind(tiny_model_dir, tmp_path, behind=behind, name=f"behind {behind}")
+    for step in (1, 2, 3):
+        one, other = (weights_of(tmp_path / f"behind {behind}", step) for behind in (False, True))
+        assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    assert (tmp_path / "behind True" / LATEST).read_text() == "3"
+    assert not list((tmp_path / "behind True").glob(".part_*"))
+
+
+def test_an_error_behind_ends_the_run_and_it_goes_on_from_the_checkpoint_before(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    write = HFFolder._write_files
+
+    def second_fails(folder: HFFolder, buckets: Any) -> None:
+        written.append(folder)
+        if len(written) == 2:
+            raise CheckpointError("No space left on device")
+        write(folder, buckets)
+
+    monkeypatch.setattr(HFFolder, "_write_files", second_fails)
+    with pytest.raises(
+        CheckpointError, match=r"global_step_2: No space left on device\. The one of step 1 is untouched"
+    ):
+        run_behind(tiny_model_dir, tmp_path, behind=True, name="run")
+    assert (tmp_path / "run" / LATEST).read_text() == "1"
+    monkeypatch.undo()
+    run_behind(tiny_model_dir, tmp_path, behind=True, name="run")
+    run_behind(tiny_model_dir, tmp_path, behind=False, name="whole")
+    one, other = (weights_of(tmp_path / name, 3) for name in ("run", "whole"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
