@@ -17,7 +17,7 @@ from agentrl.config.weight_transport import Transport
 from agentrl.errors import EngineUnavailable
 from agentrl.inference.client import EngineClient
 from agentrl.single_controller import WorkerGroup
-from agentrl.trainer.sync_phases import EnginesInUpdate, begin, check_version, end
+from agentrl.trainer.sync_phases import EnginesInUpdate, begin_update, check_version, end_update
 from agentrl.workers.weight_senders import SendJob, SendReport
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -125,10 +125,10 @@ class WeightSync:
         if files is not None:
             engines.run("load", lambda client: client.update_weights_from_disk(str(files), version))
         else:
-            engines.run("begin", lambda client: begin(client, version, engines.timeout_s))
+            engines.run("begin", lambda client: begin_update(client, version, engines.timeout_s))
             if not self._send(engines, fleet):
                 return False
-            engines.run("end", lambda client: end(client, version, engines.timeout_s))
+            engines.run("end", lambda client: end_update(client, version, engines.timeout_s))
         engines.run("flush", lambda client: client.flush_cache())
         engines.run("version", lambda client: check_version(client, version))
         engines.run("continue", lambda client: client.resume())
