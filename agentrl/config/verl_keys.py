@@ -239,7 +239,6 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
     _AR + "rollout.layered_summon": Harmless("weights are gathered one by one"),
     _AR + "rollout.cudagraph_capture_sizes": Harmless("give the engine's flags in `engine_kwargs`"),
-    _AR + "rollout.update_weights_bucket_megabytes": Harmless("weights are gathered one by one"),
     _AR + "rollout.multi_stage_wake_up": Harmless("the engine keeps its cache between steps"),
     _AR + "rollout.engine_kwargs.trtllm*": Only(
         (None, {}), "the engines here are SGLang, vLLM, hf and the embedded one"
@@ -253,6 +252,9 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.quantization*": Only((None,), "give the engine's flags in `server.args`"),
     _AR + "rollout.nnodes": Only((None, 0), "engines run on the machines of `trainer.nnodes`"),
     _AR + "rollout.n_gpus_per_node": Harmless("`trainer.n_gpus_per_node` counts"),
+    _AR + "rollout.checkpoint_engine.update_weights_bucket_megabytes": Renamed(
+        _AR + "rollout.update_weights_bucket_megabytes"
+    ),
     _AR + "rollout.checkpoint_engine.*": Harmless("`rollout.weight_sync` says how weights reach the engines"),
     _AR + "rollout.logprobs_mode": Harmless("log-probs are those of the logits divided by the temperature"),
     _AR + "rollout.scheduling_policy": Harmless("engines serve requests in the order of their arrival"),

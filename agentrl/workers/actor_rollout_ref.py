@@ -17,7 +17,6 @@ from agentrl.plugins import load_registrations
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.checkpoints import SavedWorker, WorkerCheckpoints
-from agentrl.workers.export import write_engine_weights
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
 from agentrl.workers.hf_folder import write_hf_folder
@@ -34,8 +33,11 @@ from agentrl.workers.policy_update import update_policy
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
 from agentrl.workers.settling import settle
+from agentrl.workers.shard_files import write_shards
 from agentrl.workers.token_nets import PolicyNet, RowShape
 from agentrl.workers.token_stats import EntropyMode
+from agentrl.workers.weight_senders import SendJob, SendReport, WeightSender
+from agentrl.workers.weight_source import WeightSource
 
 
 class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
@@ -51,6 +53,7 @@ class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
         self.role = role
         self.updates_done = self._steps_done = 0
         self.total_steps = 0
+        self._sender: WeightSender | None = None
 
     @classmethod
     def copies_of(cls, config: RunConfig, role: str = "actor") -> int:
@@ -161,8 +164,23 @@ class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
 
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:
-        """Rank 0 writes the weights in the form and data type that the engines read."""
-        write_engine_weights(folder, self._lm, self.model.weight_parts(self._lm, self._engine_dtype()))
+        """Write the weights in the form and data type that the engines read, a file per rank."""
+        source, bucket = WeightSource(self.model, self._lm), self.config.actor_rollout_ref.rollout.sync_bucket_bytes
+        write_shards(folder, source, self._lm.config, bucket, self._engine_dtype())
+
+    @register(Dispatch.ONE_TO_ALL)
+    def send_weights(self, job: SendJob) -> SendReport:
+        """Bring the weights to engines that have begun an update, in the data type that they use."""
+        if self._sender is None:
+            source = WeightSource(self.model, self._lm)
+            self._sender = WeightSender(source, self._engine_dtype(), self.device)
+        return self._sender.send(job)
+
+    def close(self) -> None:
+        """Leave the groups of this rank."""
+        if self._sender is not None:
+            self._sender.close()
+        super().close()
 
     @register(Dispatch.ONE_TO_ALL)
     def export_adapter(self, folder: str) -> None:

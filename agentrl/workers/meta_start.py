@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from agentrl.errors import ConfigError
-from agentrl.workers.tensor_files import Joined, Region, TensorSource, Stacked, Stored, TensorFiles
+from agentrl.workers.tensor_files import Joined, Region, Stacked, Stored, TensorFiles, TensorSource
 
 logger = logging.getLogger(__name__)
 

@@ -112,6 +112,12 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         (["trainer.nnodes=2"], "trainer.nnodes: got 2, but without ray_init.address the run starts a private Ray"),
         ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
         ([*VLLM, f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
+        ([*VLLM, f"{AR}rollout.weight_sync=distributed"], "got distributed, which vLLM does not take"),
+        ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=ipc"], "which ends an SGLang server on a CPU"),
+        (
+            [f"{AR}rollout.server.addresses=[http://a:1]", f"{AR}rollout.weight_sync=ipc"],
+            "got ipc, but servers given by address may have other GPUs",
+        ),
         ([*VLLM, "trainer.deterministic=true"], "only the embedded engine is deterministic"),
         ([f"{AR}rollout.name=hf", "trainer.deterministic=true"], "only the embedded engine is deterministic"),
         ([f"{AR}rollout.name=hf", f"{AR}rollout.tensor_model_parallel_size=2"], "is only for SGLang"),
