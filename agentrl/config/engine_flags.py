@@ -104,7 +104,7 @@ def check_engine_flags(config: RunConfig) -> Iterator[str]:
             if flag in never:
                 yield f"{key}.{engine}.{name}: cannot be given: {never[flag]}"
             elif flag in own or (flag in on_gpus and uses_cuda(config)):
-                yield f"{key}.{engine}.{name}: agentrl gives this flag itself: set {(own | on_gpus)[flag]}"
+                yield f"{key}.{engine}.{name}: agentrl gives this flag itself: set {own.get(flag) or on_gpus[flag]}"
     if any(argument.partition("=")[0] == "--base-gpu-id" for argument in config.actor_rollout_ref.rollout.server.args):
         yield f"{_ROLLOUT}server.args: got --base-gpu-id, but {_SGLANG_NEVER['base-gpu-id']}"
 

@@ -111,8 +111,8 @@ class EngineHost:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()  # of what starts and stops processes: a stop may come while another call waits
         self._stopped = self._out = self._was_well = False
-        self._port, self._reserved = 0, None
-        self._reserved: socket.socket | None
+        self._port = 0
+        self._reserved: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._spawned_at = self._next_start = 0.0
         self._port_tries = self._failed_starts = self._restarts = 0
@@ -188,6 +188,12 @@ class EngineHost:
         if not pause_s:
             self._spawn()
         return self._report("starting")
+
+    def drop(self) -> None:
+        """End the server, which the run cannot use; the next `tend` starts it again."""
+        if self._process is not None:
+            self._close()
+            self._restarts += 1
 
     def log_end(self) -> str:
         """The name of the server's log and its last lines."""

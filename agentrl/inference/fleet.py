@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1
 _FOREIGN_TIMEOUT_S = 30.0
 """How long servers given by address may take to answer: they should be running already."""
-_ANSWER_S = 60.0
-"""How long a host may take for an answer: a health check, or the end of a server and the start of a new one."""
+_ANSWER_S = 180.0
+"""How long a host may take for an answer: a health check of several questions, the end of a server and a new start."""
 
 MakePlaces = Callable[[RunConfig, Sequence[Path]], list[HostPlace]]
 
@@ -152,6 +153,14 @@ class EngineFleet:
             raise EngineTimeout(f"no engine is healthy within {limit_s:g} s: {', '.join(self.addresses)}")
         told = "; ".join(f"{report.address} ({report.trouble})" for report in reports)
         raise EngineUnavailable(f"no engine answers its health check: {told}")
+
+    def drop(self, address: str) -> None:
+        """End the server at an address, one that this run started; a later `tend` starts it again."""
+        for index, report in self._reports.items():
+            if report.address == address:
+                place = self._places[index]
+                with suppress(HostLostError):  # as good as ended
+                    place.result(place.submit("drop"), _ANSWER_S)
 
     def stop(self) -> None:
         """Stop every engine that this run started. Leaves no process behind; may be called twice."""

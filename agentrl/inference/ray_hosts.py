@@ -20,7 +20,7 @@ from agentrl.errors import AgentRLError, EngineUnavailable
 from agentrl.inference.engine_host import EngineHost, Seat
 from agentrl.inference.hosts import HostLostError, HostPlace
 from agentrl.single_controller.engine_bundles import EngineBundles
-from agentrl.single_controller.ray_machines import alive, lost_machine, machine_name, several
+from agentrl.single_controller.ray_machines import alive, answering, is_lost, lost_machine, machine_name, several
 
 _PLAIN: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
 # One call for the server's health, and a `stop` that does not wait for it.
@@ -99,7 +99,10 @@ class RayPlace:
             HostLostError: the actor or its machine has ended, or there is no answer in time.
         """
         try:
-            return future.result(timeout_s)
+            answer = future.result(timeout_s)
+            if self._node is None:  # an error shall name its machine
+                self._node = self._ask_node()
+            return answer
         except concurrent.futures.TimeoutError as error:
             raise HostLostError(f"{self._what()} gives no answer in {timeout_s:g} s") from error
         except RayActorError as error:
@@ -113,18 +116,19 @@ class RayPlace:
             raise HostLostError(f"{self._what()} is not reached: {str(error).splitlines()[0]}") from error
 
     def move(self) -> str | None:
-        """Make a new actor: on the machine with the fewest engines, or in new bundles with as many GPUs.
+        """Make a new actor: where the old one was if its machine lives, else on another machine.
 
-        An engine that shares GPUs with ranks is not moved: it is lost together with them.
+        On CPUs that is the one with the fewest engines; on GPUs, one with as many free ones. An engine that shares GPUs
+        with ranks is lost together with them.
         """
+        lost = self._node is None or is_lost(self._node)
         self.close()
-        if self._bundles is not None:
-            if not self._bundles.renew():
-                return None
+        if self._bundles is None:
+            self._start(min(answering(), key=lambda node: self._taken.get(node, 0)))
+        elif not lost or self._bundles.renew():
             self._start(None)
         else:
-            nodes = [node["NodeID"] for node in alive()]
-            self._start(min(nodes, key=lambda node: self._taken.get(node, 0)))
+            return None
         return self._where()
 
     def close(self) -> None:
@@ -155,11 +159,8 @@ class RayPlace:
         """Names of its GPUs, where they are in several bundles; None: Ray shows the actor of one bundle its own."""
         if len(bundles.indices) == 1:
             return None
-        task = ray.remote(visible_here)
-        asked = [
-            task.options(num_cpus=0, max_calls=0, **bundles.options(place)).remote()
-            for place in range(len(bundles.indices))
-        ]
+        task = ray.remote(max_calls=0)(visible_here)  # or each would cost a process
+        asked = [task.options(num_cpus=0, **bundles.options(place)).remote() for place in range(len(bundles.indices))]
         try:
             found = ray.get(asked, timeout=_GPUS_TIMEOUT_S)
         except RayError as error:

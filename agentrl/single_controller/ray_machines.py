@@ -44,6 +44,11 @@ def is_lost(node_id: str) -> bool:
     return False
 
 
+def answering() -> list[str]:
+    """Ray nodes of the machines that answer, this one first: Ray may still start actors on one that is lost."""
+    return [node["NodeID"] for node in alive() if not is_lost(node["NodeID"])]
+
+
 def lost_machine(node_id: str | None) -> str | None:
     """A sentence about the machine of something that died, where the machine itself is lost."""
     if node_id is None or not is_lost(node_id):

@@ -20,15 +20,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def cluster() -> Iterator[Machines]:
-    with machines({"num_cpus": 1}, {"num_cpus": 1}) as cluster:
+    with machines({"num_cpus": 2}, {"num_cpus": 1}) as cluster:
         yield cluster
 
 
 def test_a_machine_is_lost_in_a_step(workspace: Workspace, cluster: Machines, caplog: pytest.LogCaptureFixture) -> None:
-    """The actor is on the first machine, its reference on the second; each has an engine and an agent-loop worker.
+    """The two ranks of the actor are on the first machine, its reference on the second; both have an engine.
 
-    In step 2 the second one goes down: rollouts go on, on the engine and the worker that are left, the worker that is
-    lost is replaced; without its reference the step cannot end. Step 1 is saved.
+    In step 2 the second one goes down: rollouts go on, on the engine that is left, with new agent-loop workers in place
+    of those that are lost; without its reference the step cannot end. Step 1 is saved.
     """
     run = workspace.run(
         "two_machines",
@@ -38,6 +38,7 @@ def test_a_machine_is_lost_in_a_step(workspace: Workspace, cluster: Machines, ca
         trainer__backend="ray",
         ray_init__address=cluster.address,
         ray_init__num_cpus=None,
+        trainer__n_gpus_per_node=2,
         trainer__resource_pools={"second": [1]},
         trainer__role_pools={"ref": "second"},
         trainer__total_training_steps=3,

@@ -10,18 +10,21 @@ from typing import Any
 import httpx
 import pytest
 import ray
+import torch
+import torch.distributed as dist
 from fake_sglang import make_python, starts_of
 from machines import Machines, machines
 
 from agentrl.config.root import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, WorkerError
 from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.ray_hosts import ray_places, visible_here
-from agentrl.single_controller import ResourcePool
+from agentrl.single_controller import ResourcePool, Worker, create_worker_group, register
 from agentrl.single_controller.ray_machines import alive
 from agentrl.single_controller.ray_placement import acquire, free, reserve
 from agentrl.single_controller.ray_runtime import init_ray
 from agentrl.trainer.engine_places import reserve_places
+from agentrl.trainer.pools import make_pools
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Machines]:
     """The first machine has 4 GPUs, the second 2; both are only numbers."""
-    has = {"num_cpus": 2, "num_gpus": 4}, {"num_cpus": 1, "num_gpus": 2}
+    has = {"num_cpus": 1, "num_gpus": 4}, {"num_cpus": 1, "num_gpus": 2}
     with machines(*has) as cluster, init_ray(address=cluster.address):
         yield cluster
 
@@ -54,27 +57,31 @@ def until(happened: Callable[[], Any], timeout_s: float = 300) -> None:
 
 def gpus_of_ranks(pool: ResourcePool) -> list[str]:
     """What the actors of ranks see."""
-    task = ray.remote(visible_here)
-    options = [{**each, "max_calls": 0, "max_retries": 0} for each in acquire(pool)]
-    for each in options:
+    task = ray.remote(max_calls=0)(visible_here)
+    options = acquire(pool)
+    for each in options:  # of actors
         del each["max_restarts"], each["max_task_retries"]
     return [name for names in ray.get([task.options(**each).remote() for each in options]) for name in names]
 
 
 def test_an_engine_shares_the_gpus_of_two_ranks(cluster: Machines, tmp_path: Path, tiny_model_dir: Path) -> None:
-    """It has a bundle of each, and sees both."""
+    """It has a bundle of each, and sees both; also after the process of its host has died."""
     config = config_of(tmp_path, tiny_model_dir, "cuda", launch=1)
-    config.actor_rollout_ref.rollout.tensor_model_parallel_size = 2
-    pool = ResourcePool([3], use_gpu=True)
+    config.actor_rollout_ref.rollout.tensor_model_parallel_size = config.trainer.n_gpus_per_node = 2
+    pool = make_pools(config)["actor"]
     places = reserve_places(config, {"actor": pool})
-    with EngineFleet.start(config, make_places=places):
+    with EngineFleet.start(config, make_places=places) as fleet:
         of_ranks = gpus_of_ranks(pool)
+        ray.kill(fleet._places[0]._actor)  # type: ignore[attr-defined]
+        until(lambda: len(fleet.tend()) == 1)
+        assert fleet.restarts == 1
     free([pool])
-    (start,) = starts_of(tmp_path)
-    assert len(set(of_ranks)) == 3
-    assert start["env"]["CUDA_VISIBLE_DEVICES"] == ",".join(of_ranks[:2])
-    assert start["flags"]["--tp-size"] == "2"
-    assert "--base-gpu-id" not in start["argv"]
+    assert len(set(of_ranks)) == 2
+    assert len(starts_of(tmp_path)) == 2
+    for start in starts_of(tmp_path):
+        assert start["env"]["CUDA_VISIBLE_DEVICES"] == ",".join(of_ranks)
+        assert start["flags"]["--tp-size"] == "2"
+        assert "--base-gpu-id" not in start["argv"]
 
 
 def test_split_engines_have_gpus_of_their_own(cluster: Machines, tmp_path: Path, tiny_model_dir: Path) -> None:
@@ -122,11 +129,26 @@ def test_a_python_that_a_machine_lacks_is_named_with_the_machine(
         EngineFleet.start(config, make_places=ray_places)
 
 
-def test_an_engine_whose_machine_is_lost_is_started_elsewhere(
+class Sum(Worker):
+    """A rank that waits for the others."""
+
+    @register()
+    def total(self, pause_s: float = 0.0) -> float:
+        """The sum of all ranks' numbers + 1; rank 1 pauses before."""
+        self.init_process_group()
+        time.sleep(pause_s * self.rank)
+        value = torch.tensor(self.rank + 1.0)
+        dist.all_reduce(value)
+        return float(value)
+
+
+def test_a_machine_is_lost_with_an_engine_and_a_rank(
     cluster: Machines, tmp_path: Path, tiny_model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last test: it ends a machine of the cluster."""
+    """The engine is started elsewhere, the call of the ranks ends and names the machine. The cluster's last test."""
     config = config_of(tmp_path, tiny_model_dir, "cpu", launch=2)
+    group = create_worker_group("ray", ResourcePool([1, 1], threads_per_rank=1), Sum)
+    assert group.total() == [3.0, 3.0]  # type: ignore[attr-defined]
     with EngineFleet.start(config, make_places=reserve_places(config, {"actor": ResourcePool()})) as fleet:
         first, second = fleet.addresses
         here = alive()[0]["NodeManagerAddress"]
@@ -134,7 +156,10 @@ def test_an_engine_whose_machine_is_lost_is_started_elsewhere(
         assert second.startswith("http://127.0.0.2:")
         assert httpx.get(f"{second}/health", trust_env=False).status_code == 200
         assert all(start["env"]["OMP_NUM_THREADS"] == "1" for start in starts_of(tmp_path))  # as this process has it
+        call = group.submit("total", 600.0)
         cluster.lose(1)
+        with pytest.raises(WorkerError, match=r"^rank 1 of 2 \(Sum\) died in total: machine 127\.0\.0\.2 \(Ray node"):
+            call.get()
         until(lambda: len(fleet.tend()) == 1)
         until(lambda: len(fleet.tend()) == 2)
         assert fleet.restarts == 1
@@ -142,3 +167,4 @@ def test_an_engine_whose_machine_is_lost_is_started_elsewhere(
         assert fleet.addresses[1].startswith(f"http://{here}:")
         assert "engine 1 is lost: machine 127.0.0.2 (Ray node " in caplog.text
         assert f"Starting it again on machine {here}" in caplog.text
+    group.shutdown()

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, WorkerError
@@ -16,7 +17,7 @@ from agentrl.rollout.pools.scheduling import ChunkFuture, WorkerLostError
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.rollout.worker import AgentLoopWorker
-from agentrl.single_controller.ray_machines import lost_machine
+from agentrl.single_controller.ray_machines import answering, lost_machine
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class RayPool:
             AgentLoopActor
         )
         self._ready: dict[int, Any] = {}
-        self._ran_by: dict[ChunkFuture, Any] = {}
+        self._ran_by: dict[ChunkFuture, tuple[Any, Any]] = {}
         self._actors = [self._start(index) for index in range(len(slots))]
         self._is_started = False
 
@@ -82,10 +83,13 @@ class RayPool:
         """
         self._wait_for_start()
         if self._actors[worker] is None:
-            self._actors[worker] = self._start(worker)
+            # Not where Ray likes: it may take the machine that is lost for one with room.
+            machines = answering()
+            place = NodeAffinitySchedulingStrategy(machines[worker % len(machines)], soft=True)
+            self._actors[worker] = self._start(worker, scheduling_strategy=place)
         actor = self._actors[worker]
         future: ChunkFuture = actor.run_chunk.remote(list(jobs), step).future()
-        self._ran_by[future] = actor
+        self._ran_by[future] = actor, self._ready[worker]
         return future
 
     def result(self, worker: int, future: ChunkFuture) -> ChunkResult:
@@ -94,14 +98,15 @@ class RayPool:
         Raises:
             WorkerLostError: the worker died; the next `submit` to it starts a new one.
         """
-        actor = self._ran_by.pop(future)
+        actor, ready = self._ran_by.pop(future)
         try:
             return future.result()
         except RayActorError as error:
             if self._actors[worker] is actor:  # else it is replaced already: a dead worker may have had several chunks
                 self._actors[worker] = None
-            reason = lost_machine(self._node_of(worker)) or str(error).strip().splitlines()[0]
-            raise WorkerLostError(f"agent-loop worker {worker} died: {reason}") from error
+            lost = lost_machine(_node_of(ready))
+            reason = lost or str(error).strip().splitlines()[0]
+            raise WorkerLostError(f"agent-loop worker {worker} died: {reason}", machine=lost is not None) from error
         except RayError as error:
             raise _own_error(error, f"agent-loop worker {worker} failed") from error
 
@@ -133,19 +138,12 @@ class RayPool:
         except RayError as error:
             raise _own_error(error, "agent-loop workers did not start") from error
 
-    def _start(self, index: int) -> Any:
-        actor = self._actor_class.options(name=None).remote(
+    def _start(self, index: int, **options: Any) -> Any:
+        actor = self._actor_class.options(name=None, **options).remote(
             self._config, self._addresses, self.slots[index], len(self.slots)
         )
         self._ready[index] = actor.ready.remote()
         return actor
-
-    def _node_of(self, worker: int) -> str | None:
-        """The Ray node that a worker was on; None: it died before it said so."""
-        try:
-            return str(ray.get(self._ready[worker], timeout=0))
-        except RayError:
-            return None
 
     def _ask_all(self, method: str, *arguments: Any) -> None:
         """Call a method of every worker; dead or stuck workers are ignored."""
@@ -153,6 +151,14 @@ class RayPool:
         for call in calls:
             with contextlib.suppress(RayError):
                 ray.get(call, timeout=STOP_TIMEOUT_S)
+
+
+def _node_of(ready: Any) -> str | None:
+    """The Ray node of a worker, by its answer to `ready`; None: it died before it said so."""
+    try:
+        return str(ray.get(ready, timeout=0))
+    except RayError:
+        return None
 
 
 def _own_error(error: RayError, what: str) -> AgentRLError:
