@@ -76,7 +76,9 @@ class Recorder:
             text = json.dumps({"context_length": json.loads(text)["context_length"]})
         event = {"to": number, "status": answer.status, "type": answer.headers.get("Content-Type"), "text": text}
         self.events.append({**event, "text": text.replace(self._folder, "MODELS")})
-        return web.Response(body=text.encode(), status=answer.status, headers=_headers(answer.headers.get("Content-Type")))
+        return web.Response(
+            body=text.encode(), status=answer.status, headers=_headers(answer.headers.get("Content-Type"))
+        )
 
     async def close(self) -> None:
         """Close the connections to the engine."""
