@@ -65,6 +65,11 @@ class WeightSync:
             parent.mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(prefix=f"agentrl-weights-{os.getpid()}-", dir=parent))
 
+    @property
+    def files_folder(self) -> Path | None:
+        """Where whole weights are written for the engines; None: they travel without files."""
+        return self._folder if self._mode == "disk" else None
+
     def sync(self, version: int, addresses: Sequence[str], fleet: Sequence[str] = ()) -> list[str]:
         """Send the actor's present weights to every server as `version`.
 

@@ -116,9 +116,10 @@ class Replayer:
         async with self._came:
             self._left.discard(number)
             self._came.notify_all()
-            if number not in self._answers:  # its caller gave up before there was one
-                await asyncio.Event().wait()
-            needs = set() if request.path in _OPEN else self._needs[number]
+        if number not in self._answers:  # its caller gave up before there was one
+            await asyncio.Event().wait()
+        needs = set() if request.path in _OPEN else self._needs[number]
+        async with self._came:
             await self._came.wait_for(lambda: not (needs & self._left))
         answer = self._answers[number]
         text = answer["text"].replace("MODELS", self._folder)
