@@ -74,10 +74,6 @@ _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
 _PROFILED = Harmless("`trainer.profile_steps` says which steps are profiled, in every process")
 _NSIGHT = Harmless("Nsight's options stand on its own command line: `nsys profile OPTIONS agentrl train …`")
 _WHOLE = frozenset({"model", "optimizer", "extra"})
-_WHOLE_CHECKPOINT = Only(
-    (None, _WHOLE, _WHOLE | {"hf_model"}),
-    "a checkpoint always holds model, optimizer and extra, and the model as a Hugging Face folder",
-)
 _TURNS = _AR + "rollout.multi_turn."
 
 _TIS = (
@@ -175,11 +171,9 @@ VERL_KEYS: dict[str, Answer] = {
     "*.calculate_entropy": Harmless("the entropy is always computed"),
     "*.profiler.*": _PROFILED,
     "*.profile.*": _PROFILED,
-    "*.checkpoint.save_contents": _WHOLE_CHECKPOINT,
-    "*.checkpoint.load_contents": _WHOLE_CHECKPOINT,
-    "*.checkpoint.contents": _WHOLE_CHECKPOINT,
-    "*.checkpoint.async_save": Only(_OFF, "a step waits until its checkpoint is written"),
-    "*.checkpoint.*": Harmless("a checkpoint holds model, optimizer and the rest of the state"),
+    "*.checkpoint.contents": Renamed("*.checkpoint.save_contents"),
+    "*.checkpoint.async_save": Fallback("trainer.async_save"),
+    "*.checkpoint.*": Harmless("`save_contents` and `load_contents` say what a checkpoint holds"),
     "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
     "*.fsdp_config.offload_policy": Only(_OFF, "use `param_offload` and `optimizer_offload`"),
     "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),

@@ -152,19 +152,15 @@ class RunProcesses:
         """The updates that actor and critic have taken, by rank; None: a rank is in the middle of one."""
         return [group.count_updates() for group in (self.actor, self.critic) if group is not None]
 
-    def save_workers(self, folder: Path) -> None:
-        """Write the training workers' part of a checkpoint."""
-        self.actor.save_checkpoint(str(folder / "actor"))
-        if not self._config.actor_rollout_ref.model.adapts:  # else `agentrl export` merges the adapter when asked
-            self.actor.export_hf(str(folder / "actor" / "huggingface"))
-        if self.critic is not None:
-            self.critic.save_checkpoint(str(folder / "critic"))
+    @property
+    def learning(self) -> list[tuple[str, WorkerGroup]]:
+        """The groups that a checkpoint holds, with the names of their folders in it."""
+        return [("actor", self.actor), *([("critic", self.critic)] if self.critic is not None else [])]
 
     def load_workers(self, folder: Path) -> None:
         """Read the training workers' part of a checkpoint."""
-        self.actor.load_checkpoint(str(folder / "actor"))
-        if self.critic is not None:
-            self.critic.load_checkpoint(str(folder / "critic"))
+        for name, group in self.learning:
+            group.load_checkpoint(str(folder / name))
 
     def _start(self) -> None:
         """Start engines and workers: on CPUs together, so that they load their models at the same time.
