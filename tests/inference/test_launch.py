@@ -448,14 +448,20 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = dict(itertools.pairwise(command))
     assert pairs["-m"] == "sglang.launch_server"
     assert "--base-gpu-id" not in command
-    assert pairs["--context-length"] == "256"
+    assert pairs["--context-length"] == "264"  # SGLang leaves the last tokens of it unused
     assert pairs["--tp-size"] == "4"
     assert pairs["--mem-fraction-static"] == "0.6"
-    assert pairs["--dtype"] == "auto"
+    assert pairs["--dtype"] == "bfloat16"  # never auto: SGLang would make float16 of a float32 folder
     assert command[-2:] == ["--log-level", "warning"]
     assert "--device" not in command
     config.trainer.device = "cpu"
-    assert "--device" in launch_command(config, 0, "127.0.0.1", 30001)
+    words = " ".join(launch_command(config, 0, "127.0.0.1", 30001))
+    for flag in ("--device cpu", "--attention-backend torch_native", "--disable-overlap-schedule", "--dtype float32"):
+        assert flag in words
+    rollout.engine_kwargs.sglang["attention_backend"] = "intel_amx"
+    words = " ".join(launch_command(config, 0, "127.0.0.1", 30001))
+    assert "--attention-backend intel_amx" in words
+    assert "torch_native" not in words
     assert "--enable-lora" not in command
     config.actor_rollout_ref.model.lora_rank, rollout.weight_sync = 8, "adapter"
     flags = " ".join(launch_command(config, 0, "127.0.0.1", 30001))

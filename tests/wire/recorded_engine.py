@@ -76,7 +76,9 @@ class Recorder:
             text = json.dumps({"context_length": json.loads(text)["context_length"]})
         event = {"to": number, "status": answer.status, "type": answer.headers.get("Content-Type"), "text": text}
         self.events.append({**event, "text": text.replace(self._folder, "MODELS")})
-        return web.Response(body=text.encode(), status=answer.status, headers=_headers(answer.headers.get("Content-Type")))
+        return web.Response(
+            body=text.encode(), status=answer.status, headers=_headers(answer.headers.get("Content-Type"))
+        )
 
     async def close(self) -> None:
         """Close the connections to the engine."""
@@ -114,9 +116,10 @@ class Replayer:
         async with self._came:
             self._left.discard(number)
             self._came.notify_all()
-            if number not in self._answers:  # its caller gave up before there was one
-                await asyncio.Event().wait()
-            needs = set() if request.path in _OPEN else self._needs[number]
+        if number not in self._answers:  # its caller gave up before there was one
+            await asyncio.Event().wait()
+        needs = set() if request.path in _OPEN else self._needs[number]
+        async with self._came:
             await self._came.wait_for(lambda: not (needs & self._left))
         answer = self._answers[number]
         text = answer["text"].replace("MODELS", self._folder)
