@@ -67,9 +67,14 @@ class FSDPConfig(Section):
     """Sharding and precision."""
 
     param_offload: bool = False
-    """Keep parameters in host memory between uses (GPU only)."""
+    """Parameters are on the GPU while the model computes, and else in host memory (GPU only)."""
     optimizer_offload: bool = False
-    """Keep optimizer state in host memory between uses (GPU only)."""
+    """The optimizer's moments come to the GPU with the first optimizer step of an update, and leave it when the update
+    ends (GPU only)."""
+    offload_policy: bool = False
+    """FSDP2's own offloading (GPU only): parameters, gradients and moments stay in host memory, each layer's parameters
+    come to the GPU when it computes, and the CPU takes the optimizer steps. Slowest, with the least GPU memory; then
+    `param_offload` and `optimizer_offload` have no effect."""
     reshard_after_forward: bool = True
     """Free gathered parameters after the forward pass."""
     model_dtype: Annotated[Literal["float32", "bfloat16"], DtypeSpelling] = "float32"

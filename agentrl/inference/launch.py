@@ -186,6 +186,13 @@ class EngineServers:
             raise EngineUnavailable(f"no engine answers its health check: {'; '.join(told)}")
         return well
 
+    def drop(self, address: str) -> None:
+        """End the server at an address; a later `tend` starts it again."""
+        for server in self._servers:
+            if server.address == address and server.process is not None:
+                server.process.terminate()
+                _close(server.process)
+
     def stop(self) -> None:
         """Stop every server that this run started. Leaves no process behind; may be called twice."""
         processes = [server.process for server in self._servers if server.process is not None]

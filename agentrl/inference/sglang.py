@@ -10,6 +10,7 @@ from agentrl.config.lora import LoraKeys
 from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
+from agentrl.config.shared_gpus import frees_engines
 from agentrl.errors import ConfigError
 from agentrl.hub import ADAPTER_CONFIG, adapter_folder
 from agentrl.inference.vllm import render_flags, vllm_command
@@ -113,6 +114,8 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += _lora_flags(model)
     if not uses_cuda(config) and "--device" not in server.args:
         command += ["--device", "cpu"]
+    if frees_engines(config) and "--enable-memory-saver" not in server.args:
+        command += [] if "enable_memory_saver" in rollout.engine_kwargs.sglang else ["--enable-memory-saver"]
     if uses_cuda(config):
         command += ["--tp-size", str(gpus), "--mem-fraction-static", str(rollout.gpu_memory_utilization)]
         if server.launch > 1 and "--base-gpu-id" not in server.args:

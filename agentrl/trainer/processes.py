@@ -11,6 +11,7 @@ from typing import Self
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
 from agentrl.config.resource_pools import pool_of, roles_of
+from agentrl.config.shared_gpus import frees_engines
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
@@ -19,6 +20,7 @@ from agentrl.inference.launch import EngineServers
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
 from agentrl.trainer.passes import Pass, Passes
+from agentrl.trainer.phases import Phases
 from agentrl.trainer.pools import make_pools
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
 
@@ -41,6 +43,8 @@ class RunProcesses:
     reward_model: WorkerGroup | None
     servers: EngineServers
     manager: AgentLoopManager
+    phases: Phases
+    """Whose turn it is on GPUs that engines and ranks share."""
     _weight_sync: WeightSync
     _in_use: list[str]
     """The engines that rollouts use."""
@@ -78,7 +82,8 @@ class RunProcesses:
         Raises:
             EngineError: no engine is well, or none took the weights.
         """
-        self._send_weights(version, self.servers.tend())
+        if not self.phases.serve(version):
+            self._send_weights(version, self.servers.tend())
 
     def revive_engines(self, version: int) -> bool:
         """After a failure: restart engines that ended or hang, and send the present weights to those that are well.
@@ -118,6 +123,7 @@ class RunProcesses:
             old_log_probs: whether they are computed.
             beside: a group that is at work meanwhile.
         """
+        self.phases.train()
         passes = [Pass("old_log_prob", self.actor, "compute_log_prob")] if old_log_probs else []
         if self.reference is not None:
             passes.append(Pass("ref", self.reference, "compute_ref_log_prob"))
@@ -132,6 +138,9 @@ class RunProcesses:
 
     def start_updates(self, batch: DataProto, *, actor: bool) -> Passes:
         """The updates of the critic, if the run has one, and of the actor, if it learns now."""
+        self.phases.train()
+        if actor:
+            self.phases.load()
         passes = [] if self.critic is None else [Pass("update_critic", self.critic, "update_critic")]
         return Passes(batch, [*passes, *([Pass("update_actor", self.actor, "update_actor")] if actor else [])])
 
@@ -181,6 +190,7 @@ class RunProcesses:
         self._stack.callback(self.manager.shutdown)
         self._weight_sync = self._make_weight_sync()
         self._stack.callback(self._weight_sync.close)
+        self.phases = self._make_phases()
 
     def _start_ray(self) -> None:
         """Start Ray or connect to it, and reserve the places of all pools."""
@@ -213,20 +223,31 @@ class RunProcesses:
         self.reward_model = start("reward_model", RewardModelWorker) if "reward_model" in roles else None
         return self.groups
 
+    def _make_client(self, address: str) -> EngineClient:
+        server = self._config.actor_rollout_ref.rollout.server
+        return client_class(self._config)(
+            address,
+            vocab_size=self._vocab_size,
+            request_timeout_s=server.request_timeout_s,
+            retries=server.retries,
+        )
+
+    def _make_phases(self) -> Phases:
+        return Phases(
+            self.servers,
+            self._make_client,
+            self._send_weights,
+            actor=self.actor,
+            groups=self.groups,
+            frees=frees_engines(self._config),
+            keeps_weights=self._config.actor_rollout_ref.rollout.weight_sync == "adapter",
+        )
+
     def _make_weight_sync(self) -> WeightSync:
         rollout = self._config.actor_rollout_ref.rollout
-
-        def make_client(address: str) -> EngineClient:
-            return client_class(self._config)(
-                address,
-                vocab_size=self._vocab_size,
-                request_timeout_s=rollout.server.request_timeout_s,
-                retries=rollout.server.retries,
-            )
-
         return WeightSync(
             self.actor,
-            make_client,
+            self._make_client,
             mode="disk" if rollout.weight_sync == "auto" else rollout.weight_sync,
             folder=None if rollout.weight_sync_dir is None else Path(rollout.weight_sync_dir),
             model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),

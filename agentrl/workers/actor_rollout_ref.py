@@ -19,7 +19,7 @@ from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.export import write_engine_weights, write_hf_folder, write_merged_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
-from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, frozen_dtype, weight_dtype
 from agentrl.workers.loading import DTYPES, load_causal_lm
 from agentrl.workers.lora import adapters_off, start_adapter
 from agentrl.workers.lora_checkpoint import export_adapter, load_worker, save_worker
@@ -136,10 +136,11 @@ class ActorRolloutRefWorker(ProfiledWorker):
             )
 
         began, tensors = time.perf_counter(), {}
-        if on_policy:
-            metrics, tensors["old_log_probs"] = update_on_policy(batch, update)
-        else:
-            metrics = update(batch)
+        with self.model.residence.in_use():
+            if on_policy:
+                metrics, tensors["old_log_probs"] = update_on_policy(batch, update)
+            else:
+                metrics = update(batch)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)) / self.model.copies,
             time.perf_counter() - began,
@@ -217,7 +218,8 @@ class ActorRolloutRefWorker(ProfiledWorker):
         learns, adapts = self.role == "actor", self.role == "actor" and model.adapts
         sp = fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        self._lm = load_causal_lm(model, weight_dtype(fsdp, learns=learns and not adapts), attention)
+        kept = weight_dtype(fsdp, learns=not adapts) if learns else frozen_dtype(fsdp, self.device)
+        self._lm = load_causal_lm(model, kept, attention)
         self._counts = start_adapter(self._lm, model, "actor_rollout_ref.model") if adapts else None
         net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
         return net, row_shape(net, attention)

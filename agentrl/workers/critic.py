@@ -97,7 +97,8 @@ class CriticWorker(ProfiledWorker):
         epochs = self.section.ppo_epochs or policy.actor.ppo_epochs
         plan = MiniBatchPlan(batch, prompts * policy.rollout.n, epochs, None, self.model.copies)
         lr = learning_rate(self.section.optim, self.updates_done, self.total_steps)
-        metrics = self._update(batch, plan, lr)
+        with self.model.residence.in_use():
+            metrics = self._update(batch, plan, lr)
         self.updates_done, self._steps_done = self.updates_done + 1, self.model.steps_begun
         named = {f"critic/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})

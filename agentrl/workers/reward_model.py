@@ -9,7 +9,7 @@ from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier, require_whole
-from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, frozen_dtype
 from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.micro_limits import reward_model_limits
 from agentrl.workers.profiled import ProfiledWorker
@@ -51,7 +51,7 @@ class RewardModelWorker(ProfiledWorker):
         fsdp, model = section.fsdp_config, section.model
         dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        net = load_classifier(model, read_classifier(model), weight_dtype(fsdp, learns=False), attention)
+        net = load_classifier(model, read_classifier(model), frozen_dtype(fsdp, self.device), attention)
         whole = isinstance(net, WholeClassifierNet)
         if whole:
             require_whole(model, fsdp)

@@ -19,6 +19,7 @@ from agentrl.inference.embedded.adapters import adapter_routes
 from agentrl.inference.embedded.engine import PAUSE_MODES
 from agentrl.inference.embedded.frontend import Frontend
 from agentrl.inference.embedded.http import Handler, answer, read_object, refuse
+from agentrl.inference.embedded.memory import memory_routes
 from agentrl.inference.embedded.metrics import metrics_page
 from agentrl.inference.embedded.protocol import parse_generate
 from agentrl.types import JsonDict
@@ -27,8 +28,6 @@ NOT_HERE = {
     "/init_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
     "/update_weights_from_distributed": "send weights by disk or by tensor; NCCL groups need an SGLang server",
     "/destroy_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
-    "/release_memory_occupation": "the embedded engine keeps its memory; stop the server instead",
-    "/resume_memory_occupation": "the embedded engine keeps its memory; there is nothing to resume",
 }
 HEALTH_TIMEOUT_S = 20.0
 
@@ -52,7 +51,8 @@ def admin_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
         ("POST", "/update_weights_from_disk"): admin.update_from_disk,
         ("POST", "/update_weights_from_tensor"): admin.update_from_tensor,
     }
-    return table | adapter_routes(frontend) | {("POST", path): partial(_not_here, path) for path in NOT_HERE}
+    table |= adapter_routes(frontend) | memory_routes(frontend.engine)
+    return table | {("POST", path): partial(_not_here, path) for path in NOT_HERE}
 
 
 async def _not_here(path: str, _: HTTPRequest) -> Response:
@@ -71,7 +71,7 @@ class Admin:
 
     async def health_generate(self, request: HTTPRequest) -> Response:
         """200 once one token was sampled; while paused, the same as `/health`."""
-        if self.engine.paused or self.engine.failed:
+        if self.engine.held or self.engine.failed:
             return await self.health(request)
         try:
             await asyncio.wait_for(self._sign_of_life(), HEALTH_TIMEOUT_S)
@@ -115,6 +115,7 @@ class Admin:
             "num_running_reqs": len(scheduler.running),
             "num_waiting_reqs": len(scheduler.waiting),
             "paused": self.engine.paused,
+            "released": sorted(self.engine.occupation.released),
             "kv_slots": scheduler.kv_slots[0],
             "kv_slot_length": scheduler.kv_slots[1],
             "counters": asdict(scheduler.counters),

@@ -15,6 +15,7 @@ from agentrl.chat.vision import load_vision
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.kv_cache import KVCache
+from agentrl.inference.embedded.memory import WEIGHTS, Occupation
 from agentrl.inference.embedded.model_spec import ModelSpec, load_spec
 from agentrl.inference.embedded.options import EngineOptions
 from agentrl.inference.embedded.request import GenerationRequest, Progress
@@ -51,6 +52,8 @@ class Engine:
         self.options, self.listener = options, listener
         self.tokenizer = Tokenizer(options.tokenizer_path or options.model)
         self.paused = False
+        self.occupation = Occupation()
+        """What of its memory the engine has released."""
         self.adapter: str | None = None
         """The LoRA adapter that is merged into the weights."""
         self.failed: str | None = None
@@ -91,6 +94,11 @@ class Engine:
     def weight_version(self) -> str:
         """Name of the weights in use."""
         return self.scheduler.weight_version
+
+    @property
+    def held(self) -> bool:
+        """Whether requests wait: the engine is paused, or has released memory."""
+        return self.paused or bool(self.occupation.released)
 
     def start(self) -> None:
         """Start the thread."""
@@ -174,6 +182,8 @@ class Engine:
         """
 
         def update() -> int:
+            if WEIGHTS in self.occupation.released:
+                raise UserInputError("the weights are released: resume them before an update")
             if abort_all:
                 self._abort(None, "aborted for a weight update")
             load(self.scheduler.model)
@@ -198,7 +208,7 @@ class Engine:
         """Report tokens, do what was posted, wait while paused; False: stop. For queues whose step is a whole batch."""
         self._tell(requests)
         self.drain()
-        while self.paused and not self._stopping:
+        while self.held and not self._stopping:
             self._wake.wait()
             self._wake.clear()
             self.drain()
@@ -230,7 +240,7 @@ class Engine:
         try:
             while not self._stopping:
                 self.drain()
-                if self.paused or not self.scheduler.busy:
+                if self.held or not self.scheduler.busy:
                     self._wake.wait()
                     self._wake.clear()
                     continue
