@@ -50,6 +50,10 @@ class ScriptedEngine:
         self.faults: deque[str] = deque()
         """What happens to the next generations: `ok`, `drop`, `hang`, `cut`, or an HTTP status such as `500`."""
         self.healthy = True
+        self.released: set[str] = set()
+        """What of its memory is released."""
+        self.calls: list[str] = []
+        """Pauses, releases and resumes, and updates between them, in order."""
         self.ignores_updates = False
         self.answer_overrides: dict[str, Any] = {}
         """Replaces fields of `meta_info`."""
@@ -75,10 +79,9 @@ class ScriptedEngine:
                 web.post("/update_weight_version", self._name_version),
                 web.post("/load_lora_adapter", self._load_adapter),
                 web.post("/unload_lora_adapter", self._unload_adapter),
-                *(
-                    web.post(path, self._accept)
-                    for path in ("/flush_cache", "/pause_generation", "/continue_generation")
-                ),
+                web.post("/flush_cache", self._accept),
+                *(web.post(path, self._turn) for path in ("/pause_generation", "/continue_generation")),
+                *(web.post(f"/{call}_memory_occupation", self._occupy) for call in ("release", "resume")),
                 *vllm_routes(self),
             ]
         )
@@ -166,6 +169,7 @@ class ScriptedEngine:
         if body["model_path"] == "missing":
             return web.json_response({"success": False, "message": "no such folder"}, status=400)
         self.weight_updates.append(body["model_path"])
+        self.calls.append(f"update {body['weight_version']}")
         self.set_version(body["weight_version"])
         return web.json_response({"success": True, "message": "", "num_paused_requests": 0})
 
@@ -196,6 +200,19 @@ class ScriptedEngine:
         """Report this version from now on, unless updates are to be ignored."""
         if not self.ignores_updates:
             self.weight_version = version
+
+    async def _turn(self, request: web.Request) -> web.Response:
+        self.calls.append(request.path.strip("/").partition("_")[0])
+        return web.Response()
+
+    async def _occupy(self, request: web.Request) -> web.Response:
+        """As SGLang, which ends when it is to resume what it has not released; here it answers 500."""
+        tags, call = set(orjson.loads(await request.read())["tags"]), request.path.strip("/").partition("_")[0]
+        self.calls.append(f"{call} {' '.join(sorted(tags))}")
+        if tags & self.released if call == "release" else tags - self.released:
+            return web.json_response({"error": {"message": f"cannot {call} {sorted(tags)}"}}, status=500)
+        self.released ^= tags
+        return web.Response()
 
     async def _accept(self, request: web.Request) -> web.Response:
         return web.Response()

@@ -93,6 +93,7 @@ def _on_gpu(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
 
 def _to_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A copy in host memory; the storage itself then holds nothing."""
-    copy: torch.UntypedStorage = storage.cpu()  # type: ignore[no-untyped-call]
+    copy = torch.UntypedStorage(storage.nbytes())
+    copy.copy_(storage)
     storage.resize_(0)
     return copy

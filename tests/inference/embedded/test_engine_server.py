@@ -152,8 +152,6 @@ def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server
         ("/init_weights_update_group", {}),
         ("/update_weights_from_distributed", {}),
         ("/destroy_weights_update_group", {}),
-        ("/release_memory_occupation", {}),
-        ("/resume_memory_occupation", {}),
     ],
 )
 def test_what_is_not_there_is_501_with_a_reason(path: str, body: Any, server: httpx.Client) -> None:
