@@ -198,8 +198,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
     def _log_probs(
         self, batch: DataProto, name: str, entropy: EntropyMode, limits: MicroLimits | None = None
     ) -> DataProto:
-        batch = batch.to(self.device)
-        layout = RowLayout(batch, "response_mask")
+        layout = RowLayout(batch, "response_mask", self.device)
         columns = [torch.zeros(layout.mask.shape, device=self.device) for _ in range(2)]
         micros = layout.micro_batches(None, limits or self._infer_limits)
         for micro, outputs in self.model.infer(micros, entropy):

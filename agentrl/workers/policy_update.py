@@ -57,20 +57,21 @@ def update_policy(
     Returns:
         The metrics of `UpdateReport.metrics`.
     """
-    batch = batch.to(model.device)
+    layout, batch = RowLayout(batch, "loss_mask", model.device), batch.to(model.device)
     name, mode = loss_name(config.policy_loss, correction), config.loss_agg_mode
     own = name not in POLICY_LOSSES
     policy_loss = find_policy_loss(name, config.policy_loss_kwargs) if own else POLICY_LOSSES[name]
     options: dict[str, Any] = _options(config, name)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
     terms_of, report = LossTerms(batch, correction, own_log_probs), UpdateReport(model.copies)
-    for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
+    for step, (micros, share) in enumerate(mini_batches(layout, plan, limits, scale)):
         terms_of.begin(model, micros)
         taken = taken_tokens(name, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
             log_probs, mask = micro.spread(log_probs_K), micro.mask
             (old, advantages, trained), weights, shares = terms_of(micro, log_probs, share)
             chosen: dict[str, Any] = {"loss_agg_mode": mode, "rollout_is_weights": weights}
+            chosen |= {} if own else {"tensor_metrics": True}  # numbers would wait for the GPU
             chosen |= {} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}
             loss, metrics = policy_loss(log_probs, old, advantages, trained, **options, **chosen, **share)
             report.add({"pg_loss": loss, **metrics, **shares})
@@ -83,6 +84,7 @@ def update_policy(
             report.add({"entropy": entropy})
             torch.autograd.backward(loss - config.entropy_coeff * entropy)
         report.add_step(model.step(lr))
+    terms_of.finish()
     return report.metrics()
 
 

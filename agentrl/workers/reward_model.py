@@ -69,8 +69,7 @@ class RewardModelWorker(ProfiledWorker):
         Returns:
             The scores; `meta_info["metrics"]` holds `perf/*`.
         """
-        batch = batch.to(self.device)
-        layout = RowLayout(batch, SCORED)
+        layout = RowLayout(batch, SCORED, self.device)
         scores = torch.zeros(len(batch), device=self.device)
         for micro, outputs in self.model.infer(layout.micro_batches(None, self._limits)):
             scores[micro.rows] = outputs

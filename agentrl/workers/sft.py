@@ -149,7 +149,7 @@ class SFTWorker(Worker):
         self.updates_done = load_worker(folder, self.model, self._lm, self.config.model)
 
     def _cut(self, batch: DataProto) -> tuple[RowLayout, MicroBatches]:
-        layout = RowLayout(batch.select([*ROW_COLUMNS, LOSS_MASK]).to(self.device), LOSS_MASK)
+        layout = RowLayout(batch.select([*ROW_COLUMNS, LOSS_MASK]), LOSS_MASK, self.device)
         return layout, layout.micro_batches(None, self._limits)
 
     def _zero(self) -> torch.Tensor:

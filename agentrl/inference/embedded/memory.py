@@ -93,7 +93,7 @@ def _on_gpu(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:
 
 def _to_host(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A copy in host memory; the storage itself then holds nothing."""
-    copy = torch.UntypedStorage(storage.nbytes())
+    copy = torch.UntypedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
     copy.copy_(storage)
     storage.resize_(0)
     return copy
