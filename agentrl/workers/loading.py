@@ -83,7 +83,7 @@ def load_pretrained(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) 
     if missing:
         raise ConfigError(f"the model in '{path}' lacks {len(missing)} weights, among them {missing[:3]}")
     _disable_dropout(net)
-    if model.enable_gradient_checkpointing:
+    if model.recomputes_activations(net.num_parameters()):
         # transformers renamed it within its version 5.
         enable = getattr(net, "activation_checkpointing_enable", None) or net.gradient_checkpointing_enable
         enable({"use_reentrant": False})
