@@ -68,6 +68,16 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
         raise ConfigError(f"{problem}, and its download failed: {error}") from error
 
 
+def cached_config(name: str) -> Path | None:
+    """`config.json` of a model in the hub's cache; nothing is asked or downloaded."""
+    if _HUB_NAME.fullmatch(name) is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found) if isinstance(found, str) else None
+
+
 def check_model(name: str) -> None:
     """Refuse what is no model to load: no folder, or one without a configuration or weights.
 

@@ -15,11 +15,13 @@ import yaml
 from agentrl.errors import ConfigError
 
 _STR, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
+_WHOLE = r"(?:[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+)"
+"""Digits, or thousands such as 16_384. `2_5` is text, as in YAML 1.2: the two bounds of a threshold."""
 _RESOLVERS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+",
-    "float": r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?i:inf)|\.(?i:nan)",
+    "int": rf"[-+]?{_WHOLE}|0x[0-9a-fA-F]+|0o[0-7]+",
+    "float": rf"[-+]?(?:\.[0-9]+|{_WHOLE}(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?i:inf)|\.(?i:nan)",
 }
 _PARQUET = b"PAR1"
 """The first bytes of every parquet file."""

@@ -24,6 +24,7 @@ LAYERS = (
     {"plugins"},
     {"chat"},
     {"config"},
+    {"placement"},
     {"data", "inference", "rewards"},
     {"rollout", "workers"},
     {"trainer"},

@@ -40,8 +40,7 @@ def rollout_correction(
     * `is_level="token"`: `min(exp(log_ratio), is_threshold)` at each token;
     * `is_level="sequence"`: `min(exp(sum of log_ratio), is_threshold)`, the likelihood ratio of the row, at all its
       tokens;
-    * `is_level="geometric"`: `min(exp(mean of log_ratio), is_threshold)`, the same at all tokens of a row;
-    * `is_level=None`: weights of 1.
+    * `is_level="geometric"`: `min(exp(mean of log_ratio), is_threshold)`, the same at all tokens of a row; None: 1.
 
     A rejected token or row leaves the mask; what is left has passed every rule (`rejection.py`). `rs` is the rule on
     the geometric mean of a row's ratios or, with `rs_level="token"`, on each token's ratio.
@@ -76,11 +75,11 @@ def rollout_correction(
     bounded = raw.clamp(max=high) if low == 0 else torch.where((raw >= low) & (raw <= high), raw, 0.0)
     weights = zero_outside(bounded, mask)
     kept, metrics = _kept(log_ratio, mask, rules, veto_threshold, measure=measure)
-    metrics = _correction_metrics(raw, weights, mask, kept, (low, high)) | metrics if measure else {}
+    if measure:
+        metrics |= _correction_metrics(raw, weights, mask, kept, (low, high))
     if is_batch_normalize and is_level is not None:
         factor = mean_weight(*map(float, weight_sums(weights, mask, is_level)))
-        weights = weights / factor
-        metrics["rollout_corr/is_batch_norm_factor"] = factor
+        weights, metrics["rollout_corr/is_batch_norm_factor"] = weights / factor, factor
     return weights, kept.to(mask.dtype), metrics
 
 

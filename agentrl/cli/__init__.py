@@ -58,6 +58,13 @@ ConfigName = Annotated[
 ConfigDir = Annotated[
     str | None, typer.Option("--config-dir", "-cd", metavar="DIR", help="Where `defaults` are looked up too.")
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MxGxGIB",
+        help="Plan for these machines: 4x8x80 (machines x GPUs x GiB of each), 2x8x141@H200, 2x0 (no GPUs).",
+    ),
+]
 JobConfig = Annotated[str | None, typer.Argument(help="A YAML file; or the first key=value.")]
 ConfigOption = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="The YAML file, in place of CONFIG.")
@@ -105,6 +112,7 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved config and what would run where; start nothing.")
     ] = False,
+    cluster: ClusterOption = None,
 ) -> None:
     """Train an agent by reinforcement learning."""
     from agentrl.cli.train import dry_run as show_plan
@@ -112,9 +120,29 @@ def train(
 
     recipe, given = recipe_and_overrides(config, overrides or [], config_path, config_name, config_dir)
     if dry_run:
-        show_plan(recipe, given)
+        show_plan(recipe, given, cluster)
+    elif cluster is not None:
+        raise typer.BadParameter("--cluster: is only for --dry-run; a run takes the machines that there are")
     else:
         train_command(recipe, given)
+
+
+@app.command()
+def plan(
+    config: Recipe = None,
+    overrides: Overrides = None,
+    cluster: ClusterOption = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Print where a run's ranks and engines would be, their memory and the time of a step; 1 if it cannot work."""
+    from agentrl.cli.plan_command import show_plan
+    from agentrl.cli.train import recipe_and_overrides
+
+    recipe, given = recipe_and_overrides(config, overrides or [], config_path, config_name, config_dir)
+    if not show_plan(recipe, given, cluster):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -1,29 +1,31 @@
-"""What a run will start and where, from its configuration alone: the second half of `agentrl train --dry-run`."""
+"""What a run will start and where: what `agentrl plan` prints, and the second half of `agentrl train --dry-run`."""
 
 from __future__ import annotations
 
 import math
 import os
 
+from agentrl.cli.plan_machines import PlanLine, machine_lines
 from agentrl.config import RunConfig
-from agentrl.config.machine import uses_cuda
 from agentrl.config.parallel_checks import mesh_of
 from agentrl.config.resource_pools import Pool, pools_in_use, roles_of, total_ranks
-from agentrl.inference.sglang import resolve_engine
+from agentrl.placement.layout import RunPlacement
+from agentrl.placement.lengths import Lengths
 from agentrl.trainer.inputs import RunInputs, lora_counts
 
-PlanLine = tuple[str, str]
 
-
-def plan(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
+def plan_lines(config: RunConfig, placement: RunPlacement, inputs: RunInputs | None = None) -> list[PlanLine]:
     """A topic and a sentence for each part of the run.
 
     Args:
         config: the run.
-        inputs: its checked rows.
+        placement: where its ranks and engines are.
+        inputs: its checked rows; None: they were not read.
     """
-    parts = (_training, _engines, _conversations, _run)
-    return [*_rows(config, inputs), *(line for part in parts for line in part(config))]
+    lines = [] if inputs is None else _rows(config, inputs)
+    lines += [*_training(config, placement, inputs), *_engines(config, placement)]
+    lines += machine_lines(config, placement, Lengths.of_prompts(config, inputs.prompt_lengths if inputs else []))
+    return [*lines, *_conversations(config), *_run(config)]
 
 
 def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
@@ -47,10 +49,10 @@ def _rows(config: RunConfig, inputs: RunInputs) -> list[PlanLine]:
     return lines
 
 
-def _training(config: RunConfig) -> list[PlanLine]:
+def _training(config: RunConfig, placement: RunPlacement, inputs: RunInputs | None) -> list[PlanLine]:
     trainer = config.trainer
-    device = "cuda" if uses_cuda(config) else "cpu"
-    actor, lora = config.actor_rollout_ref.actor, _lora(config)
+    device = "cuda" if placement.on_gpus else "cpu"
+    actor, lora = config.actor_rollout_ref.actor, [] if inputs is None else _lora(config)
     dtype = actor.fsdp_config.compute_dtype
     dtype = ("bfloat16" if device == "cuda" else actor.fsdp_config.model_dtype) if dtype == "auto" else dtype
     pools = pools_in_use(config)
@@ -93,15 +95,19 @@ def _who(config: RunConfig, pool: Pool) -> str:
     return ", ".join(_ROLES[role] + (f" ({mesh})" if mesh else "") for role, mesh in meshes.items())
 
 
-def _engines(config: RunConfig) -> list[PlanLine]:
-    rollout = config.actor_rollout_ref.rollout
-    server = rollout.server
+def _engines(config: RunConfig, placement: RunPlacement) -> list[PlanLine]:
+    server = config.actor_rollout_ref.rollout.server
     if server.addresses:
         return [("engines", f"{', '.join(server.addresses)} (already running)")]
     ports = "free ports" if server.port is None else f"ports from {server.port}"
-    return [
-        ("engines", f"{_count(server.launch, resolve_engine(config) + ' server')} started on {server.host}, {ports}")
-    ]
+    started = _count(len(placement.engines), f"{placement.engine} server")
+    if not placement.on_gpus:
+        return [("engines", f"{started} started on {server.host}, {ports}")]
+    size = placement.engines[0].tp if placement.engines else 0
+    each = f" of {size} GPUs" if size > 1 else ""
+    shared = next((engine.pool for engine in placement.engines if engine.pool is not None), None)
+    where = "GPUs of their own" if shared is None else f"the GPUs of {shared}, in turns"
+    return [("engines", f"{started}{each} on {where}, {ports}")]
 
 
 def _conversations(config: RunConfig) -> list[PlanLine]:

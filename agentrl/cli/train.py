@@ -20,21 +20,11 @@ def train_command(recipe: str | Path | None, overrides: list[str]) -> None:
     train(resolved)
 
 
-def dry_run(recipe: str | Path | None, overrides: list[str]) -> None:
+def dry_run(recipe: str | Path | None, overrides: list[str], cluster: str | None = None) -> None:
     """Print the resolved configuration, then what would run where as YAML comments: the output is itself a recipe."""
-    from agentrl.config import dump_config, load_config
+    from agentrl.cli.plan_command import show_dry_run
 
-    resolved = load_config(recipe, overrides)
-    from agentrl.cli.demo.warm_start import refuse_if_missing
-    from agentrl.cli.plan import plan
-    from agentrl.trainer.inputs import prepare
-
-    refuse_if_missing(resolved)
-    lines = plan(resolved, prepare(resolved))
-    typer.echo(dump_config(resolved))
-    typer.echo("# What will run where")
-    for topic, text in lines:
-        typer.echo(f"# {topic + ':':<14} {text}")
+    show_dry_run(recipe, overrides, cluster)
 
 
 def sft_command(recipe: str | Path | None, overrides: list[str], *, dry_run: bool = False) -> None:

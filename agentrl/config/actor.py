@@ -33,7 +33,7 @@ class BackboneConfig(Section):
     """Run model code that comes with the model folder."""
 
     def recomputes_activations(self, weights: int) -> bool:
-        """Whether a model of so many weights recomputes activations when it learns."""
+        """Whether a model with this number of weights recomputes activations when it learns."""
         asked = self.enable_gradient_checkpointing
         return weights >= RECOMPUTE_FROM if asked is None else asked
 

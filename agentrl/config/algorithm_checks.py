@@ -14,6 +14,7 @@ _ESTIMATORS = {
     "ppo": "PPO's estimator is 'gae'",
     "reinforce++": "Its name here is 'reinforce_plus_plus'",
     "reinforce++-baseline": "Its name here is 'reinforce_plus_plus_baseline'",
+    **{f"{name}_vectorized": f"Its name here is '{name}'" for name in ("grpo", "rloo")},
     "dr_grpo": (
         "It is grpo with algorithm.norm_adv_by_std_in_grpo=false and "
         "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm"

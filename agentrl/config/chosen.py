@@ -22,6 +22,9 @@ GROUP_ESTIMATORS = frozenset({"grpo", "rloo", "reinforce_plus_plus_baseline", "o
 GROUP_SIZE = 8
 """Rollouts of a prompt that such an estimator gets where `rollout.n` is not given."""
 
+MESH = ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
+"""Keys of the reference's `fsdp_config` that are the actor's where they are not given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -66,10 +69,7 @@ def _mini_batch(policy: ActorRolloutRefConfig, train_batch_size: int) -> Chosen:
 def _mesh(policy: ActorRolloutRefConfig) -> list[Chosen]:
     """The reference is the same model: it fits where the policy fits."""
     actor, reference = policy.actor.fsdp_config, policy.ref.fsdp_config
-    return [
-        Chosen(reference, name, getattr(actor, name), "")
-        for name in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
-    ]
+    return [Chosen(reference, name, getattr(actor, name), "") for name in MESH]
 
 
 def _default(section: Section, name: str) -> int:

@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 from functools import cache
 
+from agentrl.config.planned import planned_gpus
 from agentrl.config.value_tree import Tree, leaves, set_value
 
 _ROLLOUT = "actor_rollout_ref.rollout."
@@ -13,8 +14,8 @@ INSTALL_VLLM = "pip install vllm, or name a Python that has it in rollout.server
 
 
 def vllm_installed() -> bool:
-    """Whether the vllm package is installed here."""
-    return importlib.util.find_spec("vllm") is not None
+    """Whether the vllm package is installed here; it is on machines that are planned for."""
+    return planned_gpus() is not None or importlib.util.find_spec("vllm") is not None
 
 
 @cache

@@ -20,7 +20,7 @@ IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
         (
             *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}tensor_model_parallel_size", f"{_ROLLOUT}gpu_memory_utilization"),
             *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len", f"{_ROLLOUT}enable_*", f"{_ROLLOUT}dtype"),
-            *(f"{_ROLLOUT}enforce_eager", f"{_ROLLOUT}load_format"),
+            *(f"{_ROLLOUT}enforce_eager", f"{_ROLLOUT}load_format", f"{_ROLLOUT}placement", f"{_ROLLOUT}n_gpus"),
             *(f"{_ROLLOUT}server.{key}" for key in ("host", "start_timeout_s", "python")),
             *(f"{_ROLLOUT}engine_kwargs.*", f"{_ROLLOUT}free_cache_engine"),
         ),
@@ -102,9 +102,17 @@ IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
         for name in OWN_ENGINES
     ),
     Idle(
-        (f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
+        (
+            *(f"{_ROLLOUT}gpu_memory_utilization", f"{_ROLLOUT}tensor_model_parallel_size"),
+            *(f"{_ROLLOUT}placement", f"{_ROLLOUT}n_gpus"),
+        ),
         lambda run: not uses_cuda(run),
         "the engines run on the CPU",
+    ),
+    Idle(
+        (f"{_ROLLOUT}n_gpus",),
+        lambda run: run.actor_rollout_ref.rollout.placement == "colocated",
+        "rollout.placement is colocated: engines are on the GPUs of the actor's ranks",
     ),
     *(
         Idle(

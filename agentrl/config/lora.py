@@ -19,6 +19,10 @@ def _switch(value: Any) -> Any:
     return None if value == {} else value
 
 
+def _is_all(name: Any) -> bool:
+    return isinstance(name, str) and name.strip().lower().replace("_", "-") == "all-linear"
+
+
 def _one_or_many(value: Any) -> Any:
     """Layers as a list of names, or a text that is a regular expression or all-linear.
 
@@ -28,13 +32,16 @@ def _one_or_many(value: Any) -> Any:
         q_proj              -> [q_proj]
         [q_proj, v_proj]    -> [q_proj, v_proj], also where it is a text; so is q_proj,v_proj
         []                  -> null
+        [all-linear]        -> all-linear
     """
+    if isinstance(value, list) and len(value) == 1 and _is_all(value[0]):
+        return "all-linear"
     if not isinstance(value, str):
         return None if value == [] else value
     text = value.strip()
-    if text.lower().replace("_", "-") == "all-linear":
-        return "all-linear"
     names = [name.strip(" '\"") for name in text.removeprefix("[").removesuffix("]").split(",") if name.strip()]
+    if len(names) == 1 and _is_all(names[0]):
+        return "all-linear"
     return names or None if all(_NAME.fullmatch(name) for name in names) else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ from agentrl.config.actor import FSDPConfig
 from agentrl.config.idle import Idle, value_at
 from agentrl.config.lora import LoraKeys
 from agentrl.config.root import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.hub import ADAPTER_CONFIG, adapter_folder
 
 POLICY = "actor_rollout_ref.model"
 
@@ -40,9 +43,26 @@ def check_lora(config: RunConfig) -> Iterator[str]:
             yield f"{key}{POLICY}.lora_rank is 0: without LoRA there is no adapter to send"
         if rollout.name not in ("auto", "sglang", "embedded"):
             yield f"{key}rollout.name is {rollout.name}, and only SGLang and the embedded engine load them: use disk"
+        yield from _sent_problems(policy.model.lora_adapter_path if policy.model.adapts else None)
     if config.needs_critic:
         critic = config.critic
         yield from lora_problems("critic.model", critic.model, "critic.fsdp_config", critic.fsdp_config)
+
+
+def _sent_problems(path: str | None) -> Iterator[str]:
+    """What in the adapter to start from engines cannot load; one that cannot be read is reported when it is loaded."""
+    if path is None:
+        return
+    try:
+        config = json.loads((adapter_folder(path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    except (ConfigError, OSError, ValueError):
+        return
+    for name in ("rank_pattern", "alpha_pattern", "use_rslora") if isinstance(config, dict) else ():
+        if config.get(name):
+            yield (
+                f"actor_rollout_ref.rollout.weight_sync: got adapter, but the adapter in {POLICY}.lora_adapter_path "
+                f"has {name} {config[name]}, and engines scale every layer by lora_alpha / r: use disk"
+            )
 
 
 def idle_lora(section: str) -> tuple[Idle[Any], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Literal
 
+from agentrl.config.planned import planned_gpus
 from agentrl.config.root import RunConfig
 
 EngineName = Literal["sglang", "vllm", "hf", "embedded"]
@@ -13,8 +14,8 @@ OWN_ENGINES = ("embedded", "hf")
 
 
 def sglang_installed() -> bool:
-    """Whether the sglang package is installed."""
-    return importlib.util.find_spec("sglang") is not None
+    """Whether the sglang package is installed; it is on machines that are planned for."""
+    return planned_gpus() is not None or importlib.util.find_spec("sglang") is not None
 
 
 def cuda_available() -> bool:
@@ -30,8 +31,9 @@ def uses_cuda(config: RunConfig) -> bool:
 
 
 def is_cuda(device: str) -> bool:
-    """Whether this `trainer.device` is a GPU here."""
-    return device == "cuda" or (device == "auto" and cuda_available())
+    """Whether this `trainer.device` is a GPU here, or on the machines that are planned for."""
+    planned = planned_gpus()
+    return device == "cuda" or (device == "auto" and (cuda_available() if planned is None else planned))
 
 
 def engine_name(config: RunConfig, *, installed: bool | None = None) -> EngineName:

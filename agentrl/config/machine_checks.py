@@ -95,7 +95,7 @@ def check_servers(config: RunConfig) -> Problems:
             yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
     if server.addresses is not None and not server.addresses:
         yield f"{key}.server.addresses: got an empty list, wanted addresses, or null to start servers"
-    if server.addresses and (server.launch > 1 or server.port is not None or server.args):
+    if server.addresses and ((server.launch or 1) > 1 or server.port is not None or server.args):
         yield f"{key}.server.launch, port, args: are only for servers that the run starts, but addresses are given"
     # `auto` may become either engine. Without servers of its own, the run does not know which one it talks to.
     starts = not server.addresses

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.actor import BackboneConfig, FSDPConfig
+from agentrl.config.chosen import MESH
 from agentrl.config.parallel import SP, TP, mesh_sizes
 from agentrl.config.resource_pools import pool_of, roles_of
 from agentrl.config.reward_model import ClassifierConfig
@@ -32,7 +33,17 @@ def check_parallel(config: RunConfig) -> Problems:
     models = sections(config)
     for role in roles_of(config):
         key, fsdp, model_key, model = models[role]
-        yield from parallel_problems(f"{key}.fsdp_config", fsdp, pool_of(config, role).world_size, model_key, model)
+        problems = parallel_problems(f"{key}.fsdp_config", fsdp, pool_of(config, role).world_size, model_key, model)
+        yield from (f"{problem}{_from_actor(config, role)}" for problem in problems)
+
+
+def _from_actor(config: RunConfig, role: str) -> str:
+    """Where the sizes of a reference in a pool of its own come from, if they are not its own."""
+    own = config.actor_rollout_ref.ref.fsdp_config.model_fields_set
+    taken = [name for name in MESH if name not in own]
+    if role != "ref" or not taken or pool_of(config, role) == pool_of(config, "actor"):
+        return ""
+    return f". Where {', '.join(taken)} of actor_rollout_ref.ref.fsdp_config are not given, they are the actor's"
 
 
 def mesh_of(config: RunConfig, role: str) -> str:

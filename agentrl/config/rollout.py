@@ -14,8 +14,9 @@ class ServerConfig(Section):
 
     addresses: list[str] | None = None
     """`http://host:port` of running servers; null: the run starts its own."""
-    launch: int = Field(default=1, ge=1)
-    """Number of servers that the run starts if `addresses` is null."""
+    launch: int | None = Field(default=None, ge=1)
+    """Number of servers that the run starts if `addresses` is null; null: on GPUs as many as these have room for
+    (`rollout.placement`), on CPUs one."""
     host: str = "127.0.0.1"
     """Address that started servers listen on."""
     port: int | None = Field(default=None, ge=1, le=65535)
@@ -194,6 +195,11 @@ class RolloutConfig(RowsDecide):
     the embedded and the hf engine understand; adapter: with LoRA, engines load it in place of merged weights."""
     weight_sync_dir: OutputPath | None = None
     """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
+    placement: Literal["auto", "colocated", "split"] = "auto"
+    """GPUs of started servers: colocated: those of the actor's ranks, in turns; split: others, which no rank has; auto:
+    split if `n_gpus` is given, else colocated."""
+    n_gpus: int | None = Field(default=None, ge=1)
+    """With `placement: split`: GPUs of all started servers together; null: all that ranks leave."""
     tensor_model_parallel_size: int = Field(default=1, ge=1)
     """GPUs per started SGLang or vLLM server."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)

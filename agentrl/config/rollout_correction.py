@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -42,8 +43,7 @@ class RolloutCorrectionConfig(Section):
     is_level: Literal["token", "sequence", "geometric"] | None = None
     """Level of truncated importance sampling: a token's ratio, a row's, or the geometric mean of a row's; null: off."""
     is_threshold: float | str = 2.0
-    """Largest importance weight; or "LOW_HIGH", such as "0.5_5", outside which a token's weight is 0 (quoted in YAML,
-    which reads 0.5_5 as 0.55)."""
+    """Largest importance weight; or "LOW_HIGH", such as 0.5_5, outside which a token's weight is 0."""
     is_batch_normalize: bool = False
     """Divide importance weights by their mean over the batch (by rows, at token level by tokens); where the rollout's
     log-probs are the old ones, over the mini-batch, which takes one more forward pass."""
@@ -155,6 +155,7 @@ def _bounds(text: str) -> tuple[float | None, float]:
 
 
 def _number(text: str) -> float:
-    if "_" in text:
+    number = float(text)
+    if "_" in text or math.isnan(number):
         raise ValueError(text)
-    return float(text)
+    return number

@@ -35,7 +35,7 @@ SFT_KEYS: dict[str, Answer] = {
     "lora": Renamed("model.lora_enable"),
     "lora.*": Renamed("model.lora.*"),
     "model.use_liger": Only(_OFF, "Liger kernels are not supported"),
-    "model.use_fused_kernels": Only(_OFF, "agentrl has no fused kernels"),
+    "model.use_fused_kernels": Harmless("log-probs are computed in chunks, without the logits of all tokens"),
     "model.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
     "model.fsdp_config.cpu_offload": Renamed("model.fsdp_config.offload_policy"),
     "model.fsdp_config.offload_params": Harmless("`offload_policy` (in verl `cpu_offload`) counts"),

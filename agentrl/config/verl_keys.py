@@ -104,6 +104,10 @@ def lora_answers(model: str) -> dict[str, Answer]:
         f"{model}lora.type": Only(("lora", None), "plain LoRA is the one kind of adapter here"),
         f"{model}lora.task_type": Harmless("the model says what it is"),
         f"{model}lora.merge": Harmless("engines get merged weights"),
+        f"{model}lora.init_lora_weights": Only((True, None), "A begins at peft's random numbers and B at zero"),
+        f"{model}lora.lora_A_init_method": Harmless("A begins at peft's random numbers"),
+        f"{model}lora.lora_B_init_method": Only(("zero", None), "B begins at zero"),
+        f"{model}lora.freeze_*": Only((True, None), "the weights beside adapters are frozen"),
         f"{model}lora.*": Only((*_OFF, "none", "pre", {}, []), "LoRA here is plain: leave it out"),
     }
 
@@ -155,8 +159,8 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "actor.lora": Renamed(_AR + "model.lora_enable"),
     _AR + "actor.lora.*": Renamed(_AR + "model.lora.*"),
     "*.model.use_liger": Only(_OFF, "Liger kernels are not supported"),
-    "*.use_fused_kernels": Only(_OFF, "agentrl has no fused kernels"),
-    "*.model.fused_kernel_options.*": Harmless("agentrl has no fused kernels"),
+    "*.use_fused_kernels": Harmless("log-probs and entropy are computed in chunks, without the logits of all tokens"),
+    "*.model.fused_kernel_options.*": Harmless("log-probs are computed in chunks, by torch"),
     "*.model.hf_config_path": Only((None,), "the config is read from the model folder"),
     "*.model.mtp.enable": Only(_OFF, "multi-token prediction is not supported"),
     "*.model.mtp.*": Harmless("multi-token prediction is not supported"),

@@ -26,6 +26,7 @@ from agentrl.inference.clients import client_class
 from agentrl.inference.guard import GRACE_S
 from agentrl.inference.picture_requests import KEEPS_IDS
 from agentrl.inference.sglang import launch_command, resolve_engine
+from agentrl.placement.of_run import engine_count
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class EngineServers:
             resolve_engine(config)
             folder = log_dir or _default_log_dir(config)
             folder.mkdir(parents=True, exist_ok=True)
-            logs = [folder / f"engine_{index}.log" for index in range(server.launch)]
+            logs = [folder / f"engine_{index}.log" for index in range(engine_count(config))]
             self = cls(config, [_Server(index, server.host, 0, log) for index, log in enumerate(logs)], [])
             self._spawn_all()
         return self.wait() if wait else self
@@ -147,7 +148,7 @@ class EngineServers:
     def _spawn_all(self) -> None:
         """Start every server on its port, or on a free one."""
         server = self._config.actor_rollout_ref.rollout.server
-        for each, port in zip(self._servers, _ports(server.host, server.port, server.launch), strict=True):
+        for each, port in zip(self._servers, _ports(server.host, server.port, len(self._servers)), strict=True):
             each.port = port
             each.log.unlink(missing_ok=True)
             self._spawn(each)

@@ -14,6 +14,7 @@ from agentrl.config.shared_gpus import frees_engines
 from agentrl.errors import ConfigError
 from agentrl.hub import ADAPTER_CONFIG, adapter_folder
 from agentrl.inference.vllm import render_flags, vllm_command
+from agentrl.placement.of_run import engine_count
 
 
 def resolve_engine(config: RunConfig) -> EngineName:
@@ -85,7 +86,7 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
 def _device(config: RunConfig, index: int) -> str:
     if not uses_cuda(config):
         return "cpu"
-    return "cuda" if config.actor_rollout_ref.rollout.server.launch == 1 else f"cuda:{index}"
+    return "cuda" if engine_count(config) == 1 else f"cuda:{index}"
 
 
 def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
@@ -118,7 +119,7 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += [] if "enable_memory_saver" in rollout.engine_kwargs.sglang else ["--enable-memory-saver"]
     if uses_cuda(config):
         command += ["--tp-size", str(gpus), "--mem-fraction-static", str(rollout.gpu_memory_utilization)]
-        if server.launch > 1 and "--base-gpu-id" not in server.args:
+        if engine_count(config) > 1 and "--base-gpu-id" not in server.args:
             command += ["--base-gpu-id", str(index * gpus)]
     return [*command, *render_flags(rollout.engine_kwargs.sglang, negations=False), *server.args]
 

@@ -13,6 +13,7 @@ from agentrl.config.machine import uses_cuda
 from agentrl.config.root import RunConfig
 from agentrl.config.shared_gpus import frees_engines
 from agentrl.errors import ConfigError
+from agentrl.placement.of_run import engine_count
 
 CPU_CACHE_GIB = "2"
 """KV cache of a server on a CPU unless VLLM_CPU_KVCACHE_SPACE is set: vLLM itself would take a large part of memory."""
@@ -99,10 +100,10 @@ def _environment(config: RunConfig, index: int) -> dict[str, str]:
         paths = [str(resources.files("agentrl.inference.vllm_worker")), os.environ.get("PYTHONPATH")]
         return wanted | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     rollout = config.actor_rollout_ref.rollout
-    if rollout.server.launch > 1:
+    if (servers := engine_count(config)) > 1:
         count = rollout.tensor_model_parallel_size
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         # Server 1 of two with 2 GPUs each: 2,3; where CUDA_VISIBLE_DEVICES is 4,5,6,7 they are called 6,7.
-        names = visible.split(",") if visible else [str(gpu) for gpu in range(rollout.server.launch * count)]
+        names = visible.split(",") if visible else [str(gpu) for gpu in range(servers * count)]
         wanted["CUDA_VISIBLE_DEVICES"] = ",".join(names[index * count : (index + 1) * count])
     return wanted

@@ -27,10 +27,11 @@ from agentrl.algorithms.advantages import ADVANTAGE_ESTIMATORS, AdvantageEstimat
 from agentrl.algorithms.aggregation import aggregate_loss
 from agentrl.algorithms.masked import zero_outside
 from agentrl.algorithms.policy_losses import POLICY_LOSSES, PolicyLoss, wide
-from agentrl.errors import PluginError, suggest
+from agentrl.errors import PluginError, repr_of, suggest
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.registry import resolve
 from agentrl.plugins.users_code import described, raised_at
+from agentrl.reported import number_of
 
 AlgorithmKind = Literal["advantages", "policy_losses"]
 _GIVEN: dict[AlgorithmKind, dict[str, str]] = {
@@ -268,11 +269,11 @@ def _shares(metrics: Mapping[str, Any], mask: Tensor, num_tokens: float | Tensor
     """Means over the tokens of the mini-batch; a number counts as the mean over the tokens of this call."""
     shares = {}
     for key, value in metrics.items():
-        column = value.detach() if isinstance(value, Tensor) else torch.as_tensor(float(value))
-        if column.ndim and column.shape != mask.shape:
-            raise PluginError(
-                f"{name}: metric '{key}' is {tuple(column.shape)}, wanted {tuple(mask.shape)} or a number"
-            )
+        known = value.detach() if isinstance(value, Tensor) else number_of(value)
+        column = None if known is None else torch.as_tensor(known)
+        if column is None or (column.ndim and column.shape != mask.shape):
+            got = repr_of(value) if column is None else tuple(column.shape)
+            raise PluginError(f"{name}: metric '{key}' is {got}, wanted {tuple(mask.shape)} or a number")
         spread = column.to(mask.device, torch.float32).expand(mask.shape)
         shares[key] = float(aggregate_loss(spread, mask, "token-mean", num_tokens=num_tokens))
     return shares

@@ -5,7 +5,8 @@ rendering is ever trained on. A template that cannot show a part of a conversati
 
     what it cannot show       what it gets instead
     system message            its text in front of the first user message
-    calls of a message        `<tool_call>{"name": …, "arguments": …}</tool_call>` behind the message's text
+    calls of a message        `<tool_call>{"name": …, "arguments": …}</tool_call>` behind the message's text; also in a
+                              conversation with several calls in a message, if it can show only one
     result of a call          a user message `<tool_response>…</tool_response>`; results that follow each other are one
 """
 
@@ -27,6 +28,7 @@ _CALL: Message = {
     "content": "",
     "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"x": _SHOWN}}}],
 }
+_OTHER = {"id": "abcdefghj", "type": "function", "function": {"name": "g", "arguments": {"x": "NeutralValue"}}}
 
 
 class ConversationReader:
@@ -41,6 +43,8 @@ class ConversationReader:
         self._system = self._shows([{"role": "system", "content": _SHOWN}, _ASKED, _ANSWERED])
         self._results = self._shows([_ASKED, _ANSWERED, {"role": "tool", "content": _SHOWN}, _ANSWERED])
         self._calls = self._shows([_ASKED, _CALL])
+        # Llama's template refuses two calls in a message, and others show the first alone.
+        self._several_calls = self._shows([_ASKED, {**_CALL, "tool_calls": [_OTHER, *_CALL["tool_calls"]]}])
 
     @property
     def as_text(self) -> list[str]:
@@ -54,9 +58,10 @@ class ConversationReader:
         Raises:
             RewardError: a message holds more than text, or the template refuses the conversation.
         """
+        several = any(len(message.get("tool_calls") or ()) > 1 for message in messages)
         steps: tuple[tuple[bool, Callable[[list[Message]], list[Message]]], ...] = (
             (self._system, _system_in_question),
-            (self._calls, _calls_as_text),
+            (self._several_calls if several else self._calls, _calls_as_text),
             (self._results, _results_as_questions),
         )
         shown = [{**message, "content": _text(message)} for message in messages]

@@ -13,6 +13,7 @@ from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, RewardError, ToolServiceError
 from agentrl.interfaces import RewardInput
 from agentrl.own_time import queueing
+from agentrl.reported import valid_text
 from agentrl.rewards.judge_cache import ReplyCache
 from agentrl.rewards.judge_text import read_score, request_text
 
@@ -90,7 +91,7 @@ class RubricJudge:
         text = request_text(item, self._rubric, config.score_range, config.template)
         return {
             "model": config.model,
-            "messages": [{"role": "user", "content": text}],
+            "messages": [{"role": "user", "content": valid_text(text)}],
             "temperature": config.temperature,
             "max_tokens": config.max_tokens,
             **config.extra,
@@ -114,7 +115,7 @@ class RubricJudge:
 
     async def _chat(self, body: Mapping[str, Any]) -> str:
         try:
-            return await self._service.chat(body)
+            return valid_text(await self._service.chat(body))
         except ToolServiceError as error:
             key = self._headers.get("Authorization", "").removeprefix("Bearer ")
             # An endpoint may repeat the key in its answer, and the cause of a failure is logged.

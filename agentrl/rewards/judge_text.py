@@ -31,7 +31,12 @@ The right answer, for comparison:
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 # What stands before it takes no part of it: neither the minus of -1 nor the point of .5.
 _ALONE = re.compile(rf"[^\w\-\u2212\u2013]*?({_NUMBER})\s*(?:/\s*({_NUMBER}))?\W*")
-_SAID = re.compile(rf"\bscore\b[\s\"'*_`]*(?:is|=|:)[\s\"'*_`]*({_NUMBER})(?:\s*/\s*({_NUMBER}))?", re.IGNORECASE)
+_SAID = re.compile(
+    rf"\bscore\b[\s\"'*_`]*(?:is|=|:)[\s\"'*_`]*({_NUMBER})(?:\s*(?:/|out of)\s*({_NUMBER}))?"
+    rf"(,\d|\s*(?:[-\u2010-\u2015~]|to|or)\s*{_NUMBER})?",
+    re.IGNORECASE,
+)
+"""A score, what it is out of, and what makes it unclear: `4-5`, `4 or 5`, `4,5`."""
 _DECODER = json.JSONDecoder()
 
 
@@ -83,14 +88,14 @@ def _by_pattern(reply: str, pattern: str) -> float | None:
 def _usual(reply: str, highest: float) -> float | None:
     """`score` of the last JSON object that has one, else the last `score: 4`, else the whole reply as a number.
 
-    `4/5` counts as 4 where 5 is the highest score, and as nothing elsewhere.
+    `4/5` counts as 4 where 5 is the highest score, and as nothing elsewhere; `score: 4-5` counts as nothing.
     """
     scores = [found for found in _objects(reply) if "score" in found]
     if scores:
         return _number(scores[-1]["score"])
     said = list(_SAID.finditer(reply))
     match = said[-1] if said else _ALONE.fullmatch(reply)
-    if match is None or (match[2] is not None and float(match[2]) != highest):
+    if match is None or (match[2] is not None and float(match[2]) != highest) or (said and match[3]):
         return None
     return _number(match[1])
 

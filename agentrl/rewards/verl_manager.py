@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from agentrl.errors import PluginError, RewardError, repr_of, suggest
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
 from agentrl.plugins.plugin_files import IMPORT_ERRORS
 from agentrl.plugins.verl.batch import DataProto
+from agentrl.plugins.verl.run_view import ConfigView
 from agentrl.rewards.batch import BatchRewardManager
 from agentrl.rewards.dispatcher import ScoreFunction
 
@@ -68,7 +69,8 @@ def load_verl_manager(
     if missing:
         raise PluginError(f"reward manager {cls.__name__} needs {', '.join(missing)}: give reward_model.reward_kwargs")
     try:
-        manager = cls(**known, **reward_kwargs)
+        # A mapping among them reads as attributes too, as in verl: `overlong_buffer_cfg.len`.
+        manager = cls(**known, **ConfigView(reward_kwargs, "reward_model.reward_kwargs"))
     except IMPORT_ERRORS as error:
         raise PluginError(f"reward manager {cls.__name__} cannot be built: {type(error).__name__}: {error}") from error
     return VerlRewardManager(manager, timeout_s, tokenizer, settled)
@@ -145,9 +147,10 @@ class VerlRewardManager(BatchRewardManager):
                 f"reward manager {self._name} returned {got or repr_of(returned)}, wanted a tensor of shape {shape} "
                 "(one reward per response token), or a mapping with it as reward_tensor"
             )
-        extras = (returned.get("reward_extra_info") if isinstance(returned, Mapping) else None) or {}
+        extras = self._extras_of(returned)
         for name, values in extras.items():
-            if not hasattr(values, "__len__") or len(values) != len(data):
+            listed = hasattr(values, "__len__") and not isinstance(values, Mapping | Set)
+            if not listed or len(values) != len(data):
                 raise RewardError(
                     f"reward manager {self._name} returned reward_extra_info['{name}'] {repr_of(values)}, wanted one "
                     f"value for each of {len(data)} trajectories"
@@ -164,8 +167,16 @@ class VerlRewardManager(BatchRewardManager):
             raise RewardError(
                 f"reward manager {self._name} returned {repr_of(returned)}, wanted a mapping with reward_score"
             )
-        extra = returned.get("reward_extra_info") or {}
-        return {**{str(name): value for name, value in extra.items()}, "score": returned["reward_score"]}
+        extras = {str(name): value for name, value in self._extras_of(returned).items()}
+        return {**extras, "score": returned["reward_score"]}
+
+    def _extras_of(self, returned: Any) -> Mapping[Any, Any]:
+        extras = returned.get("reward_extra_info") if isinstance(returned, Mapping) else None
+        if extras is not None and not isinstance(extras, Mapping):
+            raise RewardError(
+                f"reward manager {self._name} returned reward_extra_info {repr_of(extras)}, wanted a mapping from names"
+            )
+        return extras or {}
 
 
 class _Settled:

@@ -253,7 +253,8 @@ def add_rewards(batch: DataProto, config: AlgorithmConfig, controller: KLControl
         kl_coef=controller.value,
         kind=config.kl_penalty,
     )
-    batch.batch["token_level_rewards"] = rewards
+    sampled = batch.batch["response_mask"].bool().any(-1, keepdim=True)  # else see `row_outcomes`
+    batch.batch["token_level_rewards"] = torch.where(sampled, rewards, scores)
     metrics = {"actor/reward_kl_penalty": current, "actor/reward_kl_penalty_coeff": controller.value}
     controller.update(current, len(batch))
     return metrics

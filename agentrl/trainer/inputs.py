@@ -15,12 +15,12 @@ from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
 from agentrl.errors import ConfigError, PictureError, PluginError
 from agentrl.hub import check_model
+from agentrl.placement.of_run import check_places
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.trainer.batch_columns import truncates_sampling
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.folders import check_folders, output_folders
 from agentrl.trainer.model_scores import ModelScorer
-from agentrl.trainer.pools import check_gpus
 from agentrl.trainer.row_keys import RowUse
 from agentrl.trainer.shown_pictures import ShownPictures, check_seeing_model
 from agentrl.types import Sample
@@ -43,6 +43,8 @@ class RunInputs:
     """Scores rollouts with the reward model; None: the run has none."""
     pictures: ShownPictures = field(default_factory=lambda: ShownPictures())
     """What the rows show besides text."""
+    prompt_lengths: list[int] = field(default_factory=list)
+    """Tokens of the prompts that are trained on."""
 
 
 def prepare(config: RunConfig) -> RunInputs:
@@ -52,7 +54,7 @@ def prepare(config: RunConfig) -> RunInputs:
         UserInputError: the configuration, the model folder, a row or a plug-in cannot be used.
     """
     check_run_config(config)
-    check_gpus(config)
+    check_places(config)
     _check_trainer(config)
     check_folders(output_folders(config))
     trainer = config.trainer
@@ -68,7 +70,9 @@ def prepare(config: RunConfig) -> RunInputs:
         logger.warning("%s", report.message)
     use, val_only, pictures = RowUse(setup), config.trainer.val_only, ShownPictures(config, setup.renderer.vision)
     train_files = config.data.train_files or config.data.val_files or []
-    train = _load_rows(train_files, config.data.train_max_samples, setup, None if val_only else use, pictures)
+    lengths: list[int] = []
+    seen = None if val_only else use
+    train = _load_rows(train_files, config.data.train_max_samples, setup, seen, pictures, lengths)
     val_samples = _validation_samples(setup, use, pictures)
     pictures.check()
     _check_use(config, use, _unread_variables(config, setup.renderer.template))
@@ -76,7 +80,7 @@ def prepare(config: RunConfig) -> RunInputs:
     data = config.data
     key = "data.train_batch_size" if data.gen_batch_size is None else "data.gen_batch_size"
     loader = StatefulLoader(train, batch_size, data.shuffle, data.seed, data.dataset_weights, key)
-    return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader), model_scorer, pictures)
+    return RunInputs(setup.renderer, loader, val_samples, _total_steps(config, loader), model_scorer, pictures, lengths)
 
 
 def _check_models(config: RunConfig) -> None:
@@ -150,7 +154,12 @@ def _check_use(config: RunConfig, use: RowUse, unread: dict[str, str]) -> None:
 
 
 def _load_rows(
-    files: str | list[str], max_samples: int, setup: RolloutSetup, use: RowUse | None, pictures: ShownPictures
+    files: str | list[str],
+    max_samples: int,
+    setup: RolloutSetup,
+    use: RowUse | None,
+    pictures: ShownPictures,
+    lengths: list[int] | None = None,
 ) -> RLHFDataset:
     """Read rows and check each: its cells, its routing, its ground truth and the length of its prompt.
 
@@ -160,6 +169,7 @@ def _load_rows(
         setup: of the run.
         use: is shown every row that the run rolls out.
         pictures: counts and limits those of the rows.
+        lengths: gets the tokens of each prompt that is not too long.
     """
     config = setup.config
     dataset = RLHFDataset(files, config.data, max_samples, sees_pictures=setup.renderer.vision is not None)
@@ -180,6 +190,8 @@ def _load_rows(
         except PictureError as error:
             raise PictureError(f"{dataset.place(sample)}: {error}") from error
         pictures.see(sample, count, dataset.place(sample))
+        if lengths is not None and count <= setup.limits.prompt_length:
+            lengths.append(count)
         return count
 
     dataset.filter_overlong(count_tokens, setup.limits.prompt_length, config.data.filter_overlong_prompts)

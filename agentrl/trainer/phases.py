@@ -42,7 +42,7 @@ class Engines(Protocol):
 
 
 class Phases:
-    """Owns whose turn it is.
+    """Owns the turns of engines and ranks.
 
     Args:
         engines: they take turns with the ranks.

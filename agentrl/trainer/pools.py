@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
-from agentrl.config.machine_checks import ray_is_connected
-from agentrl.config.resource_pools import pools_in_use, total_ranks
-from agentrl.errors import ConfigError
+from agentrl.config.resource_pools import pools_in_use
 from agentrl.single_controller import ResourcePool
 
 
@@ -22,24 +18,6 @@ def make_pools(config: RunConfig) -> dict[str, ResourcePool]:
     if config.trainer.backend == "local":  # in this process every role is on the same rank
         made = made[:1] * len(made)
     return {role: pool for each, pool in zip(used, made, strict=True) for role in each.roles}
-
-
-def check_gpus(config: RunConfig) -> None:
-    """Where the run starts a Ray of its own, this machine has a GPU for every rank.
-
-    Raises:
-        ConfigError: it has not. Of a running cluster, Ray says it when places are reserved.
-    """
-    trainer = config.trainer
-    if trainer.backend != "ray" or config.ray_init.address is not None or ray_is_connected() or not uses_cuda(config):
-        return
-    pools, need, has = pools_in_use(config), total_ranks(config), torch.cuda.device_count()
-    if need > has:
-        parts = f" ({' + '.join(f'{pool.name} {pool.world_size}' for pool in pools)})" if len(pools) > 1 else ""
-        raise ConfigError(
-            f"trainer.n_gpus_per_node: {need} ranks need {need} GPUs{parts}, but this machine has {has}: lower it or "
-            "trainer.resource_pools, or set ray_init.address to a cluster"
-        )
 
 
 def _threads(config: RunConfig, part: tuple[int, ...], parts: list[tuple[int, ...]]) -> int:

@@ -44,7 +44,7 @@ class RunProcesses:
     servers: EngineServers
     manager: AgentLoopManager
     phases: Phases
-    """Whose turn it is on GPUs that engines and ranks share."""
+    """Turns on GPUs that engines and ranks share."""
     _weight_sync: WeightSync
     _in_use: list[str]
     """The engines that rollouts use."""

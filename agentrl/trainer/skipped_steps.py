@@ -9,6 +9,8 @@ from agentrl.errors import HealthError
 from agentrl.trainer.metrics import Metrics
 
 logger = logging.getLogger(__name__)
+_ROUNDING = 1e-4
+"""A share of 1 is the sum of shares of micro-batches."""
 
 
 class SkippedSteps:
@@ -83,4 +85,8 @@ def without_optimizer_step(metrics: Metrics, model: str) -> str | None:
     """
     if metrics[f"{model}/optimizer_steps"]:
         return None
+    if not metrics[f"{model}/skipped_steps"]:
+        return "log-probs are not finite in any row (training/non_finite_rows)"
+    if metrics.get(f"{model}/rollout_rs_masked_fraction", 0.0) > 1 - _ROUNDING:
+        return f"the rollout correction rejects every token ({model}/rollout_rs_masked_fraction)"
     return f"the gradient of the {model} is not finite in any optimizer step ({model}/skipped_steps)"

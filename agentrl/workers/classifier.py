@@ -20,6 +20,13 @@ _KINDS: dict[str, Literal["sequence", "token"]] = {
     "ForSequenceClassification": "sequence",
     "ForTokenClassification": "token",
 }
+_PAST_PADDING = frozenset(
+    {
+        *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert", "xmod"),
+        *("data2vec-text", "ibert", "longformer", "mpnet", "luke", "lilt"),
+    }
+)
+"""Types whose first position is that behind the padding's id: of RoBERTa's 514 positions, a text has 2 to 513."""
 _WANTED = "wanted a classifier with one label (AutoModelForSequenceClassification, num_labels=1)"
 
 
@@ -64,12 +71,15 @@ def read_classifier(model: ClassifierConfig) -> ClassifierInfo:
         raise ConfigError(f"the classifier in '{model.path}' has {config.num_labels} labels, {_WANTED}")
     text = config.get_text_config()
     positions, vocab_size = getattr(text, "max_position_embeddings", None), getattr(text, "vocab_size", None)
+    pad_id = getattr(text, "pad_token_id", None)
+    if positions is not None and text.model_type in _PAST_PADDING:
+        positions -= (pad_id or 0) + 1
     model_class = _auto_class(kind)._model_mapping.get(type(config), None)
     if model_class is None and not model.trust_remote_code:
         raise ConfigError(f"'{model.path}': transformers has no classifier of the type '{config.model_type}'")
     generic = (GenericForSequenceClassification, GenericForTokenClassification)
     is_generic = isinstance(model_class, type) and issubclass(model_class, generic)
-    return ClassifierInfo(kind, positions, vocab_size, getattr(text, "pad_token_id", None), is_generic)
+    return ClassifierInfo(kind, positions, vocab_size, pad_id, is_generic)
 
 
 def _auto_class(kind: Literal["sequence", "token"]) -> Any:

@@ -6,34 +6,16 @@ from typing import Any
 
 import torch
 
+from agentrl.placement.gpus import gpu_kind
 from agentrl.workers.collectives import max_over_ranks, sum_over_ranks
-
-PEAK_FLOPS = {
-    "GB200": 2500e12,
-    "B200": 2250e12,
-    "H20 ": 148e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "H800": 989e12,
-    "A100": 312e12,
-    "A800": 312e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "A40": 150e12,
-    "A10 ": 125e12,
-    "L20": 119e12,
-    "L4 ": 121e12,
-}
-"""Dense bfloat16 operations per second according to the maker, by a part of the name; the first match counts."""
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     """Operations per second of a device; None if unknown (CPUs, other data types, other GPUs)."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
-    name = torch.cuda.get_device_name(device) + " "
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+    kind = gpu_kind(torch.cuda.get_device_name(device))
+    return None if kind is None else kind.flops
 
 
 class FlopCounter:

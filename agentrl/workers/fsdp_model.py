@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One optimizer step: the gradient norm before clipping, and False if it was not finite and nothing changed."""
+    """One optimizer step: the gradient norm before clipping, and False if nothing changed (it is not finite, or 0)."""
 
     grad_norm: float
     taken: bool
@@ -153,6 +153,11 @@ class FSDPModel:
         if not taken:
             logger.warning("the gradient norm is %s: optimizer step skipped", norm)
         return StepReport(norm, taken)
+
+    def skip_step(self) -> StepReport:
+        """Forget the gradients of a mini-batch that has nothing to learn from."""
+        self.net.zero_grad()
+        return StepReport(0.0, False)
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """What a checkpoint keeps: live parameters and persistent buffers by name, each tied parameter once.

@@ -18,6 +18,12 @@ from agentrl.workers.base_weights import weights_fingerprint
 
 WEIGHTS, BASE = "adapter_model.safetensors", "base.json"
 _PREFIX = "base_model.model."
+_STARTS_AT_THE_MODEL = (True, None, False, "gaussian", "eva", "orthogonal")
+"""Ways of peft to begin (`init_lora_weights`) that leave the weights alone and let A and B learn.
+
+`pissa`, `olora`, `corda`, `loftq` and `lora_ga` take their first adapter out of the weights: what is left is neither
+the reference policy nor what an engine adds the adapter to. With `mica` B never learns.
+"""
 
 
 def peft_config_of(keys: LoraKeys, section: str) -> Any:
@@ -178,6 +184,14 @@ def _require_plain(config: Any, folder: Path, keys: LoraKeys, section: str) -> N
         ("target_parameters", (None, [])),
         ("trainable_token_indices", (None, [], {})),
         ("layer_replication", (None, [])),
+        ("use_qalora", (None, False)),
+        ("use_bdlora", (None, False)),
+        ("alora_invocation_tokens", (None, [])),
+        ("arrow_config", (None, {})),
+        ("kasa_config", (None, {})),
+        ("monteclora_config", (None, {})),
+        ("velora_config", (None, {})),
+        ("init_lora_weights", _STARTS_AT_THE_MODEL),
     ):
         value = getattr(config, name, None)
         if value not in plain:

@@ -40,7 +40,7 @@ class UpdateReport:
         Returns:
             The shares of all ranks, summed, as means over the mini-batches; `grad_norm`, the mean over the steps taken;
             `optimizer_steps`: their number; `skipped_steps`: the number of those skipped because their gradient was not
-            finite.
+            finite, or because the rollout correction rejected all their tokens.
         """
         ranks: list[dict[str, float]] = gather_objects(_numbers(self._sums), self._copies)
         names = dict.fromkeys(name for rank in ranks for name in rank)

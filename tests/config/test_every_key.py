@@ -42,6 +42,10 @@ UNSEEN = {
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
     "reward_model.model.trust_remote_code": "needs a model folder with code of its own",
     "trainer.profile_tool": GPU,
+    **{
+        f"{ROLLOUT}{key}": "chooses GPUs: tests/placement plans it on made-up clusters"
+        for key in ("placement", "n_gpus")
+    },
     "do_search": "acts where no default loop is named: tests/rollout/test_search_keys.py",
     **{f"{section}.lora_dropout": "only 0 is allowed with LoRA" for section in (f"{AR}model", "critic.model")},
     "critic.enable": "asks for what `algorithm.adv_estimator` says, and is an error elsewhere",

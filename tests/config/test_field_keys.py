@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def test_rollouts_are_always_asynchronous(caplog: pytest.LogCaptureFixture) -> N
         load_config(None, overrides(f"{ROLLOUT}mode=other"))
 
 
+def test_fused_kernels_save_what_chunks_save(caplog: pytest.LogCaptureFixture) -> None:
+    """verl's own examples with pictures ask for them."""
+    load_config(
+        None, overrides(f"{AR}model.use_fused_kernels=True", f"{AR}model.fused_kernel_options.impl_backend=torch")
+    )
+    assert (
+        f"{AR}model.use_fused_kernels has no effect here: log-probs and entropy are computed in chunks" in caplog.text
+    )
+
+
 def test_a_weight_where_a_name_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
     config = load_config(None, overrides("algorithm.kl_penalty=0.5", "algorithm.kl_ctrl.kl_coef=0.1"))
     assert (config.algorithm.kl_penalty, config.algorithm.kl_ctrl.kl_coef) == ("kl", 0.1)
@@ -122,6 +133,8 @@ LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
         ({f"{AR}model.lora": {"rank": 32, "alpha": 32, "type": "lora"}}, 32, 32, "all-linear"),
         ({f"{AR}model": {"lora_rank": 8, "target_modules": "[k_proj,v_proj]"}}, 8, 16, ["k_proj", "v_proj"]),
         ({f"{AR}model": {"lora_rank": 8, "target_modules": "all_linear"}}, 8, 16, "all-linear"),
+        ({f"{AR}model": {"lora_rank": 8, "target_modules": ["all-linear"]}}, 8, 16, "all-linear"),
+        ({f"{AR}model": {"lora_rank": 8, "target_modules": "[all-linear]"}}, 8, 16, "all-linear"),
         ({"lora": {"r": 8, "dropout": 0, "bias": "none", "task_type": "CAUSAL_LM"}}, 8, 16, "all-linear"),
     ],
 )
@@ -139,6 +152,7 @@ def test_lora_under_every_name(given: dict[str, Any], rank: int, alpha: float, m
         ),
         ({f"{AR}model.lora": {"rank": 8, "type": "vlm_lora"}}, "lora.type: got 'vlm_lora', but plain LoRA is the one"),
         ({f"{AR}actor.lora": {"r": 8, "use_dora": True}}, "lora.use_dora: got true, but LoRA here is plain"),
+        ({"lora": {"r": 8, "init_lora_weights": "pissa"}}, "lora.init_lora_weights: got 'pissa', but A begins at peft"),
         ({f"{AR}model": {"lora_rank": 0, "lora_enable": True}}, "model.lora_enable: got true, but .*lora_rank is 0"),
         ({f"{AR}model.lora_rank": 8, f"{AR}actor.fsdp_config.tensor_parallel_size": 2}, "layers with adapters are not"),
         ({f"{AR}model": {"lora_rank": -1}}, "model.lora_rank: got -1, wanted a whole number at least 0"),
@@ -147,6 +161,20 @@ def test_lora_under_every_name(given: dict[str, Any], rank: int, alpha: float, m
 def test_lora_that_cannot_be(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         load_config(given, overrides())
+
+
+@pytest.mark.parametrize("odd", [{"rank_pattern": {"q_proj": 4}}, {"alpha_pattern": {"q": 4}}, {"use_rslora": True}])
+def test_an_adapter_that_engines_scale_otherwise_is_not_sent_to_them(odd: dict[str, Any], tmp_path: Path) -> None:
+    adapter = {f"{AR}model.lora_adapter_path": str(tmp_path), f"{AR}rollout.weight_sync": "adapter"}
+    plain = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "rank_pattern": {}, "use_rslora": False}
+    write(tmp_path, "adapter_config.json", json.dumps(plain))
+    load_config(adapter, overrides())
+    write(tmp_path, "adapter_config.json", json.dumps({**plain, **odd}))
+    with pytest.raises(
+        ConfigError, match=rf"weight_sync: got adapter, but the adapter .* has {next(iter(odd))} .*: use"
+    ):
+        load_config(adapter, overrides())
+    load_config({**adapter, f"{AR}rollout.weight_sync": "disk"}, overrides())
 
 
 def test_lora_of_the_critic_is_checked_where_there_is_one() -> None:
@@ -169,6 +197,18 @@ def test_what_lora_recipes_say_besides(caplog: pytest.LogCaptureFixture) -> None
     load_config({**given, f"{AR}model.lora.merge": True}, overrides())
     for key in ("model.use_shm", "rollout.layered_summon", "model.lora.merge"):
         assert f"{AR}{key} has no effect here" in caplog.text
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_the_whole_section_of_peft_or_verl(rank: int) -> None:
+    """With what it says by default, whether LoRA is on or not."""
+    peft = {"use_dora": False, "use_rslora": False, "fan_in_fan_out": False, "init_lora_weights": True, "bias": "none"}
+    verl = {"lora_A_init_method": "xavier", "lora_B_init_method": "zero", "a2a_experimental": False, "dtype": None}
+    verl |= {"type": "lora", "merge": False, "dropout_position": "pre", "freeze_vision_model": True}
+    section = {"rank": rank, "alpha": 32, "dropout": 0.0, "exclude_modules": [], "adapter_path": None}
+    assert load_config(
+        {f"{AR}model.lora": {**section, **peft, **verl}}, overrides()
+    ).actor_rollout_ref.model.adapts == bool(rank)
 
 
 def test_the_two_spellings_of_a_rank_are_one_key() -> None:

@@ -27,6 +27,7 @@ def problems(*given: str) -> str:
         ("dr_grpo", "It is grpo with algorithm.norm_adv_by_std_in_grpo=false"),
         ("gspo", "It is a loss: set algorithm.adv_estimator=grpo and actor_rollout_ref.actor.policy_loss=gspo."),
         ("reinforce++", "Its name here is 'reinforce_plus_plus'."),
+        ("grpo_vectorized", "Its name here is 'grpo'."),
         ("GRPO", "Did you mean 'grpo'?"),
     ],
 )

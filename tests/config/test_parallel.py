@@ -112,6 +112,9 @@ def test_every_model_is_checked(models: Path) -> None:
     alone = ["trainer.resource_pools.one.n_gpus=1", "trainer.role_pools.reward_model=one"]
     with pytest.raises(ConfigError, match=r"reward_model\.fsdp_config: got .*, but the run has 1 rank"):
         run(models, "qwen2", *judge, *alone, "reward_model.fsdp_config.ulysses_sequence_parallel_size=2")
+    alone[1] = "trainer.role_pools.ref=one"
+    with pytest.raises(ConfigError, match=r"ref\.fsdp_config: got .*1 rank.* are not given, they are the actor's"):
+        run(models, "qwen2", *alone, f"{ACTOR}.use_kl_loss=true", f"{SP}=2")
     with pytest.raises(ConfigError, match=r"model\.fsdp_config\.tensor_parallel_size: got 4"):
         sft(models, {"model.fsdp_config.tensor_parallel_size": 4})
     with pytest.raises(ConfigError, match=r"model\.use_remove_padding is false"):

@@ -65,6 +65,15 @@ def test_weights_may_have_two_bounds(tmp_path: Path) -> None:
     assert load_config(recipe, overrides()).algorithm.rollout_correction.weight_bounds() == (0.5, 5.0)
 
 
+def test_bounds_need_no_quotes_in_a_file(tmp_path: Path) -> None:
+    keys = "{is_level: token, is_threshold: 2_5, rollout_rs: 'token_k1,geometric', rollout_rs_threshold: [0.5_2, 2_5]}"
+    correction = load_config(
+        write(tmp_path, "run.yaml", f"{SECTION}: {keys}\n"), overrides()
+    ).algorithm.rollout_correction
+    assert correction.weight_bounds() == (2.0, 5.0)
+    assert correction.rules() == [("token_k1", 0.5, 2.0), ("geometric", 2.0, 5.0)]
+
+
 def test_bypass_mode_with_both_losses(caplog: pytest.LogCaptureFixture) -> None:
     clip = load("bypass_mode=true", "loss_type=ppo_clip", "rollout_rs=seq_mean_k3", "rollout_rs_threshold=0.005")
     assert clip.corrects
@@ -94,6 +103,9 @@ def test_bypass_mode_with_both_losses(caplog: pytest.LogCaptureFixture) -> None:
         (["rs=[0.5,2]", "rollout_rs=token_k2", "rollout_rs_threshold=1"], ".rs: got [0.5, 2.0], but rollout_rs is"),
         (["is_level=token", "is_threshold=0"], ".is_threshold: got 0"),
         (["is_level=token", "is_threshold=5_0.5"], ".is_threshold: got 5_0.5, wanted a number above 0, or LOW_HIGH"),
+        (["is_level=token", "is_threshold=nan"], ".is_threshold: got 'nan', wanted a number, or LOW_HIGH"),
+        (["is_level=token", "is_threshold=0.5_nan"], ".is_threshold: got '0.5_nan', wanted a number, or LOW_HIGH"),
+        (["rollout_rs=token_k2", "rollout_rs_threshold=nan"], "got 'nan', wanted a number, or LOW_HIGH"),
         (["is_level=tokn"], ".is_level: got 'tokn'"),
         (["rollout_token_veto_threshold=0"], ".rollout_token_veto_threshold: got 0, wanted a number above 0"),
         (["bypass_mode=true", "rollout_is=token"], "or set loss_type=reinforce"),

@@ -28,6 +28,7 @@ from agentrl.config.base import Section
 from agentrl.config.schema import _alternatives, walk
 from agentrl.errors import ConfigError
 from agentrl.inference import launch, sglang
+from agentrl.placement.of_run import engine_count
 from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.models import byte_tokenizer
 from agentrl.testing.scripted_engine import ScriptedEngine
@@ -145,7 +146,10 @@ class Stage:
         """Run; what was seen, by the part of the run that showed it."""
         config = self.load(changes)
         if on_gpus(changes):
-            servers = range(config.actor_rollout_ref.rollout.server.launch)
+            try:
+                servers = range(engine_count(config))
+            except ConfigError as error:
+                return {"metrics": {}, "ended": str(error)}
             return {"metrics": {}, "engines": [launch.launch_command(config, index, "host", 1) for index in servers]}
         place = Path(config.trainer.default_local_dir)
         self._clean()

@@ -46,6 +46,7 @@ GUIDE = (
     "docs/services.md",
     "docs/trackers.md",
     "docs/placement.md",
+    "docs/gpus.md",
     "docs/parallelism.md",
     "docs/profiling.md",
     "docs/token_rules.md",
@@ -59,6 +60,11 @@ SAID = {
         "# training:      2 pools, 2 + 1 = 3 ranks in Ray actors, cpu, FSDP2, float32",
         *("# pool global_pool: 2 ranks on 1 machine; actor, reference", "# pool values:   1 rank on 1 machine; critic"),
         "# pool values:   2 ranks on 1 machine; reference, critic",
+    ),
+    "docs/gpus.md": (
+        "engines:       4 sglang servers of 2 GPUs on the GPUs of global_pool, in turns, free ports",
+        "machine 0:     ranks of global_pool on GPUs 0-7; engines on 0-1, 2-3, 4-5, 6-7",
+        *("7.62 billion x 16 = 113.5 GiB. It fits", "got 3, but it does not divide the 8 ranks of a machine"),
     ),
     "docs/algorithms.md": ("contract of advantages", "contract of policy_losses"),
     "docs/vision.md": (

@@ -156,6 +156,9 @@ def test_what_a_function_does_wrong_is_told_with_its_line(own: str) -> None:
     find_policy_loss("one_number")(ones, ones, ones, ones, num_tokens=6)
     with pytest.raises(PluginError, match="take rollout_is_weights"):
         find_policy_loss("one_number")(ones, ones, ones, ones, num_tokens=6, rollout_is_weights=ones)
+    register("odd_metric", "policy_losses")(lambda log_probs: (log_probs, {"named": "high"}))
+    with pytest.raises(PluginError, match=r"metric 'named' is 'high', wanted \(2, 3\) or a number"):
+        find_policy_loss("odd_metric")(ones, ones, ones, ones)
     register("wrong_shape", "advantages")(lambda response_mask: torch.zeros(1, 4))
     register("not_finite", "advantages")(lambda response_mask: torch.full((2,), torch.nan))
     with pytest.raises(PluginError, match=r"returned \(1, 4\), wanted a tensor \(2, 3\) or \(2,\)"):

@@ -24,6 +24,13 @@ SILENT = (
     "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 """Leaves out what it does not know, without a word."""
+ONE_CALL = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% if m.tool_calls %}"
+    "{% if m.tool_calls | length > 1 %}{{ MANY }}{% endif %}{{ m.tool_calls[0].function.arguments | tojson }}"
+    "{% endif %}\n{% endfor %}"
+)
+"""Has a place for one call in a message."""
+OTHER = {"id": "abcdefghk", "type": "function", "function": {"name": "times", "arguments": {"n": 4}}}
 CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "times", "arguments": {"n": 3}}}
 TALK: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
@@ -61,6 +68,21 @@ def test_what_a_template_refuses_is_shown_as_text() -> None:
         "[user] <tool_response>\n21\n</tool_response>\n<tool_response>\n28\n</tool_response>\n"
         "[assistant] 21 and 28\n"
     )
+
+
+def test_a_template_with_a_place_for_one_call_gets_several_as_text() -> None:
+    """Llama's refuses a second call; others leave it out."""
+    both = [TALK[1], {"role": "assistant", "content": "", "tool_calls": [CALL, OTHER]}, *TALK[3:]]
+    for many in ("raise_exception('single tool-calls only')", "''"):
+        template = ONE_CALL.replace("MANY", many)
+        assert reader(template).as_text == []
+        assert text(template, [TALK[1], {"role": "assistant", "content": "", "tool_calls": [CALL]}]).endswith(
+            '[assistant] {"n": 3}'
+        )
+        assert '[assistant] <tool_call>\n{"name": "times", "arguments": {"n": 3}}\n</tool_call>\n<tool_call>\n' in text(
+            template, both
+        )
+        assert '{"n": 4}' in text(template, both)
 
 
 def test_what_a_template_would_leave_out_is_shown_as_text() -> None:

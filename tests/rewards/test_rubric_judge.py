@@ -99,6 +99,9 @@ def test_the_usual_template() -> None:
         (" **4** ", 4.0),
         ("5/5", 5.0),
         ("score: 1e0", 1.0),
+        ("Score: 4 out of 5", 4.0),
+        ("Score: 4, because 3 parts are right", 4.0),
+        ("Score: 4 - good", 4.0),
     ],
 )
 def test_a_reply_with_a_score(reply: str, score: float) -> None:
@@ -107,7 +110,11 @@ def test_a_reply_with_a_score(reply: str, score: float) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    ["Very good", "4/10", "Score: 8/10", '{"score": null}', '{"score": true}', '{"score": "high"}', "4 of 5", ""],
+    [
+        *("Very good", "4/10", "Score: 8/10", '{"score": null}', '{"score": true}', '{"score": "high"}', "4 of 5", ""),
+        *("Score: 4-5", "score: 12 \N{EN DASH} 15", "Score is 3 to 4", "score: 3 or 4.", "Score: 4,5"),
+        "Score: 4 out of 10",
+    ],
 )
 def test_a_reply_without_a_score(reply: str) -> None:
     assert 'the reply holds no score, wanted {"score": NUMBER}' in str(read_score(reply, (0.0, 5.0), None))
@@ -156,6 +163,19 @@ async def test_a_request(endpoint: JudgeEndpoint, monkeypatch: pytest.MonkeyPatc
 async def test_ways_to_write_the_address(endpoint: JudgeEndpoint, end: str) -> None:
     async with judge_of(endpoint, base_url=endpoint.url + end) as judge:
         assert (await judge.score(item())).score == 0.5
+
+
+async def test_half_of_a_surrogate_pair_in_an_answer_or_a_reply(endpoint: JudgeEndpoint, tmp_path: Path) -> None:
+    """JSON may hold `\\ud83d` alone, which no file and no request can."""
+    endpoint.reply = lambda _, text: 'odd \ud83d {"score": 0.5}'
+    for cached in (False, True):
+        async with judge_of(endpoint, cache_dir=str(tmp_path)) as judge:
+            verdict = await judge.score(item("half \ud83d"))
+        assert (verdict.score, verdict.reply, verdict.cached) == (
+            0.5,
+            'odd \N{REPLACEMENT CHARACTER} {"score": 0.5}',
+            cached,
+        )
 
 
 async def test_equal_requests_are_sent_once(endpoint: JudgeEndpoint) -> None:

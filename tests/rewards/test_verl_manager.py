@@ -172,6 +172,11 @@ async def test_one_bad_trajectory_fails_alone(tmp_path: Path) -> None:
         ("return None", r"Mine returned None, wanted a tensor of shape \(1, 7\)"),
         ("return {'reward': 1}", r"wanted a tensor of shape \(1, 7\)"),
         ("return {'reward_tensor': ones, 'reward_extra_info': {'a': [1, 2]}}", r"reward_extra_info\['a'\] \[1, 2\]"),
+        (
+            "return {'reward_tensor': ones, 'reward_extra_info': {'a': {'x': 1}}}",
+            r"_info\['a'\] \{'x': 1\}, wanted one",
+        ),
+        ("return {'reward_tensor': ones, 'reward_extra_info': [{'a': 1}]}", r"_info \[.*, wanted a mapping"),
         ("return ones / missing", r"reward manager Mine raised NameError.*mine0\.py"),
     ],
 )
@@ -186,7 +191,7 @@ async def test_what_it_returns_is_checked(tmp_path: Path, body: str, words: str)
         f"        {body}",
     ]
     with pytest.raises(RewardError, match=words):
-        await load(tmp_path, "\n".join(lines)).score(item("#### 72"))
+        await asyncio.wait_for(load(tmp_path, "\n".join(lines)).score(item("#### 72")), 20)
 
 
 SINGLE = """
@@ -205,6 +210,15 @@ class Mine:
 
 async def test_a_manager_of_single_rows_scores(tmp_path: Path) -> None:
     assert await load(tmp_path, SINGLE).score(item("abc")) == RewardResult(3.0, {"batch": 256})
+
+
+async def test_sections_of_its_options_read_as_attributes(tmp_path: Path) -> None:
+    """As those of OmegaConf, which verl gives: its manager `dapo` has `overlong_buffer_cfg.enable`."""
+    source = NAIVE.replace("scale=1.0)", "over=None, scale=1.0)").replace(
+        "self.scale = scale", "self.scale = over.factor if over is not None and over.enable and over['len'] > 1 else 0"
+    )
+    manager = load(tmp_path, source, over={"enable": True, "len": 2, "factor": 0.5})
+    assert (await manager.score(item("#### 72"))).score == 0.5
 
 
 def test_what_its_constructor_needs_is_told(tmp_path: Path) -> None:

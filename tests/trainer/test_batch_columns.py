@@ -213,6 +213,18 @@ def test_kl_in_reward_and_its_controller():
     assert controller.value == pytest.approx(0.1 * (1 + 0.2 * 2 / 100))
 
 
+def test_kl_in_reward_leaves_an_empty_row_its_score():
+    """Scores 0.25 of the empty row and 1: without KL the advantages by RLOO are the same."""
+    batch = rollouts([0.25, 1], ["a", "a"])
+    batch.batch["response_mask"][0] = 0
+    run = config(use_kl_in_reward=True, adv_estimator="rloo")
+    for column in ("old_log_probs", "ref_log_prob"):
+        batch.batch[column] = batch.batch["rollout_log_probs"]
+    batch_columns.add_rewards(batch, run.algorithm, batch_columns.make_kl_controller(run.algorithm.kl_ctrl))
+    batch_columns.add_advantages(batch, ["a", "a"], run.algorithm)
+    assert batch.batch["advantages"][1].tolist() == [0.75, 0.75, 0.0]
+
+
 def test_workers_get_tensors_and_balanced_rows_of_every_mini_batch():
     batch = rollouts([0] * 4, ["a", "a", "b", "b"])
     batch.batch["attention_mask"] = torch.tensor([[1] * 5, [1] * 5, [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]])

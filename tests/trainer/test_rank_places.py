@@ -10,7 +10,8 @@ import torch
 
 from agentrl.config import RunConfig, load_config
 from agentrl.errors import ConfigError
-from agentrl.trainer.pools import check_gpus, make_pools
+from agentrl.placement.of_run import check_places
+from agentrl.trainer.pools import make_pools
 
 
 def config_of(**trainer: Any) -> RunConfig:
@@ -40,14 +41,14 @@ def test_in_this_process_all_roles_are_on_one_rank() -> None:
 
 
 def test_a_machine_with_fewer_gpus_than_ranks_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrl.trainer.pools.ray_is_connected", lambda: False)
+    monkeypatch.setattr("agentrl.placement.of_run.ray_is_connected", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check_gpus(config_of(device="cuda", n_gpus_per_node=2))
-    check_gpus(config_of(**APART))
+    check_places(config_of(device="cuda", n_gpus_per_node=2))
+    check_places(config_of(**APART))
     with pytest.raises(ConfigError, match=r"3 ranks need 3 GPUs \(global_pool 2 \+ small 1\), but this machine has 2"):
-        check_gpus(config_of(device="cuda", **APART))
-    with pytest.raises(ConfigError, match="4 ranks need 4 GPUs, but this machine has 2: lower it or"):
-        check_gpus(config_of(device="cuda", n_gpus_per_node=4))
+        check_places(config_of(device="cuda", **APART))
+    with pytest.raises(ConfigError, match="4 ranks need 4 GPUs, but this machine has 2: lower trainer"):
+        check_places(config_of(device="cuda", n_gpus_per_node=4))
 
 
 def test_threads_as_the_run_asks() -> None:

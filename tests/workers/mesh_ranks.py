@@ -138,24 +138,28 @@ def state_of(model: FSDPModel) -> dict[str, dict[str, torch.Tensor]]:
 def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -> None:
     """Join the other ranks, do the jobs, and write what was found."""
     torch.set_num_threads(1)
-    store = dist.FileStore(f"{output}.meeting", world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
     found: dict[str, Any] = {}
-    for job in jobs:
-        role, family, mesh = job.split("/")
-        if role in (*ROLES, LORA):
-            found[job] = learn(role, Path(models, family), MESHES[mesh][1])
-            continue
-        worker, _ = make_worker("actor", Path(models, family), MESHES[mesh][1])
-        if role == "save":
-            (rows,), _ = plan_for(worker.model.copies).calls[rank]
-            worker.update_actor(rows)
-            worker.save_checkpoint(f"{models}/{mesh}")
-        else:
-            worker.load_checkpoint(f"{models}/by one")
-        found[job] = state_of(worker.model)
+    for number, job in enumerate(jobs):
+        store = dist.FileStore(f"{output}.meeting{number}", world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
+        found[job] = do(job, Path(models))
+        dist.destroy_process_group()  # else each job leaves the threads of its mesh's groups
     torch.save(found, f"{output}.{rank}")
-    dist.destroy_process_group()
+
+
+def do(job: str, models: Path) -> dict[str, Any]:
+    """What a job of `main` finds on this rank. A collective call."""
+    role, family, mesh = job.split("/")
+    if role in (*ROLES, LORA):
+        return learn(role, models / family, MESHES[mesh][1])
+    worker, _ = make_worker("actor", models / family, MESHES[mesh][1])
+    if role == "save":
+        (rows,), _ = plan_for(worker.model.copies).calls[dist.get_rank()]
+        worker.update_actor(rows)
+        worker.save_checkpoint(f"{models}/{mesh}")
+    else:
+        worker.load_checkpoint(f"{models}/by one")
+    return state_of(worker.model)
 
 
 def main() -> None:

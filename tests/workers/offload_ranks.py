@@ -1,4 +1,4 @@
-"""Two ranks on simulated GPUs, with tensors that leave the GPU between uses and without; started by `test_offload.py`."""
+"""Two ranks on simulated GPUs, with tensors that leave them between uses and without; started by `test_offload.py`."""
 
 from __future__ import annotations
 

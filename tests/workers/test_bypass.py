@@ -16,6 +16,7 @@ from agentrl.algorithms import Rejection, rollout_correction
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.testing.batches import random_batch
+from agentrl.trainer.skipped_steps import without_optimizer_step
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 
 OWN_LOSS = """
@@ -135,3 +136,24 @@ def test_two_ranks_correct_as_one_and_take_their_own_log_probs_as_one(
         old = two.update_actor(on_policy(chosen, parts)).batch["old_log_probs"]
         torch.testing.assert_close(old, with_old.batch["old_log_probs"], atol=1e-5, rtol=1e-5)
     assert_close(weights_of(one, tmp_path / "one"), weights_of(two, tmp_path / "two"))
+
+
+@pytest.mark.parametrize("loss_type", ["ppo_clip", "reinforce"])
+def test_a_mini_batch_that_is_rejected_as_a_whole_moves_nothing(
+    loss_type: str, batch: DataProto, make_config: Any, make_actor: Any
+) -> None:
+    """After a step, momentum and weight decay alone would move the weights."""
+    worker = make_actor(corrected(make_config(), loss_type=loss_type, rollout_rs="token", rollout_rs_threshold="9"))
+    worker.update_actor(batch)
+    before = {name: value.clone() for name, value in worker.model.full_weights().items()}
+    batch.batch["old_log_probs"] = batch.batch["old_log_probs"] - 15.0 * batch.batch["response_mask"]
+    metrics = worker.update_actor(batch).meta_info["metrics"]
+    for name, value in worker.model.full_weights().items():
+        torch.testing.assert_close(value, before[name], atol=0, rtol=0, msg=name)
+    assert (metrics["actor/optimizer_steps"], metrics["actor/skipped_steps"]) == (0, 1)
+    assert without_optimizer_step(metrics, "actor") == (
+        "the rollout correction rejects every token (actor/rollout_rs_masked_fraction)"
+    )
+    assert worker.count_updates() == 2
+    worker.config.actor_rollout_ref.actor.entropy_coeff = 0.01
+    assert worker.update_actor(batch).meta_info["metrics"]["actor/optimizer_steps"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,23 @@ def test_an_adapter_of_other_weights_is_no_start(
         ConfigError, match=r"x\.lora_adapter_path: .* is an adapter of other weights: it was trained on"
     ):
         preview(str(other), keys, "x")
+
+
+@pytest.mark.parametrize(
+    "kind", [{"init_lora_weights": "pissa"}, {"init_lora_weights": "mica"}, {"alora_invocation_tokens": [1, 2]}]
+)
+def test_an_adapter_that_is_more_than_an_addition_is_no_start(
+    tmp_path: Path, tiny_model_dir: Path, lora: Lora, kind: dict[str, Any]
+) -> None:
+    """PiSSA's adapters belong to what they left of the weights: the reference would be that rest, not the model."""
+    from peft import LoraConfig
+
+    (tmp_path / "adapter").mkdir()
+    LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM", **kind).save_pretrained(str(tmp_path / "adapter"))
+    keys = lora(rank=0, lora_adapter_path=str(tmp_path / "adapter")).actor_rollout_ref.model
+    ((name, value),) = kind.items()
+    with pytest.raises(ConfigError, match=rf"has {name} {re.escape(str(value))}; agentrl trains plain LoRA"):
+        preview(str(tiny_model_dir), keys, "x")
 
 
 @pytest.mark.parametrize("head", [True, False])

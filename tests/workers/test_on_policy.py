@@ -13,6 +13,8 @@ from agentrl.algorithms import POLICY_LOSSES
 from agentrl.config.root import CHOOSES_TOKENS
 from agentrl.data_proto import DataProto
 from agentrl.testing.batches import random_batch
+from agentrl.trainer.batch_columns import after_update
+from agentrl.trainer.skipped_steps import without_optimizer_step
 from agentrl.workers.on_policy import ON_POLICY
 
 RARE = 260
@@ -73,3 +75,22 @@ def test_a_row_that_is_not_finite_is_left_out_as_a_pass_before_would_do(
     for name, value in worker.model.full_weights().items():
         torch.testing.assert_close(value, twin.model.full_weights()[name], atol=5e-6, rtol=1e-5)
     assert worker.count_updates() == 1
+
+
+def test_a_batch_without_a_finite_row_changes_nothing_and_says_why(
+    make_actor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, worker = random_batch(LENGTHS, VOCAB), make_actor()
+    plain = type(worker.model.net).forward
+
+    def forward(net: Any, micro: Any, *args: Any) -> Any:
+        log_probs, entropies = plain(net, micro, *args)
+        return log_probs * math.nan, entropies
+
+    monkeypatch.setattr(type(worker.model.net), "forward", forward)
+    result = worker.update_actor(on_policy(batch))
+    metrics = result.meta_info["metrics"] | after_update(
+        DataProto(batch.batch | {"rollout_log_probs": batch.batch["old_log_probs"]}), result
+    )
+    assert metrics["training/non_finite_rows"] == 6  # one row has no token
+    assert without_optimizer_step(metrics, "actor") == "log-probs are not finite in any row (training/non_finite_rows)"

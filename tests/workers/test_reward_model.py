@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from agentrl.config.reward_model import ClassifierConfig
 from agentrl.config.root import RunConfig
@@ -147,3 +152,17 @@ def test_a_head_that_is_missing_is_never_random(make_judge: MakeJudge, tmp_path:
     (folder / "config.json").write_text(json.dumps({**config, **names}))
     with pytest.raises(ConfigError, match=r"lacks 1 weights, among them \['score.weight'\]"):
         make_judge(folder)
+
+
+def test_models_that_count_positions_behind_the_padding_have_fewer(tmp_path: Path) -> None:
+    """RoBERTa's 20 positions are 2 to 19 for a text, whose 19th token would end the run."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = RobertaForSequenceClassification(
+        RobertaConfig(vocab_size=50, max_position_embeddings=20, num_labels=1, **sizes)
+    ).eval()
+    model.save_pretrained(tmp_path)
+    positions = read_classifier(ClassifierConfig(path=str(tmp_path))).positions
+    assert positions == 18
+    model(torch.full((1, positions), 7))
+    with pytest.raises((RuntimeError, IndexError)):
+        model(torch.full((1, positions + 1), 7))

@@ -19,7 +19,7 @@ from agentrl.inference.embedded.adapters import adapter_routes
 from agentrl.inference.embedded.engine import PAUSE_MODES
 from agentrl.inference.embedded.frontend import Frontend
 from agentrl.inference.embedded.http import Handler, answer, read_object, refuse
-from agentrl.inference.embedded.memory import memory_routes
+from agentrl.inference.embedded.memory_api import memory_routes
 from agentrl.inference.embedded.metrics import metrics_page
 from agentrl.inference.embedded.protocol import parse_generate
 from agentrl.types import JsonDict

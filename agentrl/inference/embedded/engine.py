@@ -52,14 +52,14 @@ class Engine:
         self.options, self.listener = options, listener
         self.tokenizer = Tokenizer(options.tokenizer_path or options.model)
         self.paused = False
-        self.occupation = Occupation()
-        """What of its memory the engine has released."""
         self.adapter: str | None = None
         """The LoRA adapter that is merged into the weights."""
         self.failed: str | None = None
         """The error that ended the thread; None if there was none."""
         self.on_failure: Callable[[], None] = lambda: None
         self.scheduler, self.spec, self.context = self._load()
+        self.occupation = Occupation(self.scheduler)
+        """What of its memory the engine has released."""
         shown = isinstance(self.spec, ModelSpec) and self.spec.pictures is not None
         self.pictures = load_vision(options.model) if shown else None
         """How the model sees pictures; None: it reads text only, or is run by transformers' `generate`."""

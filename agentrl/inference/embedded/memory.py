@@ -7,19 +7,16 @@ released is resumed without effect. Weights on a GPU wait in host memory; on a C
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
-from starlette.requests import Request as HTTPRequest
-from starlette.responses import Response
 
-from agentrl.errors import UserInputError, suggest
-from agentrl.inference.embedded.http import Handler, read_object
+from agentrl.errors import UserInputError
+from agentrl.inference.embedded.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from agentrl.inference.embedded.engine import Engine
+    from agentrl.inference.hf.batches import BatchQueue
 
 KV_CACHE, WEIGHTS, GRAPHS = "kv_cache", "weights", "cuda_graph"
 TAGS = (KV_CACHE, WEIGHTS, GRAPHS)
@@ -29,18 +26,23 @@ TAGS = (KV_CACHE, WEIGHTS, GRAPHS)
 class Occupation:
     """What of an engine's memory is released now. Used in the engine's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Scheduler | BatchQueue) -> None:
+        self._queue = queue
         self.released: set[str] = set()
         self._on_host: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
 
-    def release(self, engine: Engine, tags: Iterable[str]) -> None:
+    def release(self, tags: Iterable[str], *, paused: bool) -> None:
         """Give memory back.
+
+        Args:
+            tags: some of `TAGS`.
+            paused: whether requests may wait, because the engine does not run them.
 
         Raises:
             UserInputError: requests run, or wait for an engine that is not paused.
         """
-        queue = engine.scheduler
-        if queue.running or (queue.waiting and not engine.paused):
+        queue = self._queue
+        if queue.running or (queue.waiting and not paused):
             count = len(queue.running) + len(queue.waiting)
             raise UserInputError(f"{count} requests are open, wanted none: pause the engine in abort mode first")
         for tag in set(tags) - self.released:
@@ -52,37 +54,17 @@ class Occupation:
         if queue.model.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def resume(self, engine: Engine, tags: Iterable[str]) -> None:
+    def resume(self, tags: Iterable[str]) -> None:
         """Take memory again; the cache is empty, the weights are those of before."""
         for tag in set(tags) & self.released:
             if tag == KV_CACHE:
-                engine.scheduler.lay_out_cache()
+                self._queue.lay_out_cache()
             elif tag == WEIGHTS:
                 for storage, copy in self._on_host:
                     storage.resize_(copy.nbytes())
                     storage.copy_(copy)
                 self._on_host = []
             self.released.discard(tag)
-
-
-def memory_routes(engine: Engine) -> dict[tuple[str, str], Handler]:
-    """Handlers by method and path."""
-
-    def handler(change: Callable[[Engine, Iterable[str]], None]) -> Handler:
-        async def handle(request: HTTPRequest) -> Response:
-            tags = (await read_object(request, ("tags",))).get("tags") or TAGS
-            unknown = [tag for tag in tags if tag not in TAGS] if isinstance(tags, list | tuple) else [tags]
-            if unknown:
-                raise UserInputError(f"tags: got {unknown[0]!r}.{suggest(str(unknown[0]), TAGS)}")
-            await asyncio.wrap_future(engine.call(lambda: change(engine, tags)))
-            return Response(status_code=200)
-
-        return handle
-
-    return {
-        ("POST", "/release_memory_occupation"): handler(engine.occupation.release),
-        ("POST", "/resume_memory_occupation"): handler(engine.occupation.resume),
-    }
 
 
 def _on_gpu(tensors: Iterable[torch.Tensor]) -> list[torch.UntypedStorage]:

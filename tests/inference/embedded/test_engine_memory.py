@@ -114,9 +114,9 @@ def test_weights_leave_a_gpu_and_come_back(tiny_model_dir: Path, monkeypatch: py
         before = sampled()
         weights = engine.scheduler.model.tensors()
         copies = [weight.cpu().clone() for weight in weights]
-        engine.occupation.release(engine, ("kv_cache", "weights"))
+        engine.occupation.release(("kv_cache", "weights"), paused=False)
         assert {weight.untyped_storage().nbytes() for weight in weights} == {0}
-        engine.occupation.resume(engine, ("weights", "kv_cache"))
+        engine.occupation.resume(("weights", "kv_cache"))
         assert all(torch.equal(weight.cpu(), copy) for weight, copy in zip(weights, copies, strict=True))
         assert {weight.device.type for weight in weights} == {"cuda"}
         assert sampled() == before

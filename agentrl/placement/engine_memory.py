@@ -1,0 +1,74 @@
+"""What an engine takes of a GPU: weights, KV cache, and what is left of it while it sleeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl.config.root import RunConfig
+from agentrl.placement.cluster import GIB
+from agentrl.placement.layout import RunPlacement
+from agentrl.placement.lengths import Lengths
+from agentrl.placement.model_shape import ModelShape
+
+OVERHEAD = 2.0 * GIB
+"""Of SGLang beside weights and cache: CUDA, its graphs, activations of a prefill step."""
+ASLEEP = 1.5 * GIB
+"""What is left of it once weights and cache are released."""
+_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """One GPU of an engine, in bytes.
+
+    Attributes:
+        parts: of a rollout.
+        asleep: outside it.
+        cache_tokens: of all GPUs of the engine together.
+        at_once: trajectories of the usual length that decode together.
+        whole_at_once: of the longest.
+    """
+
+    parts: tuple[tuple[str, float], ...]
+    asleep: float
+    cache_tokens: float
+    at_once: float
+    whole_at_once: float
+
+    @property
+    def bytes(self) -> float:
+        """In a rollout."""
+        return sum(size for _, size in self.parts)
+
+
+def engine_memory(
+    config: RunConfig, placement: RunPlacement, shape: ModelShape, lengths: Lengths
+) -> EngineMemory | None:
+    """The memory of an engine on one of its GPUs; None: there is none on GPUs, or their memory is not known."""
+    first = next((engine for engine in placement.engines if engine.gpus), None)
+    gib = None if first is None else placement.cluster.machines[first.machine].gpu_gib
+    if first is None or gib is None:
+        return None
+    rollout, tp = config.actor_rollout_ref.rollout, first.tp
+    each = _BYTES[rollout.dtype]
+    weights = shape.parameters * each / tp
+    per_token = shape.kv_elements * each / min(tp, shape.kv_heads)
+    if placement.engine in ("embedded", "hf"):  # a slot of the longest length for each request
+        slots = rollout.max_num_seqs or rollout.embedded.max_running_requests
+        cache = per_token * slots * (rollout.max_model_len or lengths.longest)
+    else:  # vLLM's share holds everything, SGLang's weights and cache
+        all_of_it = OVERHEAD if placement.engine == "vllm" else 0.0
+        cache = rollout.gpu_memory_utilization * gib * GIB - weights - all_of_it
+    parts = (("engine's weights", weights), ("KV cache", max(0.0, cache)), ("engine's process", OVERHEAD))
+    total = sum(size for _, size in parts)
+    tokens = max(0.0, cache) / per_token
+    most = float(rollout.max_num_seqs or float("inf"))
+    asked = getattr(rollout, "free_cache_engine", False)
+    sleeps = placement.mode == "colocated" if asked is None else bool(asked)
+    return EngineMemory(
+        parts,
+        ASLEEP if sleeps else total,
+        tokens,
+        min(most, tokens / lengths.usual),
+        min(most, tokens / lengths.longest),
+    )

@@ -1,0 +1,298 @@
+"""The memory of every GPU in every phase of a step, before anything starts.
+
+Phases of a GPU that ranks and an engine share::
+
+    rollout     engine (weights, KV cache)          + what ranks hold meanwhile
+    log-probs   the engine's rest, or all of it     + what ranks hold + one forward pass
+    update      the same                            + gradients, activations, logits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from agentrl.config.actor import FSDPConfig
+from agentrl.config.parallel import mesh_sizes
+from agentrl.config.parallel_checks import sections
+from agentrl.config.resource_pools import Pool, pools_in_use
+from agentrl.config.root import RunConfig
+from agentrl.placement import memory
+from agentrl.placement.cluster import GIB, Cluster
+from agentrl.placement.engine_memory import EngineMemory, engine_memory
+from agentrl.placement.layout import RunPlacement
+from agentrl.placement.lengths import Lengths
+from agentrl.placement.memory import Kept, Spread
+from agentrl.placement.model_shape import ModelShape, find_shape
+
+PhaseName = Literal["rollout", "log-probs", "update"]
+RANK_OVERHEAD = {True: 1.0 * GIB, False: 0.08 * GIB}
+"""Of a rank besides its tensors, on GPUs (CUDA, NCCL, what the allocator does not give back) and on CPUs."""
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase on one GPU.
+
+    Attributes:
+        name: of the phase.
+        parts: bytes by what they are for; together they are its memory.
+    """
+
+    name: PhaseName
+    parts: tuple[tuple[str, float], ...]
+
+    @property
+    def bytes(self) -> float:
+        """All of it."""
+        return sum(size for _, size in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class GPUMemory:
+    """Phases of GPUs that hold the same.
+
+    Attributes:
+        what: whose they are: a pool's, or the engines'.
+        count: how many.
+        capacity: bytes of each; None: not known, or they are processes on CPUs.
+        phases: in the order of a step.
+    """
+
+    what: str
+    count: int
+    capacity: float | None
+    phases: tuple[Phase, ...]
+
+    @property
+    def peak(self) -> Phase:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: phase.bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is below the capacity."""
+        return self.capacity is None or self.peak.bytes <= self.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of the run, as one rank of its pool has it."""
+
+    role: str
+    shape: ModelShape
+    spread: Spread
+    held: Kept
+    learns: bool
+    compute_bytes: int
+    checkpointing: bool
+    tokens: float
+    """Most tokens of a micro-batch on a rank."""
+    positions: float
+    """Most of them whose log-probs are computed."""
+    param_offload: bool
+    optimizer_offload: bool
+    steps: int
+    """Optimizer steps of an update; moments that are offloaded stay from the first one to its end."""
+
+    def resting(self) -> float:
+        """Bytes between its passes."""
+        kept = 0.0 if self.param_offload else self.held.weights
+        return kept + (0.0 if self.optimizer_offload else self.held.optimizer)
+
+
+def forecast(config: RunConfig, placement: RunPlacement, lengths: Lengths | None = None) -> list[GPUMemory]:
+    """The memory of all GPUs of a plan, those that hold the same together; of ranks on CPUs, that of a process.
+
+    Args:
+        config: the run.
+        placement: its plan.
+        lengths: of its rows; None: the most that the configuration allows.
+
+    Returns:
+        Nothing, where the sizes of a model are not known.
+    """
+    shape = find_shape(config.actor_rollout_ref.model.path)
+    if shape is None or not placement.ranks:
+        return []
+    lengths = lengths or Lengths.most(config)
+    engine = engine_memory(config, placement, shape, lengths)
+    found = []
+    for pool in pools_in_use(config):
+        if not (ranks := placement.ranks_of(pool.name)):
+            continue
+        shared = any(each.pool == pool.name for each in placement.engines)
+        models = models_of(config, pool, lengths, on_gpus=placement.on_gpus)
+        phases = tuple(_phases(models, engine if shared else None, placement.on_gpus))
+        found.append(GPUMemory(pool.name, len(ranks), _capacity(placement, ranks[0].machine), phases))
+    own = [each for each in placement.engines if each.pool is None and each.gpus]
+    if own and engine is not None:
+        phase = Phase("rollout", engine.parts)
+        found.append(
+            GPUMemory("engines", sum(len(each.gpus) for each in own), _capacity(placement, own[0].machine), (phase,))
+        )
+    return found
+
+
+def forecast_rank(config: RunConfig, cluster: Cluster) -> float:
+    """The peak of one process on the CPU that holds every model of a run, over what Python and torch take."""
+    from agentrl.placement.planner import plan
+
+    (rank,) = forecast(config, plan(config, cluster))
+    return rank.peak.bytes
+
+
+def _capacity(placement: RunPlacement, machine: int) -> float | None:
+    gib = placement.cluster.machines[machine].gpu_gib if placement.on_gpus else None
+    return None if gib is None else gib * GIB
+
+
+def models_of(config: RunConfig, pool: Pool, lengths: Lengths, *, on_gpus: bool) -> list[Model]:
+    """The models of a pool; those whose sizes are not known are left out."""
+    found = []
+    for role in pool.roles:
+        _, fsdp, _, section = sections(config)[role]
+        shape = find_shape(section.path)
+        if shape is not None:
+            found.append(_model(config, pool, role, shape, fsdp, lengths, on_gpus=on_gpus))
+    return found
+
+
+def _model(
+    config: RunConfig, pool: Pool, role: str, shape: ModelShape, fsdp: FSDPConfig, lengths: Lengths, *, on_gpus: bool
+) -> Model:
+    policy = config.actor_rollout_ref
+    learns = role in ("actor", "critic")
+    spread = _spread(fsdp, pool.world_size)
+    keys = policy.model if role == "actor" else config.critic.model
+    adapter = memory.adapter_weights(shape, keys.lora_rank) if learns and keys.lora_rank else 0
+    auto = "bfloat16" if on_gpus or fsdp.model_dtype == "bfloat16" else "float32"
+    computed = DTYPE_BYTES[auto if fsdp.compute_dtype == "auto" else fsdp.compute_dtype]
+    frozen = DTYPE_BYTES[fsdp.model_dtype]
+    if not learns:  # kept as it is computed, if that is smaller
+        frozen = min(frozen, computed)
+    kept = memory.kept_by(shape, spread, learns=learns, frozen_bytes=frozen, adapter=adapter)
+    on_host = on_gpus and bool(getattr(fsdp, "offload_policy", False))
+    tokens = lengths.micro_batch(_limit(config, role), spread, _rows_of_rank(config, role, spread))
+    if role in ("critic", "reward_model"):  # a value or a score in place of a head over the vocabulary
+        shape = replace(shape, tied=True)
+    return Model(
+        role=role,
+        shape=shape,
+        spread=spread,
+        held=Kept(0.0) if on_host else kept,
+        learns=learns,
+        compute_bytes=computed,
+        checkpointing=learns and keys.recomputes_activations(shape.parameters),
+        tokens=tokens,
+        positions=0.0 if role in ("critic", "reward_model") else tokens * lengths.response_share,
+        param_offload=fsdp.param_offload and on_gpus,
+        optimizer_offload=fsdp.optimizer_offload and on_gpus,
+        steps=_steps(config, role),
+    )
+
+
+def _spread(fsdp: FSDPConfig, world: int) -> Spread:
+    sizes, problems = mesh_sizes(fsdp, world)
+    if problems:  # `check_parallel` says so
+        return Spread(shard=world, groups=world)
+    copies = sizes.sp * sizes.tp
+    return Spread(sizes.shard * sizes.sp, sizes.sp, sizes.tp, world // copies, fsdp.reshard_after_forward)
+
+
+def _limit(config: RunConfig, role: str) -> tuple[int | None, int | None]:
+    """Most tokens and most rows of a micro-batch of a role; one of them is None."""
+    policy = config.actor_rollout_ref
+    if role == "ref":
+        ref = policy.ref
+        dynamic, tokens = ref.log_prob_use_dynamic_bsz, ref.log_prob_max_token_len_per_gpu
+        rows = ref.log_prob_micro_batch_size_per_gpu
+    elif role == "reward_model":
+        dynamic, tokens = config.reward_model.use_dynamic_bsz, config.reward_model.forward_max_token_len_per_gpu
+        rows = config.reward_model.micro_batch_size_per_gpu
+    else:
+        own = policy.actor if role == "actor" else config.critic
+        dynamic, tokens, rows = own.use_dynamic_bsz, own.ppo_max_token_len_per_gpu, own.ppo_micro_batch_size_per_gpu
+    return (tokens, None) if dynamic else (None, rows or 1)
+
+
+def _rows_of_rank(config: RunConfig, role: str, spread: Spread) -> int:
+    """Most rows that a rank gets at once."""
+    actor, n = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
+    prompts = actor.ppo_mini_batch_size
+    if role == "critic" and config.critic.ppo_mini_batch_size is not None:
+        prompts = config.critic.ppo_mini_batch_size
+    if role in ("ref", "reward_model"):
+        prompts = config.data.train_batch_size
+    return max(1, -(-prompts * n // spread.groups))
+
+
+def _steps(config: RunConfig, role: str) -> int:
+    """Optimizer steps of an update."""
+    actor, critic = config.actor_rollout_ref.actor, config.critic
+    size, epochs = actor.ppo_mini_batch_size, actor.ppo_epochs
+    if role == "critic":
+        size, epochs = critic.ppo_mini_batch_size or size, critic.ppo_epochs or epochs
+    return -(-config.data.train_batch_size // size) * epochs
+
+
+def _phases(models: list[Model], engine: EngineMemory | None, on_gpus: bool) -> Iterator[Phase]:
+    """The phases of a GPU with these models; the one of the costliest model stands for all."""
+    resting, overhead = sum(model.resting() for model in models), RANK_OVERHEAD[on_gpus] * len(models)
+    idle = [("weights and optimizer of ranks", resting), ("processes", overhead)]
+    asleep = [] if engine is None else [("engine", engine.asleep)]
+    if engine is not None:
+        yield Phase("rollout", (*engine.parts, *idle))
+    if not models:
+        return
+    passes = [_pass_parts(model, models) for model in models]
+    yield Phase("log-probs", (*asleep, *max(passes, key=_size), ("processes", overhead)))
+    updates = [_update_parts(model, models) for model in models if model.learns]
+    if updates:
+        yield Phase("update", (*asleep, *max(updates, key=_size), ("processes", overhead)))
+
+
+def _size(parts: list[tuple[str, float]]) -> float:
+    return sum(size for _, size in parts)
+
+
+def _others(model: Model, models: list[Model]) -> float:
+    return sum(other.resting() for other in models if other is not model)
+
+
+def _pass_parts(model: Model, models: list[Model]) -> list[tuple[str, float]]:
+    """A forward pass without a gradient."""
+    optimizer = 0.0 if model.optimizer_offload else model.held.optimizer
+    return [
+        ("weights", model.held.weights),
+        ("optimizer", optimizer),
+        ("other models", _others(model, models)),
+        ("gathered weights", memory.gathered(model.shape, model.spread, model.compute_bytes)),
+        ("activations", model.tokens * memory.passing(model.shape, model.compute_bytes, model.spread.tp)),
+        ("logits", memory.logits(model.shape, model.positions, gradient=False)),
+    ]
+
+
+def _update_parts(model: Model, models: list[Model]) -> list[tuple[str, float]]:
+    """Forward and backward pass of the last micro-batch, or the optimizer's step, whichever needs more."""
+    held, shape, spread, each = model.held, model.shape, model.spread, model.compute_bytes
+    base = [("weights", held.weights), ("gradients", held.gradients), ("other models", _others(model, models))]
+    learns = held.gradients > 0.5 * held.weights  # and not only an adapter
+    kept = memory.activations(shape, model.tokens, each, checkpointing=model.checkpointing, tp=spread.tp)
+    on_the_way = memory.gradients_on_the_way(shape, spread, each) if learns else 0.0
+    first = [
+        ("gathered weights", memory.gathered(shape, spread, each)),
+        ("activations", kept),
+        ("logits", memory.logits(shape, model.positions, gradient=True)),
+        ("gradients before they are sharded", on_the_way),
+    ]
+    last = [
+        ("gathered weights", memory.gathered(shape, spread, each)),
+        ("gradients before they are sharded", memory.gradients_at_the_end(shape, spread, each) if learns else 0.0),
+    ]
+    optimizer = [("optimizer", held.optimizer)]
+    away = model.optimizer_offload and model.steps == 1
+    passes = [*base, *([] if away else optimizer), *max(first, last, key=_size)]
+    return max(passes, [*base, *optimizer], key=_size)

@@ -1,0 +1,139 @@
+"""The forecast of memory and time: what it adds up, what settings change in it, and one measured peak."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import SEVEN, run_of
+
+from agentrl.placement import Cluster, plan
+from agentrl.placement.cluster import GIB
+from agentrl.placement.durations import step_time
+from agentrl.placement.forecast import GPUMemory, forecast, forecast_rank
+from agentrl.placement.lengths import Lengths
+from agentrl.placement.memory import LOGITS_AT_A_TIME
+from agentrl.testing.models import build_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+EIGHT = {"trainer__n_gpus_per_node": 8}
+ACTOR, REF = "actor_rollout_ref__actor__fsdp_config__", "actor_rollout_ref__ref__fsdp_config__"
+
+
+def memory_of(cluster: str = "1x8x80", model: str = SEVEN, **changes: Any) -> dict[str, GPUMemory]:
+    """The forecast by pool."""
+    config = run_of(cluster, model, **changes)
+    return {gpu.what: gpu for gpu in forecast(config, plan(config, Cluster.parse(cluster)))}
+
+
+def gib(gpu: GPUMemory, phase: str) -> dict[str, float]:
+    """Parts of a phase in GiB."""
+    (found,) = (each for each in gpu.phases if each.name == phase)
+    return {name: size / GIB for name, size in found.parts}
+
+
+def total(phase: str, **changes: Any) -> float:
+    return sum(gib(memory_of(**{**EIGHT, **changes})["global_pool"], phase).values())
+
+
+def test_sixteen_bytes_of_each_weight_are_shared_by_the_ranks() -> None:
+    parts = gib(memory_of(**EIGHT)["global_pool"], "update")
+    whole = 7.6156 * 1e9 / GIB
+    assert parts["weights"] == pytest.approx(4 * whole / 8, rel=0.001)
+    assert parts["gradients"] == parts["weights"]
+    assert parts["optimizer"] == 2 * parts["weights"]
+    assert (
+        parts["other models"] == pytest.approx(4 * whole / 8, rel=0.001) or parts["other models"] > 0
+    )  # the reference
+
+
+def test_an_engine_fills_its_share() -> None:
+    parts = gib(memory_of(**EIGHT, R__tensor_model_parallel_size=2)["global_pool"], "rollout")
+    assert parts["engine's weights"] == pytest.approx(7.09, rel=0.01)
+    assert parts["engine's weights"] + parts["KV cache"] == pytest.approx(0.4 * 80)
+
+
+def test_engines_of_their_own_share_nothing() -> None:
+    found = memory_of("1x8x80", R__placement="split", trainer__n_gpus_per_node=4)
+    assert set(found) == {"global_pool", "engines"}
+    assert [phase.name for phase in found["global_pool"].phases] == ["log-probs", "update"]
+    assert found["engines"].count == 4
+
+
+@pytest.mark.parametrize(
+    ("phase", "changes"),
+    [
+        ("update", {"actor_rollout_ref__actor__ppo_max_token_len_per_gpu": 4096}),
+        ("update", {f"{REF}param_offload": True}),
+        ("rollout", {f"{ACTOR}optimizer_offload": True}),
+        ("rollout", {f"{ACTOR}param_offload": True}),
+        ("rollout", {"R__gpu_memory_utilization": 0.3}),
+        (
+            "update",
+            {f"{ACTOR}ulysses_sequence_parallel_size": 2, "actor_rollout_ref__actor__ppo_max_token_len_per_gpu": 512},
+        ),
+        ("update", {"actor_rollout_ref__model__lora_rank": 16}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)).rpartition("__")[2],
+)
+def test_what_saves_memory_does(phase: str, changes: dict[str, Any]) -> None:
+    own = {"data__train_batch_size": 64, "actor_rollout_ref__actor__ppo_mini_batch_size": 64}
+    own |= {"data__max_response_length": 4096}
+    assert total(phase, **own, **changes) < total(phase, **own)
+
+
+def test_gradient_checkpointing_saves_most() -> None:
+    key = "actor_rollout_ref__model__enable_gradient_checkpointing"
+    assert total("update", **{key: False}) > 2 * total("update", **{key: True})
+
+
+def test_a_step_takes_longer_with_more_to_do() -> None:
+    def low(cluster: str, **changes: Any) -> float:
+        config = run_of(cluster, **{**EIGHT, **changes})
+        found = step_time(config, plan(config, Cluster.parse(cluster)), Lengths.most(config))
+        assert found is not None
+        assert found.low < found.high
+        return found.low
+
+    usual = low("1x8x80")
+    assert low("1x8x80@A100") > 2 * usual
+    assert low("1x8x80", data__train_batch_size=2048) > usual
+    assert low("1x8x80", data__max_response_length=4096) > usual
+    assert low("2x8x80", trainer__nnodes=2) < usual
+
+
+def test_lengths_of_the_rows_count() -> None:
+    config = run_of("1x8x80", **EIGHT)
+    rows = Lengths.of_prompts(config, [10, 30])
+    assert (rows.prompt, rows.usual_prompt, rows.source) == (30, 20, "2 prompts of the rows")
+    assert Lengths.of_prompts(config, []) == Lengths.most(config)
+    placement = plan(config, Cluster.parse("1x8x80"))
+    short, long = (step_time(config, placement, lengths) for lengths in (rows, Lengths.most(config)))
+    assert short is not None
+    assert long is not None
+    assert short.tokens < long.tokens
+
+
+def test_logits_are_in_chunks_of_the_size_that_the_workers_have() -> None:
+    from agentrl.workers import token_stats
+
+    assert token_stats.LOGITS_PER_CHUNK == LOGITS_AT_A_TIME
+
+
+def test_a_measured_peak(tmp_path: Path) -> None:
+    """A process that takes an update needs what the forecast says; benchmarks/memory_forecast.py has larger models."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from memory_forecast import config_of
+
+    sizes = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6, "vocab_size": 16_000}
+    model = str(build_tiny_model(tmp_path / "model", **sizes))
+    script = [sys.executable, str(ROOT / "benchmarks" / "memory_forecast.py"), model, "--one", "plain"]
+    done = subprocess.run(
+        [*script, "--tokens", "512", "--threads", "1"], check=True, capture_output=True, text=True, timeout=240
+    )
+    measured = float(done.stdout.split()[-1])
+    expected = forecast_rank(config_of(model, 512, checkpointing=False), Cluster.parse("1x0"))
+    assert expected == pytest.approx(measured, rel=0.15)
