@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow lint bench docs clean
+.PHONY: setup demo test test-slow test-sglang lint bench docs clean
 
 # The programs that tests need, at every call: the stamp knows nothing of the system. Takes no time when all are there.
 setup: $(STAMP)
@@ -27,6 +27,17 @@ test: setup
 # What takes too long for every change: a real model, each model family on every mesh, several machines.
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# The engines' contract, live, on the SGLang of another environment: make test-sglang SGLANG=/opt/sglang (docs/engines.md).
+# `make test-sglang VENV=/opt/sglang` means the same.
+SGLANG ?= $(if $(filter-out .venv,$(VENV)),$(VENV))
+test-sglang: BIN := .venv/bin
+test-sglang:
+	@test -n "$(SGLANG)" || { echo "name the environment that has SGLang: make test-sglang VENV=/opt/sglang"; exit 2; }
+	@$(MAKE) --no-print-directory setup VENV=.venv
+	$(SGLANG)/bin/python tests/wire/sglang_on_cpu.py
+	AGENTRL_SGLANG_PYTHON=$(abspath $(SGLANG))/bin/python $(BIN)/python -m pytest -p no:xdist -m "not slow" -k sglang \
+	  tests/inference/test_engine_contract.py tests/wire/test_engine_contract.py tests/e2e/test_engines.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ from agentrl.testing.models import build_tiny_model
 
 MIB = 2**20
 MADE = {
-    "qwen2 of 41 million": {
+    "qwen2 of 39 million": {
         "family": "qwen2",
         "hidden_size": 512,
         "intermediate_size": 2048,
@@ -35,7 +35,7 @@ MADE = {
         "num_key_value_heads": 2,
         "vocab_size": 32_000,
     },
-    "qwen3_moe of 57 million": {
+    "qwen3_moe of 47 million": {
         "family": "qwen3_moe",
         "hidden_size": 384,
         "intermediate_size": 1024,
@@ -48,7 +48,7 @@ MADE = {
         "moe_intermediate_size": 320,
         "vocab_size": 24_000,
     },
-    "llama of 36 million": {
+    "llama of 37 million": {
         "family": "llama",
         "hidden_size": 448,
         "intermediate_size": 1536,

@@ -34,7 +34,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("agentrl", deadline=None)  # machines that run tests are shared
 settings.load_profile("agentrl")
 
-PROCESS_TESTS = ("e2e", "single_controller", "cli/demo", "workers/test_ranks", "rollout/test_whole_path")
+PROCESS_TESTS = (
+    *("e2e", "single_controller", "cli/demo", "workers/test_ranks", "rollout/test_whole_path"),
+    "inference/test_ray_hosts",
+)
 """Tests that start Ray or whole runs. They look at what such runs leave behind, so two must never run at once."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -58,7 +58,10 @@ def _what_to_write(checkpoint: Path, adapter: bool, base: str | None) -> tuple[P
         raise UserInputError(f"{checkpoint} holds no LoRA adapter, which --adapter and --base are about")
     source = _actor(checkpoint) / MODEL.name
     if not (source / "config.json").is_file() or not list(source.glob("*.safetensors")):
-        raise CheckpointError(f"{source} holds no model: wanted config.json and safetensors")
+        raise CheckpointError(
+            f"{source} holds no model: wanted config.json and safetensors, as a run writes them whose "
+            "`checkpoint.save_contents` names hf_model"
+        )
     return source, lambda out: shutil.copytree(source, out)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from agentrl.config.base import DtypeSpelling, InputPath, ModelPath, PluginName, RowsDecide, Section, TokenizerPath
+from agentrl.config.checkpoint import CheckpointConfig
 from agentrl.config.lora import LoraKeys
 from agentrl.config.rollout import RolloutConfig
 
@@ -194,6 +195,8 @@ class ActorConfig(MicroBatchSection):
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
     """Sharding and precision."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """What a checkpoint holds of the policy."""
 
     @property
     def clip_ratios(self) -> dict[str, float]:

@@ -10,6 +10,9 @@ from agentrl.config.planned import planned_gpus
 from agentrl.config.value_tree import Tree, leaves, set_value
 
 _ROLLOUT = "actor_rollout_ref.rollout."
+CONTEXT_MARGIN = 8
+"""Tokens of its context that SGLang does not use (it refuses prompts from the sixth last on and cuts answers two tokens
+before the end), and two more to be safe: for requests of C tokens a server is started with a context of C + 8."""
 INSTALL_VLLM = "pip install vllm, or name a Python that has it in rollout.server.python"
 
 

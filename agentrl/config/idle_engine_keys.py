@@ -6,6 +6,7 @@ from agentrl.config.idle import Idle
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.root import RunConfig
 from agentrl.config.shared_gpus import frees_engines
+from agentrl.config.weight_transport import IDLE_TRANSPORT_KEYS
 
 _ROLLOUT = "actor_rollout_ref.rollout."
 
@@ -16,9 +17,10 @@ def _asks_to_free(run: RunConfig) -> bool:
 
 
 IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
+    *IDLE_TRANSPORT_KEYS,
     Idle(
         (
-            *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}tensor_model_parallel_size", f"{_ROLLOUT}gpu_memory_utilization"),
+            *(f"{_ROLLOUT}embedded.*", f"{_ROLLOUT}gpu_memory_utilization"),
             *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len", f"{_ROLLOUT}enable_*", f"{_ROLLOUT}dtype"),
             *(f"{_ROLLOUT}enforce_eager", f"{_ROLLOUT}load_format", f"{_ROLLOUT}placement", f"{_ROLLOUT}n_gpus"),
             *(f"{_ROLLOUT}server.{key}" for key in ("host", "start_timeout_s", "python")),

@@ -117,6 +117,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
             *("data.train_batch_size", "data.gen_batch_size", "data.dataset_weights", "data.shuffle", "data.seed"),
             *("trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
+            "trainer.async_save",
             *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps", "trainer.profile_*"),
             "trainer.log_train_generations",
         ),
@@ -315,7 +316,10 @@ _OF_THE_TRAINER: tuple[Idle[RunConfig], ...] = (
         "trainer.total_training_steps is {trainer.total_training_steps}",
     ),
     Idle(
-        ("trainer.max_ckpt_to_keep",),
+        (
+            *("trainer.max_ckpt_to_keep", "trainer.async_save"),
+            *(f"{section}checkpoint.save_contents" for section in (_ACTOR, "critic.")),
+        ),
         lambda run: run.trainer.save_freq <= 0,
         "trainer.save_freq is {trainer.save_freq}, so no checkpoint is saved",
     ),

@@ -30,7 +30,7 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
         "trainer.total_training_steps is {trainer.total_training_steps}",
     ),
     Idle(
-        ("trainer.max_ckpt_to_keep",),
+        ("trainer.max_ckpt_to_keep", "trainer.async_save", "trainer.checkpoint.save_contents"),
         lambda run: isinstance(run.trainer.save_freq, int) and run.trainer.save_freq <= 0,
         "trainer.save_freq is {trainer.save_freq}, so no checkpoint is saved",
     ),

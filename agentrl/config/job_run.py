@@ -197,7 +197,7 @@ IDLE_JOB_KEYS: tuple[Idle[GenerationConfig], ...] = (
     Idle(("rollout.n",), lambda job: True, "data.n_samples says how many responses a prompt gets"),
     Idle(
         (
-            *("rollout.log_prob_*", "rollout.weight_sync*", "rollout.val_kwargs.*"),
+            *("rollout.log_prob_*", "rollout.weight_sync*", "rollout.update_weights_*", "rollout.val_kwargs.*"),
             *("rollout.multi_turn.trainable_turns", "rollout.multi_turn.mask_tool_call_args"),
         ),
         lambda job: True,

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
+from agentrl.config.engine_choice import CONTEXT_MARGIN
+from agentrl.config.engine_flags import check_engine_flags
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.config.trainer import DEFAULT_POOL, RayInitConfig
+from agentrl.config.weight_transport import check_weight_sync
 
 Problems = Iterator[str]
 
@@ -105,8 +108,6 @@ def check_servers(config: RunConfig) -> Problems:
         yield f"{key}.server.args: are only for SGLang, but {chosen}; vLLM takes them too"
     if rollout.name in OWN_ENGINES and rollout.tensor_model_parallel_size > 1:
         yield f"{key}.tensor_model_parallel_size: is only for SGLang, but {chosen}; vLLM takes it too"
-    if engine in ("sglang", "vllm") and rollout.weight_sync == "tensor":
-        yield f"{key}.weight_sync: got tensor, which only the embedded engine understands, but {chosen}: use disk"
     if engine in ("sglang", "vllm", "hf") and config.trainer.deterministic:
         only = "only the embedded engine is deterministic"
         yield f"trainer.deterministic: got true, but {only}, and {chosen}: set it to embedded"
@@ -115,7 +116,7 @@ def check_servers(config: RunConfig) -> Problems:
 def _depends_on_engine(config: RunConfig) -> bool:
     """Whether the engine matters to a check: to find out what `auto` is may import torch."""
     rollout = config.actor_rollout_ref.rollout
-    return bool(rollout.server.args or rollout.weight_sync == "tensor" or config.trainer.deterministic)
+    return bool(rollout.server.args or config.trainer.deterministic)
 
 
 def check_context(config: RunConfig) -> Problems:
@@ -135,10 +136,18 @@ def check_context(config: RunConfig) -> Problems:
                 f"responses of {response} tokens need {need}"
             )
     positions = _positions(Path(config.actor_rollout_ref.model.path))
-    if positions is not None and positions < need:
+    if positions is None:
+        return
+    has = f"but the model in {config.actor_rollout_ref.model.path} has {positions} positions"
+    if positions < need:
+        yield f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, {has}"
+        return
+    longest = rollout.max_model_len or need
+    if positions < longest + CONTEXT_MARGIN and not rollout.server.addresses and engine_name(config) == "sglang":
+        key = "data.max_response_length" if rollout.max_model_len is None else "actor_rollout_ref.rollout.max_model_len"
         yield (
-            f"data.max_response_length: prompts of {prompt} and responses of {response} tokens need {need}, but the "
-            f"model in {config.actor_rollout_ref.model.path} has {positions} positions"
+            f"{key}: requests of {longest} tokens need a context of {longest + CONTEXT_MARGIN} in SGLang, which leaves "
+            f"{CONTEXT_MARGIN} tokens of it unused, {has}: make them at most {positions - CONTEXT_MARGIN}"
         )
 
 
@@ -159,5 +168,7 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_device,
     check_profiler,
     check_servers,
+    check_weight_sync,
+    check_engine_flags,
     check_context,
 )

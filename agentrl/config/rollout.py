@@ -18,7 +18,7 @@ class ServerConfig(Section):
     """Number of servers that the run starts if `addresses` is null; null: on GPUs as many as these have room for
     (`rollout.placement`), on CPUs one."""
     host: str = "127.0.0.1"
-    """Address that started servers listen on."""
+    """Address that started servers listen on. On several machines 127.0.0.1 stands for the address of each machine."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port of the first started server (the next ones count up); null: free ports."""
     start_timeout_s: float = Field(default=300.0, gt=0)
@@ -30,11 +30,12 @@ class ServerConfig(Section):
     args: list[str] = Field(default_factory=list)
     """Additional command-line arguments for a started SGLang or vLLM server."""
     python: str | None = None
-    """Python of an environment that has SGLang or vLLM, for servers that the run starts; null: this one."""
+    """Python of an environment that has SGLang or vLLM, on every machine on which the run starts servers; null: this
+    one."""
 
 
 class EngineKwargs(Section):
-    """Flags of started servers by name: `{swap_space: 8, enforce_eager: true}` is `--swap-space 8 --enforce-eager`."""
+    """Flags of started servers: `{swap_space: 8, x: true}` is `--swap-space 8 --x`. Not those that other keys give."""
 
     vllm: dict[str, Any] = Field(default_factory=dict)
     """Flags of vLLM; false is written `--no-…`."""
@@ -190,11 +191,20 @@ class RolloutConfig(RowsDecide):
     """How often one trajectory is repeated in a step."""
     outage: OutageConfig = Field(default_factory=OutageConfig)
     """What happens while a service is down."""
-    weight_sync: Literal["auto", "disk", "tensor", "adapter"] = "auto"
-    """How weights reach the engines; auto: disk, in shared memory if the machine has it; tensor: over HTTP, which only
-    the embedded and the hf engine understand; adapter: with LoRA, engines load it in place of merged weights."""
+    weight_sync: Literal["auto", "disk", "ipc", "distributed", "tensor", "adapter"] = "auto"
+    """How weights reach the engines. disk: a file per rank, in shared memory if the machine has it. ipc: handles of GPU
+    memory to engines on the ranks' GPUs, shared memory to the embedded engine on a CPU. distributed: a process group of
+    rank 0 and all engines (nccl, gloo on CPUs). tensor: over HTTP, which only the embedded and the hf engine know.
+    adapter: with LoRA, engines load it in place of merged weights. auto: on GPUs ipc or, where engines have their own,
+    distributed; on CPUs and for given servers disk."""
+    weight_sync_timeout_s: float = Field(default=600.0, gt=0)
+    """How long engines may take for each phase of a weight update; a slower one is left out until a later update."""
+    update_weights_bucket_megabytes: int = Field(default=512, ge=1)
+    """Most megabytes of weights that a rank gathers at once on their way to engines and files; a tensor that is larger
+    travels alone."""
     weight_sync_dir: OutputPath | None = None
-    """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one."""
+    """Folder for weights sent to the engines, visible to trainer and servers; null: a temporary one, on several
+    machines in the run folder."""
     placement: Literal["auto", "colocated", "split"] = "auto"
     """GPUs of started servers: colocated: those of the actor's ranks, in turns; split: others, which no rank has; auto:
     split if `n_gpus` is given, else colocated."""
@@ -210,7 +220,8 @@ class RolloutConfig(RowsDecide):
     max_num_seqs: int | None = Field(default=None, ge=1)
     """Most requests that a started server decodes together; null: the engine's own limit."""
     max_model_len: int | None = Field(default=None, ge=1)
-    """Most tokens of a request in a started server; null: prompt plus response length."""
+    """Most tokens of a request in a started server; null: prompt plus response length. SGLang is started with a context
+    of 8 more, of which it uses none."""
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     """Most prompt tokens of one prefill step of a started server; null: the engine's own limit."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], DtypeSpelling] = "auto"
@@ -241,6 +252,11 @@ class RolloutConfig(RowsDecide):
     """Agent loops and their workers."""
     val_kwargs: ValKwargs = Field(default_factory=ValKwargs)
     """Sampling in validation."""
+
+    @property
+    def sync_bucket_bytes(self) -> int:
+        """`update_weights_bucket_megabytes` in bytes."""
+        return self.update_weights_bucket_megabytes * 2**20
 
     def sampling_params(self) -> dict[str, Any]:
         """Sampling fields of a training request, as `/generate` names them, without `max_new_tokens`."""

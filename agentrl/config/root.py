@@ -17,6 +17,7 @@ from agentrl.config.actor import (
     OptimConfig,
 )
 from agentrl.config.base import InputPath, PluginName, Section
+from agentrl.config.checkpoint import CheckpointConfig
 from agentrl.config.chosen import choose
 from agentrl.config.data import DataConfig
 from agentrl.config.judge import JudgeConfig
@@ -53,6 +54,8 @@ class CriticConfig(MicroBatchSection):
     """Optimizer."""
     fsdp_config: FSDPConfig = Field(default_factory=FSDPConfig)
     """Sharding and precision."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """What a checkpoint holds of the value model, which has no Hugging Face folder."""
     ppo_mini_batch_size: int | None = Field(default=None, ge=1)
     """Prompts per optimizer step; null: the actor's."""
     ppo_epochs: int | None = Field(default=None, ge=1)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from agentrl.config.actor import FSDPConfig, ModelConfig, OptimConfig
 from agentrl.config.base import InputPath, Names, OutputPath, RowsDecide, Section
+from agentrl.config.checkpoint import CheckpointConfig
 from agentrl.config.checks import resume_problems
 from agentrl.config.lora_checks import lora_problems
 from agentrl.config.machine_checks import cluster_problems, offload_problems
@@ -140,6 +141,12 @@ class SFTTrainerConfig(Section):
     """Save a checkpoint every `save_freq` steps, or after_each_epoch, and after the last step; -1: never."""
     max_ckpt_to_keep: int | None = Field(default=None, ge=1)
     """Number of checkpoints to keep; null: all."""
+    async_save: bool = False
+    """Go on with the next step while a checkpoint is written: a step waits only until weights and optimizer are copied
+    to host memory. The checkpoint counts when it is whole; an error of its writing ends the run at the end of a
+    step."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    """What a checkpoint holds."""
     max_skipped_steps: int | None = Field(default=20, ge=1)
     """The run stops after this many steps in a row whose gradient is not finite; null: never."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"

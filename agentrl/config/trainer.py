@@ -77,6 +77,10 @@ class TrainerConfig(Section):
     """Save a checkpoint every `save_freq` steps and after the last step; -1: never."""
     max_ckpt_to_keep: int | None = Field(default=None, ge=1)
     """Number of checkpoints to keep; null: all."""
+    async_save: bool = False
+    """Go on with the next step while a checkpoint is written: a step waits only until weights and optimizer are copied
+    to host memory. The checkpoint counts when it is whole; an error of its writing ends the run at the end of a
+    step."""
     max_skipped_steps: int | None = Field(default=20, ge=1)
     """The run stops after this many steps in a row that changed no weight: no gradient was finite, or no trajectory was
     left to train on; null: never."""

@@ -74,10 +74,6 @@ _REMOTE = Only((None,), "HDFS is not supported: use a mounted folder")
 _PROFILED = Harmless("`trainer.profile_steps` says which steps are profiled, in every process")
 _NSIGHT = Harmless("Nsight's options stand on its own command line: `nsys profile OPTIONS agentrl train …`")
 _WHOLE = frozenset({"model", "optimizer", "extra"})
-_WHOLE_CHECKPOINT = Only(
-    (None, _WHOLE, _WHOLE | {"hf_model"}),
-    "a checkpoint always holds model, optimizer and extra, and the model as a Hugging Face folder",
-)
 _TURNS = _AR + "rollout.multi_turn."
 
 _TIS = (
@@ -175,11 +171,9 @@ VERL_KEYS: dict[str, Answer] = {
     "*.calculate_entropy": Harmless("the entropy is always computed"),
     "*.profiler.*": _PROFILED,
     "*.profile.*": _PROFILED,
-    "*.checkpoint.save_contents": _WHOLE_CHECKPOINT,
-    "*.checkpoint.load_contents": _WHOLE_CHECKPOINT,
-    "*.checkpoint.contents": _WHOLE_CHECKPOINT,
-    "*.checkpoint.async_save": Only(_OFF, "a step waits until its checkpoint is written"),
-    "*.checkpoint.*": Harmless("a checkpoint holds model, optimizer and the rest of the state"),
+    "*.checkpoint.contents": Renamed("*.checkpoint.save_contents"),
+    "*.checkpoint.async_save": Fallback("trainer.async_save"),
+    "*.checkpoint.*": Harmless("`save_contents` and `load_contents` say what a checkpoint holds"),
     "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
     "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),
     "*.fsdp_config.use_orig_params": Harmless("FSDP2 keeps the original parameters"),
@@ -243,7 +237,6 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
     _AR + "rollout.layered_summon": Harmless("weights are gathered one by one"),
     _AR + "rollout.cudagraph_capture_sizes": Harmless("give the engine's flags in `engine_kwargs`"),
-    _AR + "rollout.update_weights_bucket_megabytes": Harmless("weights are gathered one by one"),
     _AR + "rollout.multi_stage_wake_up": Harmless(
         "engines that release their memory (`rollout.free_cache_engine`) get first the weights back and then the cache"
     ),
@@ -259,6 +252,9 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.quantization*": Only((None,), "give the engine's flags in `server.args`"),
     _AR + "rollout.nnodes": Only((None, 0), "engines run on the machines of `trainer.nnodes`"),
     _AR + "rollout.n_gpus_per_node": Harmless("`trainer.n_gpus_per_node` counts"),
+    _AR + "rollout.checkpoint_engine.update_weights_bucket_megabytes": Renamed(
+        _AR + "rollout.update_weights_bucket_megabytes"
+    ),
     _AR + "rollout.checkpoint_engine.*": Harmless("`rollout.weight_sync` says how weights reach the engines"),
     _AR + "rollout.logprobs_mode": Harmless("log-probs are those of the logits divided by the temperature"),
     _AR + "rollout.scheduling_policy": Harmless("engines serve requests in the order of their arrival"),

@@ -18,13 +18,15 @@ import asyncio
 import base64
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import orjson
 
 from agentrl.errors import EngineError, EngineRequestError, EngineTimeout, EngineUnavailable
+from agentrl.inference.health import is_well
 from agentrl.inference.picture_requests import check_prompt_tokens, picture_fields
 from agentrl.inference.protocol import check_request, error_text, parse_generation, parse_weight_version
 from agentrl.types import GenerationOutput, JsonDict
@@ -45,6 +47,8 @@ KEEPALIVE_S = 3.0
 """Shorter than the 5 s after which uvicorn closes an idle connection, so that a closing one is never reused."""
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 2.0
+_LAST_WORD_S = 5.0
+"""For a call to an engine that has failed just before."""
 
 
 class EngineClient:
@@ -53,20 +57,31 @@ class EngineClient:
     Args:
         address: `http://host:port`.
         vocab_size: ids of this value or more are refused before they are sent: one such id kills a server.
-        request_timeout_s: deadline of one weight update, retries included; shorter than the usual deadlines of health
-            checks (25 s) and control calls (30 s), it bounds those too.
+        request_timeout_s: shorter than the usual deadlines of health checks (25 s) and control calls (30 s), it bounds
+            those too.
         retries: how often a failed call is retried.
+        update_timeout_s: deadline of one weight update, retries included; None: `request_timeout_s`.
     """
 
     generate_path, rid_field, health_path = "/generate", "rid", "/health"
     alive_path = "/health_generate"
     """What a server answers only while it also generates; `/health` may answer although it does not."""
 
-    def __init__(self, address: str, *, vocab_size: int, request_timeout_s: float = 600.0, retries: int = 3) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        vocab_size: int,
+        request_timeout_s: float = 600.0,
+        retries: int = 3,
+        update_timeout_s: float | None = None,
+    ) -> None:
         self.address = address.rstrip("/")
         self.vocab_size = vocab_size
         self.request_timeout_s = request_timeout_s
         self.retries = retries
+        self.update_timeout_s = request_timeout_s if update_timeout_s is None else update_timeout_s
+        self._paused = False
         self._session: aiohttp.ClientSession | None = None
         self._background: set[asyncio.Task[None]] = set()
 
@@ -118,14 +133,19 @@ class EngineClient:
         return parse_generation(body, max_new_tokens)
 
     async def health(self) -> bool:
-        """Whether the engine answers. Never raises for an engine that does not."""
+        """Whether the engine answers, paused or not. Never raises for an engine that does not."""
         try:
-            await self._call(
-                "GET", self.health_path, timeout_s=min(HEALTH_TIMEOUT_S, self.request_timeout_s), retries=0
-            )
-        except EngineError:
+            async with asyncio.timeout(min(HEALTH_TIMEOUT_S, self.request_timeout_s)):
+                return await is_well(self._status, self.health_path)
+        except TimeoutError:
             return False
-        return True
+
+    async def _status(self, path: str) -> int:
+        try:
+            async with self._open_session().get(self.address + path) as response:
+                return response.status
+        except aiohttp.ClientError:
+            return 0
 
     async def model_info(self) -> JsonDict:
         """What the engine says about its model."""
@@ -144,10 +164,12 @@ class EngineClient:
     async def pause(self, mode: str = "in_place") -> None:
         """Stop decoding: `abort` ends running requests, `in_place` keeps them, `retract` keeps them without cache."""
         await self._call("POST", "/pause_generation", {"mode": mode})
+        self._paused = True
 
     async def resume(self) -> None:
         """Go on after `pause`."""
         await self._call("POST", "/continue_generation", {})
+        self._paused = False
 
     async def abort(self, rid: str | None = None) -> None:
         """Abort one request, or all of them."""
@@ -176,13 +198,34 @@ class EngineClient:
     async def update_weights_from_disk(self, path: str, weight_version: int) -> None:
         """Load the weights in folder `path`, drop the prefix cache and report `weight_version` from now on.
 
+        Running requests are computed again and go on with the new weights; an engine that was paused stays paused.
+
         Raises:
             EngineRequestError: the engine refused the folder.
             EngineUnavailable: as in `generate`.
-            EngineTimeout: no answer within `request_timeout_s`.
+            EngineTimeout: no answer within `update_timeout_s`.
         """
         payload = {"model_path": path, "weight_version": str(weight_version), "flush_cache": True}
-        self._check_success(await self._call("POST", "/update_weights_from_disk", payload, self.request_timeout_s))
+        async with self._standing_still("retract"):
+            self._check_success(await self._call("POST", "/update_weights_from_disk", payload, self.update_timeout_s))
+
+    @asynccontextmanager
+    async def _standing_still(self, mode: str) -> AsyncIterator[None]:
+        """Pause the engine for this block, even if it is paused in another mode; one that was paused stays so."""
+        # Unpaused, SGLang first lets running requests end, which may take minutes. Paused in place, it loads the
+        # weights, but cannot drop the cache that those requests use, and refuses to have succeeded.
+        stays, well = self._paused, False
+        try:
+            await self.pause(mode)
+            yield
+            well = True
+        finally:
+            if not stays and well:
+                await self.resume()
+            elif not stays:
+                with suppress(EngineError):
+                    await self._call("POST", "/continue_generation", {}, _LAST_WORD_S, retries=0)
+                self._paused = False
 
     async def update_weights_from_tensor(self, named_tensors: Mapping[str, Tensor], weight_version: int) -> None:
         """Send weights in the request. Understood by the embedded engine only (SGLang wants pickles)."""
@@ -194,7 +237,18 @@ class EngineClient:
             "weight_version": str(weight_version),
             "flush_cache": True,
         }
-        self._check_success(await self._call("POST", "/update_weights_from_tensor", payload, self.request_timeout_s))
+        async with self._standing_still("retract"):
+            self._check_success(await self._call("POST", "/update_weights_from_tensor", payload, self.update_timeout_s))
+
+    async def update_call(self, path: str, payload: JsonDict, timeout_s: float) -> None:
+        """One request of a weight update, sent once: see `weights.calls`.
+
+        Raises:
+            EngineRequestError: the engine refused it.
+            EngineUnavailable: no connection, or 5xx.
+            EngineTimeout: no answer within `timeout_s`.
+        """
+        self._check_success(await self._call("POST", path, payload, timeout_s, retries=0))
 
     async def close(self) -> None:
         """Close all connections, after giving aborts in progress up to 1 s."""
@@ -208,7 +262,8 @@ class EngineClient:
 
     async def _generate_with_retries(self, payload: JsonDict, base: str) -> Any:
         for attempt in range(self.retries + 1):
-            payload[self.rid_field] = base if attempt == 0 else f"{base}.{attempt}"
+            # SGLang ends with a request also those whose ids begin with its id: the abort of `a` would end `a.2`.
+            payload[self.rid_field] = base if attempt == 0 else f"{attempt + 1}.{base}"
             try:
                 return await self._send("POST", self.generate_path, payload)
             except EngineUnavailable as error:
@@ -295,7 +350,7 @@ class EngineClient:
 
         async def abort() -> None:
             try:
-                await self._call("POST", *self._abort_call(rid), 5.0, retries=0)
+                await self._call("POST", *self._abort_call(rid), _LAST_WORD_S, retries=0)
             except EngineError as error:
                 logger.debug("cannot abort %s: %s", rid, error)
 

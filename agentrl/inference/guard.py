@@ -1,8 +1,8 @@
 """Runs a command and makes sure that neither it nor its children outlive the process that asked for it.
 
 ``python -m agentrl.inference.guard COMMAND...`` ends the command and all its descendants when the guard is told to
-stop (SIGTERM) or when its standard input closes, which happens when the parent ends, however it ends. Its exit code is
-the command's. It imports nothing heavy: each guard costs about 10 MB.
+stop (SIGTERM) or when its standard input closes, which happens when the parent ends, however it ends. It ends as the
+command did: with its exit code, or by the same signal. It imports nothing heavy: each guard costs about 10 MB.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -22,7 +23,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(command: list[str]) -> int:
-    """Run `command` until it ends, the parent ends, or SIGTERM comes; return its exit code."""
+    """Run `command` until it ends, the parent ends, or SIGTERM comes.
+
+    Returns:
+        Its exit code; negative: the number of the signal that killed it.
+    """
     told = _Told()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_guard)
     while child.poll() is None and not told.to_stop:
@@ -87,5 +92,15 @@ def _descendants(child: subprocess.Popen[bytes]) -> list[int]:
         return []
 
 
+def _end_like(code: int) -> int:
+    """End by the signal that killed the command: as an exit code, -9 becomes 247, which nobody reads as SIGKILL."""
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core file, if any
+        os.kill(os.getpid(), -code)
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_end_like(main(sys.argv[1:])))

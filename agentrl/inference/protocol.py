@@ -12,21 +12,36 @@ from typing import Any
 from agentrl.errors import EngineError, EngineRequestError, WeightVersionError
 from agentrl.types import GenerationOutput, JsonDict
 
+UNKNOWN_VERSION = -1
+"""Of weights that no run has named, such as those that a server was started with."""
+
 
 def parse_weight_version(value: Any) -> int:
-    """The number of a weight version as the server writes it; a server's initial weights (`"default"`) are 0.
+    """The number of a weight version as the server writes it; `UNKNOWN_VERSION` for `"default"`, its initial weights.
+
+    Those are not version 0 of a run, which may have begun from a checkpoint, with an adapter, or from another model.
 
     Raises:
         WeightVersionError: the version is not a number, so somebody else set it.
     """
     if value is None or value == "default":
-        return 0
+        return UNKNOWN_VERSION
     try:
         return int(value)
     except (TypeError, ValueError):
         raise WeightVersionError(
             f"the engine serves weight version {value!r}, wanted a whole number: agentrl did not set these weights"
         ) from None
+
+
+def name_version(version: int) -> str:
+    """A weight version in messages."""
+    return "unknown (no run has set one)" if version == UNKNOWN_VERSION else str(version)
+
+
+def other_version(what: str, served: int, wanted: int) -> WeightVersionError:
+    """The error about weights that are not the run's."""
+    return WeightVersionError(f"{what} weight version {name_version(served)}; the run is at {wanted}")
 
 
 def check_request(prompt_ids: Sequence[int], sampling_params: JsonDict, vocab_size: int) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from agentrl.chat.vision import SentPictures
 from agentrl.errors import EngineError, EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.protocol import name_version, other_version
 from agentrl.types import GenerationOutput, JsonDict
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,11 @@ class _Server:
     answers: int = 0
     watch: asyncio.TimerHandle | None = None
     """The next look at the engine, while requests wait."""
+
+    async def close(self) -> None:
+        if self.checkup is not None:
+            self.checkup.cancel()
+        await self.client.close()
 
 
 class Router:
@@ -131,8 +137,8 @@ class Router:
             raise EngineTimeout(f"{self.engine_of(trajectory_id)} gave no answer within {deadline_s:g} s") from None
 
     async def _generate(self, trajectory_id: str, request: Request) -> GenerationOutput:
-        # With 3 engines at most 4 tries: each engine once, and one more for an engine that came back meanwhile. An
-        # engine that passes its health check but keeps serving other weights would otherwise be tried without end.
+        # With 3 engines at most 4 tries: one more for an engine that came back meanwhile. Else one that passes its
+        # health check but keeps serving other weights would be tried without end.
         for _ in range(len(self._servers) + 1):
             server = self._home.get(trajectory_id)
             if server is None or server.reason_out is not None:
@@ -143,8 +149,7 @@ class Router:
             except WeightVersionError as error:
                 self._take_out(server, str(error))
             except EngineUnavailable as error:
-                # Healthy engine, failed request: the request itself may be the cause. On the next engine it could
-                # crash that one too, so this trajectory fails and the others keep their engines.
+                # Healthy engine, failed request: on the next engine it could crash that one too.
                 if server.reason_out is None:
                     if await self._is_well(server):
                         raise
@@ -160,7 +165,7 @@ class Router:
         """One generation on an engine, which is watched meanwhile.
 
         Raises:
-            EngineUnavailable: the engine hangs: it was taken out, and its requests must go to others.
+            EngineUnavailable: the engine hangs and was taken out: its requests must go to others.
         """
         patience = asyncio.timeout(None)
         server.waiting.add(patience)
@@ -230,9 +235,8 @@ class Router:
             await server.client.update_weights_from_disk(path, version)
             served = await server.client.weight_version()
             if served != version:
-                raise WeightVersionError(
-                    f"{server.client.address} serves weight version {served} after an update to {version}"
-                )
+                said = f"{server.client.address} serves weight version {name_version(served)}"
+                raise WeightVersionError(f"{said} after an update to {version}")
 
         outcomes = await asyncio.gather(*map(update, self._servers), return_exceptions=True)
         self._expected = version
@@ -256,14 +260,12 @@ class Router:
                 raise EngineUnavailable(f"{server.client.address} does not answer its health check")
             served = await server.client.weight_version()
             if wanted is not None and served != wanted:
-                raise WeightVersionError(
-                    f"{server.client.address} serves weight version {served}; the run is at {wanted}"
-                )
+                raise other_version(f"{server.client.address} serves", served, wanted)
 
     async def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on; those that stay keep their trajectories and connections.
 
-        An engine that was out and is named again starts afresh: the caller vouches for its health.
+        An engine that was out and is named again starts afresh.
         """
         before = {server.client.address: server for server in self._servers}
         well = {address: server for address, server in before.items() if server.reason_out is None}
@@ -273,7 +275,7 @@ class Router:
                 continue
             for trajectory_id in list(server.trajectories):
                 self.release(trajectory_id)
-            await server.client.close()
+            await server.close()
 
     async def pause(self, mode: str = "in_place") -> None:
         """Pause every engine that is in; one that hangs is taken out."""
@@ -296,7 +298,7 @@ class Router:
         """Close all connections."""
         for task in self._background:
             task.cancel()
-        await asyncio.gather(*(server.client.close() for server in self._servers))
+        await asyncio.gather(*(server.close() for server in self._servers))
 
     def _make_server(self, address: str) -> _Server:
         return _Server(self._client(address, **self._options))  # type: ignore[arg-type]
@@ -319,8 +321,7 @@ class Router:
         return server
 
     async def _wait_for_one(self) -> None:
-        """Check all engines once, since some may have been restarted, then wait at most `recovery_wait_s` for one."""
-        # Many trajectories arrive here together when the last engine fails: they share one round of checks.
+        """Check all engines once, all callers together, then wait at most `recovery_wait_s` for one."""
         if self._look is None or self._look.done():
             self._look = self._spawn(self._probe_all())
         await asyncio.shield(self._look)
@@ -337,7 +338,7 @@ class Router:
             return
         wrong = [version for version in output.weight_versions if version != self._expected]
         if wrong:
-            raise WeightVersionError(f"sampled by weight version {wrong[0]}; the run is at {self._expected}")
+            raise other_version("sampled by", wrong[0], self._expected)
 
     def _all_out(self) -> bool:
         return all(server.reason_out is not None for server in self._servers)
@@ -388,13 +389,12 @@ class Router:
 
     async def _probe_one(self, server: _Server) -> None:
         try:
-            healthy = await server.client.health()
-            served = await server.client.weight_version() if healthy else None
+            if not await server.client.health():
+                return
+            served = await server.client.weight_version()
         except EngineError:
-            return
-        if not healthy:
             return
         if self._expected is None or served == self._expected:
             self._admit(server)
         else:
-            server.reason_out = f"healthy again, but serves weight version {served}; the run is at {self._expected}"
+            server.reason_out = str(other_version("healthy again, but serves", served, self._expected))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
-from agentrl.config.engine_choice import INSTALL_VLLM, has_package, vllm_installed
+from agentrl.config.engine_choice import CONTEXT_MARGIN, INSTALL_VLLM, has_package, vllm_installed
 from agentrl.config.lora import LoraKeys
 from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
 from agentrl.config.rollout import RolloutConfig
@@ -14,7 +15,6 @@ from agentrl.config.shared_gpus import frees_engines
 from agentrl.errors import ConfigError
 from agentrl.hub import ADAPTER_CONFIG, adapter_folder
 from agentrl.inference.vllm import render_flags, vllm_command
-from agentrl.placement.of_run import engine_count
 
 
 def resolve_engine(config: RunConfig) -> EngineName:
@@ -27,8 +27,10 @@ def resolve_engine(config: RunConfig) -> EngineName:
     python = rollout.server.python
     if rollout.server.addresses is None and rollout.name in ("sglang", "vllm") and python is not None:
         if not has_package(python, rollout.name):
+            found = shutil.which(python) is not None
+            got = f"{python} has no {rollout.name}" if found else f"no program {python} is found"
             raise ConfigError(
-                f"actor_rollout_ref.rollout.server.python: {python} has no {rollout.name}: name the Python of an "
+                f"actor_rollout_ref.rollout.server.python: {got}: name the Python of an "
                 f"environment in which `import {rollout.name}` works"
             )
     elif rollout.name == "vllm" and rollout.server.addresses is None and not vllm_installed():
@@ -57,7 +59,7 @@ def launch_command(config: RunConfig, index: int, host: str, port: int) -> list[
 
 def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, runner: str) -> list[str]:
     rollout = config.actor_rollout_ref.rollout
-    embedded, dtype = rollout.embedded, rollout.dtype
+    embedded = rollout.embedded
     longest = rollout.max_model_len or embedded.max_context_length or context_length(config)
     chunk = rollout.max_num_batched_tokens or embedded.prefill_chunk
     options: dict[str, object | None] = {
@@ -69,8 +71,8 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
         "max-context-length": longest,
         "prefill-chunk": chunk if rollout.enable_chunked_prefill else max(chunk, longest),
         "threads": embedded.threads,
-        "dtype": None if dtype == "auto" else dtype,
-        "device": _device(config, index),
+        "dtype": engine_dtype(config),
+        "device": "cuda" if uses_cuda(config) else "cpu",
         "seed": config.trainer.seed + index,
     }
     command = [sys.executable, "-m", "agentrl.inference.embedded"]
@@ -83,10 +85,10 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
     return [*command, "--deterministic"] if config.trainer.deterministic else command
 
 
-def _device(config: RunConfig, index: int) -> str:
-    if not uses_cuda(config):
-        return "cpu"
-    return "cuda" if engine_count(config) == 1 else f"cuda:{index}"
+def engine_dtype(config: RunConfig) -> str:
+    """The data type of a server's weights; auto is never passed on: SGLang would make float16 of a float32 folder."""
+    dtype = config.actor_rollout_ref.rollout.dtype
+    return dtype if dtype != "auto" else "bfloat16" if uses_cuda(config) else "float32"
 
 
 def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list[str]:
@@ -94,8 +96,8 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
     server, gpus = rollout.server, rollout.tensor_model_parallel_size
     command = [server.python or sys.executable, "-m", "sglang.launch_server", "--model-path", model.path]
     command += ["--host", host, "--port", str(port)]
-    command += ["--context-length", str(rollout.max_model_len or context_length(config))]
-    command += ["--random-seed", str(config.trainer.seed + index), "--dtype", rollout.dtype]
+    command += ["--context-length", str((rollout.max_model_len or context_length(config)) + CONTEXT_MARGIN)]
+    command += ["--random-seed", str(config.trainer.seed + index), "--dtype", engine_dtype(config)]
     if rollout.max_num_seqs:
         command += ["--max-running-requests", str(rollout.max_num_seqs)]
     command += _prefill_flags(rollout)
@@ -113,15 +115,21 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--enable-deterministic-inference"]
     if rollout.weight_sync == "adapter":
         command += _lora_flags(model)
-    if not uses_cuda(config) and "--device" not in server.args:
-        command += ["--device", "cpu"]
     if frees_engines(config) and "--enable-memory-saver" not in server.args:
         command += [] if "enable_memory_saver" in rollout.engine_kwargs.sglang else ["--enable-memory-saver"]
+    if not uses_cuda(config):
+        command += _cpu_flags(rollout)
     if uses_cuda(config):
         command += ["--tp-size", str(gpus), "--mem-fraction-static", str(rollout.gpu_memory_utilization)]
-        if engine_count(config) > 1 and "--base-gpu-id" not in server.args:
-            command += ["--base-gpu-id", str(index * gpus)]
     return [*command, *render_flags(rollout.engine_kwargs.sglang, negations=False), *server.args]
+
+
+def _cpu_flags(rollout: RolloutConfig) -> list[str]:
+    """What SGLang needs on a CPU, but for what the user says: by itself it wants AMX, and spins while idle."""
+    wanted = {"--device": ["cpu"], "--attention-backend": ["torch_native"]}
+    wanted |= {"--disable-overlap-schedule": [], "--sleep-on-idle": []}
+    given = {*rollout.server.args, *(f"--{name.replace('_', '-')}" for name in rollout.engine_kwargs.sglang)}
+    return [word for flag, values in wanted.items() if flag not in given for word in (flag, *values)]
 
 
 def _lora_flags(keys: LoraKeys) -> list[str]:

@@ -13,7 +13,6 @@ from agentrl.config.machine import uses_cuda
 from agentrl.config.root import RunConfig
 from agentrl.config.shared_gpus import frees_engines
 from agentrl.errors import ConfigError
-from agentrl.placement.of_run import engine_count
 
 CPU_CACHE_GIB = "2"
 """KV cache of a server on a CPU unless VLLM_CPU_KVCACHE_SPACE is set: vLLM itself would take a large part of memory."""
@@ -24,7 +23,7 @@ def vllm_command(config: RunConfig, index: int, host: str, port: int, longest: i
 
     Args:
         config: the run.
-        index: number of the server; with several, it picks their GPUs.
+        index: number of the server, for its seed.
         host: address to listen on.
         port: port to listen on.
         longest: most tokens of a request.
@@ -60,7 +59,7 @@ def vllm_command(config: RunConfig, index: int, host: str, port: int, longest: i
         "worker_extension_cls": None if cuda else "agentrl_vllm_worker.PresentHead",
     }
     python = rollout.server.python or sys.executable
-    environment = [f"{name}={value}" for name, value in _environment(config, index).items()]
+    environment = [f"{name}={value}" for name, value in _environment(config).items()]
     command = ["env", *environment, python, "-m", "vllm.entrypoints.openai.api_server", *render_flags(flags)]
     return [*command, *render_flags(rollout.engine_kwargs.vllm), *rollout.server.args]
 
@@ -91,7 +90,7 @@ def render_flags(flags: Mapping[str, Any], *, negations: bool = True) -> list[st
     return command
 
 
-def _environment(config: RunConfig, index: int) -> dict[str, str]:
+def _environment(config: RunConfig) -> dict[str, str]:
     """Variables of a server; the user's own count."""
     wanted = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}  # pause, weights and versions need the former
     if not uses_cuda(config):
@@ -99,11 +98,4 @@ def _environment(config: RunConfig, index: int) -> dict[str, str]:
         wanted = {name: os.environ.get(name, value) for name, value in wanted.items()}
         paths = [str(resources.files("agentrl.inference.vllm_worker")), os.environ.get("PYTHONPATH")]
         return wanted | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    rollout = config.actor_rollout_ref.rollout
-    if (servers := engine_count(config)) > 1:
-        count = rollout.tensor_model_parallel_size
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        # Server 1 of two with 2 GPUs each: 2,3; where CUDA_VISIBLE_DEVICES is 4,5,6,7 they are called 6,7.
-        names = visible.split(",") if visible else [str(gpu) for gpu in range(servers * count)]
-        wanted["CUDA_VISIBLE_DEVICES"] = ",".join(names[index * count : (index + 1) * count])
     return wanted

@@ -113,7 +113,7 @@ class VLLMClient(EngineClient):
         Raises:
             EngineRequestError: the folder holds no weights.
             EngineUnavailable: as in `generate`; also if the weights are those of another model, which ends the server.
-            EngineTimeout: no answer within `request_timeout_s`.
+            EngineTimeout: no answer within `update_timeout_s`.
         """
         if not await asyncio.to_thread(_has_weights, path):
             raise EngineRequestError(f"{path}: no model*.safetensors, which {self.address} would not survive; not sent")
@@ -121,7 +121,7 @@ class VLLMClient(EngineClient):
         if not (isinstance(paused, dict) and paused.get("is_paused")):
             await self.pause()
         load = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        await self._call("POST", "/collective_rpc", load, self.request_timeout_s, retries=0)
+        await self._call("POST", "/collective_rpc", load, self.update_timeout_s, retries=0)
         await self.flush_cache()
         await self._call("POST", "/update_weight_version", {"new_version": str(weight_version)})
         if not (isinstance(paused, dict) and paused.get("is_paused")):

@@ -20,12 +20,13 @@ import numpy as np
 from agentrl.config import RunConfig
 from agentrl.config.job_run import own_names, run_of
 from agentrl.config.jobs import GenerationConfig
+from agentrl.config.machine import uses_cuda
 from agentrl.config.value_tree import leaves
 from agentrl.data.row_pictures import PictureColumns
 from agentrl.data_proto import DataProto
 from agentrl.errors import DataError, EngineError, FailureBudgetError
 from agentrl.files import keep_inputs
-from agentrl.inference.launch import EngineServers
+from agentrl.inference.fleet import EngineFleet, MakePlaces
 from agentrl.jobs.parts import Advance, JobParts, identity_of
 from agentrl.jobs.tables import NO_SOURCE, JobTable, prompt_columns
 from agentrl.reported import json_of
@@ -256,12 +257,11 @@ class _Engines:
 
     def __enter__(self) -> _Engines:
         try:
-            self._servers = self._stack.enter_context(EngineServers.start(self._run, self._logs))
-            if self._run.trainer.backend == "ray":
-                from agentrl.single_controller.ray_runtime import init_ray
-
-                ray = self._run.ray_init
-                self._stack.enter_context(init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
+            first = self._run.ray_init.address is not None  # engines are then on its machines
+            places = self._start_ray() if first else None
+            self._servers = self._stack.enter_context(EngineFleet.start(self._run, self._logs, make_places=places))
+            if not first:
+                self._start_ray()
             self._manager = AgentLoopManager(self._run, self._servers.addresses)
             self._stack.callback(self._manager.shutdown)
         except BaseException:
@@ -271,6 +271,18 @@ class _Engines:
 
     def __exit__(self, *_error: object) -> None:
         self._stack.close()
+
+    def _start_ray(self) -> MakePlaces | None:
+        """Start Ray or connect to it; what makes the places of engines, if its machines are several."""
+        if self._run.trainer.backend != "ray":
+            return None
+        from agentrl.inference.ray_hosts import ray_places
+        from agentrl.single_controller import ray_machines, ray_runtime
+
+        ray = self._run.ray_init
+        session = ray_runtime.init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file)
+        self._stack.enter_context(session)
+        return ray_places if ray_machines.several() and not uses_cuda(self._run) else None
 
     def generate(self, batch: DataProto) -> DataProto:
         """Roll out; if an engine died meanwhile, restart it and roll out once more."""

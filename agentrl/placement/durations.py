@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentrl.config.actor import BackboneConfig
 from agentrl.config.resource_pools import pool_of, roles_of
 from agentrl.config.root import RunConfig
 from agentrl.placement.engine_memory import engine_memory
+from agentrl.placement.forecast import recomputes
 from agentrl.placement.gpus import GPUKind, assumed
 from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
@@ -121,14 +121,8 @@ def _passes(config: RunConfig, lengths: Lengths, gpu: GPUKind) -> Iterator[Durat
         yield from took("old log-probs", "actor", 2, FORWARD)
     yield from took("reference log-probs", "ref", 2, FORWARD)
     yield from took("values", "critic", 2, FORWARD)
-    again = _again(config.critic.model, shapes.get("critic"))
-    yield from took(
-        "update of the critic", "critic", again, UPDATE, config.critic.ppo_epochs or policy.actor.ppo_epochs
-    )
-    again = _again(policy.model, shapes.get("actor"))
-    yield from took("update", "actor", again, UPDATE, policy.actor.ppo_epochs)
-
-
-def _again(model: BackboneConfig, shape: ModelShape | None) -> int:
-    """Operations of an update for each weight and token: recomputed activations take a second forward pass."""
-    return 8 if shape is not None and model.recomputes_activations(shape.parameters) else 6
+    sections = {"update of the critic": ("critic", config.critic.model), "update": ("actor", policy.model)}
+    epochs = {"critic": config.critic.ppo_epochs or policy.actor.ppo_epochs, "actor": policy.actor.ppo_epochs}
+    for what, (role, section) in sections.items():
+        if (shape := shapes.get(role)) is not None:
+            yield from took(what, role, 8 if recomputes(section, shape) else 6, UPDATE, epochs[role])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.parallel import mesh_sizes
@@ -29,6 +29,8 @@ from agentrl.placement.model_shape import ModelShape, find_shape
 PhaseName = Literal["rollout", "log-probs", "update"]
 RANK_OVERHEAD = {True: 1.0 * GIB, False: 0.08 * GIB}
 """Of a rank besides its tensors, on GPUs (CUDA, NCCL, what the allocator does not give back) and on CPUs."""
+GAPS = 0.06
+"""What allocators hold beyond a rank's tensors, as a share of these: 0 to 0.12 were measured on CPUs."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -163,7 +165,7 @@ def models_of(config: RunConfig, pool: Pool, lengths: Lengths, *, on_gpus: bool)
 def _model(
     config: RunConfig, pool: Pool, role: str, shape: ModelShape, fsdp: FSDPConfig, lengths: Lengths, *, on_gpus: bool
 ) -> Model:
-    policy = config.actor_rollout_ref
+    policy, section = config.actor_rollout_ref, sections(config)[role][3]
     learns = role in ("actor", "critic")
     spread = _spread(fsdp, pool.world_size)
     keys = policy.model if role == "actor" else config.critic.model
@@ -185,13 +187,19 @@ def _model(
         held=Kept(0.0) if on_host else kept,
         learns=learns,
         compute_bytes=computed,
-        checkpointing=learns and keys.recomputes_activations(shape.parameters),
+        checkpointing=learns and recomputes(section, shape),
         tokens=tokens,
         positions=0.0 if role in ("critic", "reward_model") else tokens * lengths.response_share,
         param_offload=fsdp.param_offload and on_gpus,
         optimizer_offload=fsdp.optimizer_offload and on_gpus,
         steps=_steps(config, role),
     )
+
+
+def recomputes(section: Any, shape: ModelShape) -> bool:
+    """Whether a model that learns recomputes activations: as its section says, which may leave it to the size."""
+    by_size = getattr(section, "recomputes_activations", None)
+    return bool(section.enable_gradient_checkpointing if by_size is None else by_size(shape.parameters))
 
 
 def _spread(fsdp: FSDPConfig, world: int) -> Spread:
@@ -248,10 +256,15 @@ def _phases(models: list[Model], engine: EngineMemory | None, on_gpus: bool) -> 
     if not models:
         return
     passes = [_pass_parts(model, models) for model in models]
-    yield Phase("log-probs", (*asleep, *max(passes, key=_size), ("processes", overhead)))
+    yield Phase("log-probs", (*asleep, *_with_gaps(max(passes, key=_size)), ("processes", overhead)))
     updates = [_update_parts(model, models) for model in models if model.learns]
     if updates:
-        yield Phase("update", (*asleep, *max(updates, key=_size), ("processes", overhead)))
+        yield Phase("update", (*asleep, *_with_gaps(max(updates, key=_size)), ("processes", overhead)))
+
+
+def _with_gaps(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Tensors, and what the allocator holds between them."""
+    return [*parts, ("gaps between tensors", GAPS * _size(parts))]
 
 
 def _size(parts: list[tuple[str, float]]) -> float:

@@ -91,8 +91,3 @@ class RunPlacement:
     def ranks_of(self, pool: str) -> tuple[RankPlace, ...]:
         """The ranks of a pool."""
         return tuple(rank for rank in self.ranks if rank.pool == pool)
-
-    def gpus_in_use(self) -> set[tuple[int, int]]:
-        """(machine, GPU) of everything that is placed."""
-        of_ranks = {(rank.machine, rank.gpu) for rank in self.ranks if rank.gpu is not None}
-        return of_ranks | {(engine.machine, gpu) for engine in self.engines for gpu in engine.gpus}

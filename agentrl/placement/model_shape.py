@@ -10,7 +10,7 @@ with a head of its own::
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ def find_shape(path: str) -> ModelShape | None:
     """The shape of a model: from its folder, from the hub's cache, else a published one. Nothing is downloaded.
 
     Returns:
-        None: it is none of these, or its `config.json` lacks a size.
+        None: it is not found there, or its `config.json` lacks a size.
     """
     folder = Path(path).expanduser()
     file = folder / "config.json" if folder.is_dir() else cached_config(path)
@@ -241,9 +241,3 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "smollm2-135m": _dense("llama", (576, 30, 9, 3, 1536, 49152), True, 64),
 }
 """Sizes from the `config.json` of each model on the hub, by its name without owner and variant, in small letters."""
-
-
-def same_sizes(one: ModelShape, other: ModelShape) -> bool:
-    """Whether two shapes are equal but for where they were read."""
-    names = [field.name for field in fields(ModelShape) if field.name != "source"]
-    return all(getattr(one, name) == getattr(other, name) for name in names)

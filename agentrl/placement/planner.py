@@ -96,7 +96,7 @@ def engine_of(config: RunConfig, *, on_gpus: bool) -> EngineName:
 
 
 def _on_cpus(made: _Plan) -> None:
-    """Ranks are processes: a machine has room for any number. Engines run beside the driver."""
+    """Ranks are processes: a machine has room for any number. Engines are dealt over the machines in turn."""
     for pool in pools_in_use(made.config):
         has = len(made.cluster.machines)
         missing = len(pool.process_on_nodes) - has
@@ -108,7 +108,8 @@ def _on_cpus(made: _Plan) -> None:
         for part, count in enumerate(pool.process_on_nodes):
             _put_ranks(made, pool, part, part, [None] * count)
     server = made.config.actor_rollout_ref.rollout.server
-    made.engines = [EnginePlace(index, 0, (), _port(made, index)) for index in range(server.launch or 1)]
+    machines = len(made.cluster.machines)
+    made.engines = [EnginePlace(i, i % machines, (), _port(made, i)) for i in range(server.launch or 1)]
 
 
 def _on_gpus(made: _Plan, mode: Mode, shape: ModelShape | None) -> None:

@@ -114,9 +114,8 @@ class RayBackend:
         calls: dict[int, Any] = dict(plan.calls)
         if plan.shared and _holds_data(plan.calls[0]):
             calls = dict.fromkeys(calls, ray.put(plan.calls[0]))
-        return self._pending(
-            method, [self._actors[rank].call.remote(method, call, *ended) for rank, call in calls.items()]
-        )
+        sent = [self._actors[rank].call.remote(method, call, *ended) for rank, call in calls.items()]
+        return self._pending(method, sent, list(calls))
 
     def check(self) -> None:
         """Ask every rank whether it is alive; a busy rank counts as alive.
@@ -127,7 +126,8 @@ class RayBackend:
         refs = [actor.pid.remote() for actor in self._actors]
         ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0.5)
         for ref in ready:
-            error = failure_of(ref, self._name, "check", refs.index(ref), self.world_size)
+            rank = refs.index(ref)
+            error = failure_of(ref, self._name, "check", rank, self.world_size, self._pids[rank][0])
             if error is not None:
                 raise error
 
@@ -149,8 +149,10 @@ class RayBackend:
         _wait_for_exit([pid for node, pid in self._pids if node == here])
         release(self._pool)
 
-    def _pending(self, method: str, refs: list[Any]) -> RayCall:
-        return RayCall(refs, self._name, method, self.world_size)
+    def _pending(self, method: str, refs: list[Any], ranks: Sequence[int] | None = None) -> RayCall:
+        """A call of these ranks; None: of the first ones."""
+        nodes = [self._pids[rank][0] for rank in (range(len(refs)) if ranks is None else ranks)] if self._pids else ()
+        return RayCall(refs, self._name, method, self.world_size, nodes)
 
 
 def _holds_data(call: RankCall) -> bool:

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from agentrl.errors import AgentRLError, WorkerError
+from agentrl.single_controller.ray_machines import lost_machine
 
 GRACE_S = 5.0
 """How long to wait for the other ranks after one failed: the first error is often not the cause."""
 
 
 class RayCall:
-    """One method running on several ranks."""
+    """One method running on several ranks.
 
-    def __init__(self, refs: list[Any], worker: str, method: str, world_size: int) -> None:
+    Args:
+        refs: of the calls.
+        worker: name of the class, for errors.
+        method: for errors.
+        world_size: for errors.
+        nodes: the Ray node of each call, where it is known: an error names the machine of a rank that died.
+    """
+
+    def __init__(
+        self, refs: list[Any], worker: str, method: str, world_size: int, nodes: Sequence[str | None] = ()
+    ) -> None:
         self._refs = refs
         self._worker = worker
         self._method = method
         self._world_size = world_size
+        self._nodes = nodes or [None] * len(refs)
 
     def done(self) -> bool:
         """True when every rank has answered or failed."""
@@ -44,7 +57,7 @@ class RayCall:
                 break
             for ref in ready:
                 rank = self._refs.index(ref)
-                error = failure_of(ref, self._worker, self._method, rank, self._world_size)
+                error = failure_of(ref, self._worker, self._method, rank, self._world_size, self._nodes[rank])
                 if error is not None:
                     errors.append(error)
                     deadline = time.monotonic() + GRACE_S if len(errors) == 1 else deadline
@@ -57,7 +70,9 @@ class RayCall:
         return list(ray.get(self._refs))
 
 
-def failure_of(ref: Any, worker: str, method: str, rank: int, world_size: int) -> AgentRLError | None:
+def failure_of(
+    ref: Any, worker: str, method: str, rank: int, world_size: int, node: str | None = None
+) -> AgentRLError | None:
     """The failure of a finished call, as an agentrl error that names the rank; None if it succeeded."""
     where = f"rank {rank} of {world_size} ({worker})"
     try:
@@ -65,8 +80,10 @@ def failure_of(ref: Any, worker: str, method: str, rank: int, world_size: int) -
     except RayTaskError as error:
         return _own_error(error, where, method)
     except RayActorError as error:
-        return DeadRankError(f"{where} died in {method}: {_death(error)}")
+        return DeadRankError(f"{where} died in {method}: {lost_machine(node) or _death(error)}")
     except RayError as error:
+        if (lost := lost_machine(node)) is not None:  # and with it what the rank has answered
+            return DeadRankError(f"{where} died in {method}: {lost}")
         return WorkerError(f"{where} failed in {method}: {type(error).__name__}: {str(error).splitlines()[0]}")
     return None
 

@@ -17,13 +17,13 @@ class ResourcePool:
         process_on_nodes: ranks per machine, one entry per machine.
         use_gpu: one GPU per rank; else ranks use the CPU and reserve nothing.
         threads_per_rank: CPU threads of each rank; None leaves torch's default.
-        max_colocate: most groups that may share one GPU of this pool.
+        max_colocate: most groups that may share one GPU of this pool: the four roles of a run, and an engine.
     """
 
     process_on_nodes: tuple[int, ...] | list[int] = (1,)
     use_gpu: bool = False
     threads_per_rank: int | None = None
-    max_colocate: int = 4
+    max_colocate: int = 5
 
     def __post_init__(self) -> None:
         if not self.process_on_nodes or any(count < 1 for count in self.process_on_nodes):

@@ -21,11 +21,14 @@ from torch import Tensor
 
 from agentrl.errors import EngineRequestError
 from agentrl.inference.client import EngineClient
+from agentrl.inference.protocol import UNKNOWN_VERSION
 from agentrl.types import GenerationOutput, JsonDict
 
 GREEDY: JsonDict = {"temperature": 0.0, "ignore_eos": True}
 TOLERANCE = 1e-4
 _WAIT_S = 120.0
+SPARE = 10
+"""A request of so many tokens more than the context is refused by every engine: SGLang gets 8 more than it may use."""
 _RUNNING = re.compile(r"^(?:sglang:num_running_reqs|vllm:num_requests_running)(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -41,7 +44,8 @@ class EngineCase:
         text: what that token decodes to.
         eos: the model's own end-of-turn id.
         context: most tokens of a request.
-        version: weight version that it serves.
+        version: weight version that it serves; see `look`.
+        longest: tokens of an answer that is to be interrupted; None: as many as the context has room for.
     """
 
     client: EngineClient
@@ -51,8 +55,18 @@ class EngineCase:
     text: str
     eos: int
     context: int
-    version: int = 0
+    version: int = UNKNOWN_VERSION
+    longest: int | None = None
     _nets: dict[Path, Any] = field(default_factory=dict)
+
+    @property
+    def long(self) -> int:
+        """Tokens of an answer to a prompt of two that takes a while."""
+        return self.longest or self.context - 2
+
+    async def look(self) -> None:
+        """Take the version that the engine serves now for the one that it should serve."""
+        self.version = await self.client.weight_version()
 
     async def generate(self, prompt: list[int], count: int = 8, rid: str | None = None, **params: Any) -> Any:
         """Sample; the answer has one log-prob and one version per id."""
@@ -86,9 +100,12 @@ class EngineCase:
 
     async def running(self) -> float:
         """Requests that decode now, by the engine's own figures."""
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
-            page = (await http.get(f"{self.client.address}/metrics")).text
-        return sum(map(float, _RUNNING.findall(page)))
+        async with httpx.AsyncClient(base_url=self.client.address, trust_env=False, timeout=30) as http:
+            page = await http.get("/metrics")
+            if page.status_code == 200:
+                return sum(map(float, _RUNNING.findall(page.text)))
+            loads = (await http.get("/v1/loads")).json()["loads"]  # SGLang has the page only with --enable-metrics
+        return float(sum(load["num_running_reqs"] for load in loads))
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something has happened."""
@@ -172,7 +189,8 @@ async def stop_ids_end_a_turn(case: EngineCase) -> None:
     prompt = [4, 5, 6]
     ids = (await case.generate(prompt, 8, **GREEDY)).token_ids
     place = next(i for i in range(1, 8) if ids[i] not in ids[:i])
-    output = await case.generate(prompt, 8, **GREEDY, stop_token_ids=[ids[place]])
+    # Without `ignore_eos`, with which SGLang ignores these ids too.
+    output = await case.generate(prompt, 8, temperature=0.0, stop_token_ids=[ids[place]])
     assert (output.token_ids, output.finish_reason, output.matched) == (ids[: place + 1], "stop", ids[place])
     forced: JsonDict = {"temperature": 1.0, "logit_bias": {str(case.eos): 100.0}}
     output = await case.generate(prompt, 8, **forced)
@@ -209,7 +227,7 @@ async def bad_requests_are_refused(case: EngineCase) -> None:
         ([1], {"temperature": -1.0}),
         ([1], {"top_p": 2.0}),
         ([1], {"temprature": 1.0}),
-        ([1] * (case.context + 1), {}),
+        ([1] * (case.context + SPARE), {}),
     ]
     for prompt, params in bad:
         try:
@@ -225,22 +243,37 @@ async def aborted_by_id(case: EngineCase) -> None:
     """An abort ends one request, which keeps what it has sampled; an unknown id does nothing."""
     await case.client.abort("no such request")
     for _ in range(5):  # a tiny model may have ended before the abort comes
-        task = asyncio.create_task(
-            case.generate([1, 2], case.context - 2, rid="mine", temperature=1.0, ignore_eos=True)
-        )
+        task = asyncio.create_task(case.generate([1, 2], case.long, rid="mine", temperature=1.0, ignore_eos=True))
         await case.until(lambda task=task: _runs_or_ended(case, task))  # type: ignore[misc]
         await case.client.abort("mine")
         output = await task
         if output.finish_reason == "abort":
-            assert len(output.token_ids) < case.context - 2
+            assert len(output.token_ids) < case.long
             return
     raise AssertionError("no request was aborted")
+
+
+async def an_abort_does_not_end_a_retry(case: EngineCase) -> None:
+    """The client names the second try of `mine` so that the abort of the first leaves it alone."""
+    count = case.long
+    task = asyncio.create_task(case.generate([1, 2], count, rid="2.mine", temperature=1.0, ignore_eos=True))
+    await case.until(lambda: _runs_or_ended(case, task))
+    await case.client.abort("mine")
+    output = await task
+    assert (output.finish_reason, len(output.token_ids)) == ("length", count)
+
+
+async def the_whole_context_is_used(case: EngineCase) -> None:
+    """Prompts may fill the context but for one token, and answers the rest of it."""
+    for prompt in (case.context - 1, case.context - 5, case.context - case.long):
+        output = await case.generate([7] * prompt, case.context - prompt, temperature=1.0, ignore_eos=True)
+        assert (len(output.token_ids), output.finish_reason) == (case.context - prompt, "length")
 
 
 async def cancelled_by_its_caller(case: EngineCase) -> None:
     """A caller that gives up leaves nothing running on the engine."""
     tasks = [
-        asyncio.create_task(case.generate([1, number], case.context - 2, temperature=1.0, ignore_eos=True))
+        asyncio.create_task(case.generate([1, number], case.long, temperature=1.0, ignore_eos=True))
         for number in range(6)
     ]
     await case.until(lambda: _runs_or_ended(case, tasks[0]))
@@ -276,7 +309,7 @@ async def pause_holds(case: EngineCase) -> None:
 async def pause_in_abort_mode(case: EngineCase) -> None:
     """Running requests end as aborted; after `resume` new ones run."""
     for _ in range(5):
-        task = asyncio.create_task(case.generate([1, 2], case.context - 2, temperature=1.0, ignore_eos=True))
+        task = asyncio.create_task(case.generate([1, 2], case.long, temperature=1.0, ignore_eos=True))
         await case.until(lambda task=task: _runs_or_ended(case, task))  # type: ignore[misc]
         await case.client.pause("abort")
         await case.client.resume()
@@ -302,10 +335,10 @@ async def new_weights_are_used(case: EngineCase) -> None:
 
 async def weights_change_under_a_request(case: EngineCase) -> None:
     """A request that runs meanwhile goes on; each of its tokens has the version that sampled it, and none goes back."""
-    count = case.context - 2
+    count = case.long
     task = asyncio.create_task(case.generate([1, 2], count, temperature=1.0, ignore_eos=True))
     await case.until(lambda: _runs_or_ended(case, task))
-    await case.client.pause("in_place")
+    await case.client.pause("in_place")  # the client retracts what runs before it sends weights
     await case.client.update_weights_from_disk(str(case.model), case.version + 1)
     await case.client.resume()
     output = await task
@@ -338,6 +371,8 @@ ENGINE_CONTRACTS: tuple[EngineCheck, ...] = (
     penalties_and_least_length,
     bad_requests_are_refused,
     aborted_by_id,
+    an_abort_does_not_end_a_retry,
+    the_whole_context_is_used,
     cancelled_by_its_caller,
     pause_holds,
     pause_in_abort_mode,
@@ -346,3 +381,6 @@ ENGINE_CONTRACTS: tuple[EngineCheck, ...] = (
     new_weights_are_used,
 )
 """Every check, in an order in which each may follow the one before it."""
+
+NEEDS_SEEDS: tuple[EngineCheck, ...] = (seeds_repeat,)
+"""Not for SGLang: without its deterministic mode the same seed may sample something else."""

@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from agentrl.testing.scripted_updates import ScriptedUpdates
 from agentrl.testing.scripted_vllm import vllm_routes
 
 Respond = Callable[[dict[str, Any]], tuple[list[int], str]]
@@ -37,7 +38,7 @@ class ScriptedEngine:
         keep_requests: remember the request bodies in `requests`.
     """
 
-    def __init__(self, respond: Respond, weight_version: str = "default", *, keep_requests: bool = True) -> None:
+    def __init__(self, respond: Respond, weight_version: str = "0", *, keep_requests: bool = True) -> None:
         self.respond = respond
         self._keep_requests = keep_requests
         self.weight_version = weight_version
@@ -49,12 +50,20 @@ class ScriptedEngine:
         self.adapter_calls: list[dict[str, Any]] = []
         self.faults: deque[str] = deque()
         """What happens to the next generations: `ok`, `drop`, `hang`, `cut`, or an HTTP status such as `500`."""
+        self.update_faults: dict[str, str] = {}
+        """What happens to every request of a weight update with this path: see `scripted_updates`."""
+        self.updates = ScriptedUpdates(self)
+        self.dead = False
+        """Every connection breaks."""
+        self.paused = False
         self.healthy = True
         self.released: set[str] = set()
         """What of its memory is released."""
         self.calls: list[str] = []
         """Pauses, releases and resumes, and updates between them, in order."""
         self.ignores_updates = False
+        self.silent: set[str] = set()
+        """Paths that get no answer."""
         self.answer_overrides: dict[str, Any] = {}
         """Replaces fields of `meta_info`."""
         self._runner: web.AppRunner | None = None
@@ -68,20 +77,23 @@ class ScriptedEngine:
 
     async def start(self, port: int | None = None) -> str:
         """Start serving and return the address."""
-        app = web.Application(client_max_size=2**30)
+        app = web.Application(client_max_size=2**30, middlewares=[self._keep_silent, self._break_if_dead])
+        guarded = self.updates.guarded
         app.add_routes(
             [
                 web.post("/generate", self._generate),
                 web.get("/health", self._health),
-                web.get("/model_info", self._model_info),
+                web.get("/model_info", guarded(self._model_info)),
                 web.post("/abort_request", self._abort),
-                web.post("/update_weights_from_disk", self._update),
-                web.post("/update_weight_version", self._name_version),
+                web.post("/update_weights_from_disk", guarded(self._update)),
+                web.post("/update_weight_version", guarded(self._name_version)),
                 web.post("/load_lora_adapter", self._load_adapter),
                 web.post("/unload_lora_adapter", self._unload_adapter),
-                web.post("/flush_cache", self._accept),
-                *(web.post(path, self._turn) for path in ("/pause_generation", "/continue_generation")),
+                web.post("/flush_cache", guarded(self._accept)),
+                web.post("/pause_generation", guarded(self._pause)),
+                web.post("/continue_generation", guarded(self._resume)),
                 *(web.post(f"/{call}_memory_occupation", self._occupy) for call in ("release", "resume")),
+                *self.updates.routes(),
                 *vllm_routes(self),
             ]
         )
@@ -153,6 +165,13 @@ class ScriptedEngine:
         }
         return {"text": "", "output_ids": ids, "meta_info": {**meta, **self.answer_overrides}}
 
+    @web.middleware
+    async def _keep_silent(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        while request.path in self.silent:
+            await asyncio.sleep(0.02)
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
 
@@ -201,10 +220,6 @@ class ScriptedEngine:
         if not self.ignores_updates:
             self.weight_version = version
 
-    async def _turn(self, request: web.Request) -> web.Response:
-        self.calls.append(request.path.strip("/").partition("_")[0])
-        return web.Response()
-
     async def _occupy(self, request: web.Request) -> web.Response:
         """As SGLang, which ends when it is to resume what it has not released; here it answers 500."""
         tags, call = set(orjson.loads(await request.read())["tags"]), request.path.strip("/").partition("_")[0]
@@ -216,6 +231,30 @@ class ScriptedEngine:
 
     async def _accept(self, request: web.Request) -> web.Response:
         return web.Response()
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        self.calls.append("pause")
+        self.paused = True
+        return web.Response()
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        self.calls.append("continue")
+        self.paused = False
+        return web.Response()
+
+    def die(self, request: web.Request) -> web.Response:
+        """From now on every connection breaks, this one first."""
+        self.dead = True
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()
+
+    @web.middleware
+    async def _break_if_dead(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.dead:
+            return self.die(request)
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
 
 def play(script: list[list[int]]) -> Respond:

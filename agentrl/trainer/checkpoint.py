@@ -40,7 +40,7 @@ class CheckpointManager:
 
     def __init__(self, folder: Path, keep: int | None = None) -> None:
         self.folder = folder
-        self._keep = keep
+        self.keep = keep
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
         """Write a checkpoint.
@@ -55,25 +55,57 @@ class CheckpointManager:
         Raises:
             CheckpointError: it cannot be written; earlier checkpoints are kept.
         """
-        final = self.folder / f"{PREFIX}{step}"
-        part = self.folder / f"{PART}{final.name}"
+        part = self.begin(step)
+        try:
+            write(part)
+        except (OSError, CheckpointError) as error:
+            raise self.abandon(step, error) from error
+        return self.commit(step)
+
+    def begin(self, step: int) -> Path:
+        """Make the folder that a checkpoint is written to; it counts when `commit` has given it its name.
+
+        Raises:
+            CheckpointError: it cannot be made.
+        """
+        part = self._part(step)
         try:
             self.remove_leftovers()
             part.mkdir(parents=True)
-            write(part)
+        except OSError as error:
+            raise self.abandon(step, error) from error
+        return part
+
+    def commit(self, step: int) -> Path:
+        """Make a whole checkpoint the newest one, and remove those that are too many.
+
+        Returns:
+            The finished folder.
+
+        Raises:
+            CheckpointError: it cannot be completed; earlier checkpoints are kept.
+        """
+        part, final = self._part(step), self.folder / f"{PREFIX}{step}"
+        try:
             _flush_folder(part)
             if final.exists():
                 _replace_folder(part, final)
             else:
                 os.replace(part, final)
             self._name_latest(step)
-        except (OSError, CheckpointError) as error:
-            shutil.rmtree(part, ignore_errors=True)
-            raise CheckpointError(
-                f"cannot write checkpoint {final}: {_reason(error)}. {self.what_remains()}"
-            ) from error
+        except OSError as error:
+            raise self.abandon(step, error) from error
         self._prune(step)
         return final
+
+    def abandon(self, step: int, error: BaseException) -> CheckpointError:
+        """Remove what is written of a checkpoint; returns an error that says which, why and what remains."""
+        shutil.rmtree(self._part(step), ignore_errors=True)
+        final = self.folder / f"{PREFIX}{step}"
+        return CheckpointError(f"cannot write checkpoint {final}: {_reason(error)}. {self.what_remains()}")
+
+    def _part(self, step: int) -> Path:
+        return self.folder / f"{PART}{PREFIX}{step}"
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint; None if the run has none.
@@ -138,10 +170,10 @@ class CheckpointManager:
         _flush(self.folder)
 
     def _prune(self, newest: int) -> None:
-        if self._keep is None:
+        if self.keep is None:
             return
         steps = sorted(step for step in self._steps() if step <= newest)
-        for step in steps[: -self._keep]:
+        for step in steps[: -self.keep]:
             shutil.rmtree(self.folder / f"{PREFIX}{step}", ignore_errors=True)
 
     def _steps(self) -> list[int]:

@@ -32,7 +32,9 @@ _REST_TRIES, _REST_PAUSE_S = 40, 0.25
 class Engines(Protocol):
     """The engines that the run started."""
 
-    addresses: list[str]
+    @property
+    def addresses(self) -> list[str]:
+        """Where they are, well or not."""
 
     def tend(self) -> list[str]:
         """Start those again that ended; the addresses of those that are well."""

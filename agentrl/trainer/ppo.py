@@ -20,14 +20,17 @@ from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
+from agentrl.trainer.disk_space import Need
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
 from agentrl.trainer.profiling import StepProfiler
+from agentrl.trainer.saving import Saver
 from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
 from agentrl.trainer.validation import Validator, conversations, sample_batch
+from agentrl.trainer.weight_sync import model_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,6 @@ class RayPPOTrainer:
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
         self._first_step = 0
         """The last finished step when the run began."""
-        self._saved_step: int | None = None
         self._updating = False
         """An update is under way."""
         self._updates: list[set[int | None]] = []
@@ -98,14 +100,18 @@ class RayPPOTrainer:
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
             )
             self.guard = stack.enter_context(StopGuard())
+            learning, background = self.processes.learning, trainer.async_save
+            self.saver = Saver(self.checkpoints, learning, self.state.save, background=background)
             self._resume()
             try:
                 if trainer.val_only or (trainer.val_before_train and self.inputs.val_samples and self.state.step == 0):
                     self.trackers.log(self._validate(), self.state.step)
                 while self.state.step < self.inputs.total_steps and not trainer.val_only:
                     self._step(self.state.step + 1)
+                    self.saver.poll()
                     self.state.health.check()
                     self.skipped.check()
+                self.saver.finish()
             except BaseException as error:
                 self._save_at_end(error)
                 raise
@@ -303,24 +309,29 @@ class RayPPOTrainer:
         if found is not None:
             self.state.load(found)
             self.processes.load_workers(found)
-            self._saved_step = self.state.step if found.parent == self.folder else None
+            self.saver.saved_step = self.state.step if found.parent == self.folder else None
         resumed = None if found is None else self.state.step
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
         self._first_step = self.state.step
         self.trackers.on_start(RunInfo(*names, self.folder, self.inputs.total_steps, resumed, config))
+        self._check_room()
         self._sync_weights()
+
+    def _check_room(self) -> None:
+        """Look whether the disks have room for what the rest of the run writes."""
+        left, every = self.inputs.total_steps - self.state.step, self.config.trainer.save_freq
+        planned = -(-left // every) if every > 0 and not self.config.trainer.val_only else 0
+        exports, size = self.processes.files_folder, model_bytes(Path(self.config.actor_rollout_ref.model.path))
+        self.saver.check_room(planned, [Need("weights for the engines", exports, size)] if exports else [])
 
     def _save(self) -> None:
         """Write a checkpoint of the last finished step. A stop waits for it, so that workers are not killed writing."""
         with self.guard.deferred():
-            self.checkpoints.save(self.state.step, self._write_checkpoint)
-            self._saved_step = self.state.step
+            self.saver.save(self.state.step)
 
     def _save_at_end(self, error: BaseException) -> None:
         """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
         step, every = self.state.step, self.config.trainer.save_freq
-        if step in (0, self._saved_step):
-            return
         if every <= 0:
             new = step - self._first_step
             if new:
@@ -329,13 +340,19 @@ class RayPPOTrainer:
                 )
             return
         try:
+            if self.saver.under_way and not self.guard.at_once:
+                self.processes.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)
+                self.saver.finish()
+            if step in (0, self.saver.saved_step):
+                return
             reason = self._why_not_save(error)
             if reason is None:
                 logger.warning("saving step %d before the run ends", step)
                 self._save()
+                self.saver.finish()
                 return
         except KeyboardInterrupt:
-            if step == self._saved_step:
+            if step == self.saver.saved_step:
                 return
             reason = "it was asked to stop at once"
         except (AgentRLError, OSError, RuntimeError) as second:
@@ -361,10 +378,6 @@ class RayPPOTrainer:
     def _count_updates(self) -> list[set[int | None]]:
         """One number for each model: all its ranks have taken as many updates, and whole ones."""
         return [set(counts) for counts in self.processes.count_updates()]
-
-    def _write_checkpoint(self, folder: Path) -> None:
-        self.state.save(folder)
-        self.processes.save_workers(folder)
 
 
 def _is_due(every: int, step: int, last: bool) -> bool:

@@ -10,15 +10,18 @@ from typing import Self
 
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
-from agentrl.config.resource_pools import pool_of, roles_of
+from agentrl.config.machine_checks import ray_is_connected
+from agentrl.config.resource_pools import roles_of
 from agentrl.config.shared_gpus import frees_engines
+from agentrl.config.weight_transport import weight_transport
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
 from agentrl.inference.clients import client_class
-from agentrl.inference.launch import EngineServers
+from agentrl.inference.fleet import EngineFleet, MakePlaces
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
+from agentrl.trainer.engine_places import reserve_places, weights_folder
 from agentrl.trainer.passes import Pass, Passes
 from agentrl.trainer.phases import Phases
 from agentrl.trainer.pools import make_pools
@@ -41,7 +44,7 @@ class RunProcesses:
     """Computes reference log-probs; with LoRA it is `actor`."""
     critic: WorkerGroup | None
     reward_model: WorkerGroup | None
-    servers: EngineServers
+    servers: EngineFleet
     manager: AgentLoopManager
     phases: Phases
     """Turns on GPUs that engines and ranks share."""
@@ -99,7 +102,7 @@ class RunProcesses:
         return True
 
     def _send_weights(self, version: int, addresses: list[str]) -> None:
-        taken = self._weight_sync.sync(version, addresses)
+        taken = self._weight_sync.sync(version, addresses, self.servers.addresses)
         if (taken, self.servers.restarts) != (self._in_use, self._restarts_told):
             self.manager.set_addresses(taken)
             self._in_use, self._restarts_told = taken, self.servers.restarts
@@ -158,28 +161,33 @@ class RunProcesses:
         """The updates that actor and critic have taken, by rank; None: a rank is in the middle of one."""
         return [group.count_updates() for group in (self.actor, self.critic) if group is not None]
 
-    def save_workers(self, folder: Path) -> None:
-        """Write the training workers' part of a checkpoint."""
-        self.actor.save_checkpoint(str(folder / "actor"))
-        if not self._config.actor_rollout_ref.model.adapts:  # else `agentrl export` merges the adapter when asked
-            self.actor.export_hf(str(folder / "actor" / "huggingface"))
-        if self.critic is not None:
-            self.critic.save_checkpoint(str(folder / "critic"))
+    @property
+    def files_folder(self) -> Path | None:
+        """Where weights are written for the engines; None: they travel without files."""
+        return self._weight_sync.files_folder
+
+    @property
+    def learning(self) -> list[tuple[str, WorkerGroup]]:
+        """The groups that a checkpoint holds, with the names of their folders in it."""
+        return [("actor", self.actor), *([("critic", self.critic)] if self.critic is not None else [])]
 
     def load_workers(self, folder: Path) -> None:
         """Read the training workers' part of a checkpoint."""
-        self.actor.load_checkpoint(str(folder / "actor"))
-        if self.critic is not None:
-            self.critic.load_checkpoint(str(folder / "critic"))
+        for name, group in self.learning:
+            group.load_checkpoint(str(folder / name))
 
     def _start(self) -> None:
-        """Start engines and workers together, so that they load their models at the same time."""
+        """Start engines and workers: on CPUs together, so that they load their models at the same time.
+
+        On GPUs engines start first and alone: they measure what memory is free and take their share of it.
+        """
         self._pools = make_pools(self._config)
+        on_gpus = uses_cuda(self._config)
         # A cluster that is too small is found before anything loads; a private one without GPUs has room for all.
-        first = self._config.ray_init.address is not None or uses_cuda(self._config)
-        if first:
-            self._start_ray()
-        self.servers = self._stack.enter_context(EngineServers.start(self._config, wait=False))
+        first = on_gpus or self._config.ray_init.address is not None or ray_is_connected()
+        places = self._start_ray() if first else None
+        fleet = EngineFleet.start(self._config, make_places=places, wait=on_gpus)
+        self.servers = self._stack.enter_context(fleet)
         if not first:
             self._start_ray()
         for future in [group.submit("init_model", self._total_steps) for group in self._make_groups()]:
@@ -192,17 +200,20 @@ class RunProcesses:
         self._stack.callback(self._weight_sync.close)
         self.phases = self._make_phases()
 
-    def _start_ray(self) -> None:
-        """Start Ray or connect to it, and reserve the places of all pools."""
+    def _start_ray(self) -> MakePlaces | None:
+        """Start Ray or connect to it, and reserve the places of all pools; what makes those of engines, if Ray has any.
+
+        Raises:
+            ConfigError: the cluster has too few machines, GPUs or CPUs, or its machines do not share the run's folders.
+        """
         if self._config.trainer.backend != "ray":
-            return
+            return None
         from agentrl.single_controller import ray_placement, ray_runtime
 
         ray = self._config.ray_init
         self._stack.enter_context(ray_runtime.init_ray(ray.num_cpus, ray.address, timeline=ray.timeline_json_file))
-        pools = {pool_of(self._config, role).name: pool for role, pool in self._pools.items()}
-        ray_placement.reserve(pools)
-        self._stack.callback(ray_placement.free, list(pools.values()))
+        self._stack.callback(ray_placement.free, list(self._pools.values()))
+        return reserve_places(self._config, self._pools)
 
     def _make_groups(self) -> list[WorkerGroup]:
         from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
@@ -230,6 +241,7 @@ class RunProcesses:
             vocab_size=self._vocab_size,
             request_timeout_s=server.request_timeout_s,
             retries=server.retries,
+            update_timeout_s=self._config.actor_rollout_ref.rollout.weight_sync_timeout_s,
         )
 
     def _make_phases(self) -> Phases:
@@ -248,7 +260,10 @@ class RunProcesses:
         return WeightSync(
             self.actor,
             self._make_client,
-            mode="disk" if rollout.weight_sync == "auto" else rollout.weight_sync,
-            folder=None if rollout.weight_sync_dir is None else Path(rollout.weight_sync_dir),
+            mode=weight_transport(self._config),
+            folder=weights_folder(self._config),
             model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
+            timeout_s=rollout.weight_sync_timeout_s,
+            bucket_bytes=rollout.sync_bucket_bytes,
+            engine_ranks=rollout.tensor_model_parallel_size if uses_cuda(self._config) else 1,
         )

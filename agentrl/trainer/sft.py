@@ -31,10 +31,13 @@ from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.trainer.balance import partition_by_tokens
 from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, CheckpointManager, load_state, save_state
+from agentrl.trainer.disk_space import Need
 from agentrl.trainer.metrics import StageTimer
+from agentrl.trainer.saving import Saver
 from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch
 from agentrl.trainer.skipped_steps import SkippedSteps
 from agentrl.trainer.stopping import StopGuard
+from agentrl.trainer.weight_sync import model_bytes
 from agentrl.workers.lora import preview
 from agentrl.workers.sft import SFTWorker
 
@@ -81,7 +84,6 @@ class SFTTrainer:
         self.rows = RowOrder(len(self.train), data.shuffle, trainer.seed)
         self.skipped = SkippedSteps(trainer.max_skipped_steps)
         self.step = 0
-        self._saved_step: int | None = None
         self._updating = False
         """The weights are between two steps."""
         self._sums: dict[str, float] = {}
@@ -106,11 +108,19 @@ class SFTTrainer:
             self._write_config()
             self._start_ranks(stack)
             self.guard = stack.enter_context(StopGuard())
+            learning, background = [("actor", self.group)], self.config.trainer.async_save
+            self.saver = Saver(self.checkpoints, learning, self._write_state, background=background)
             self._resume()
+            every = self._steps_between(self.config.trainer.save_freq)
+            planned = -(-(self.total_steps - self.step) // every) if every > 0 else 0
+            size = model_bytes(Path(self.config.model.path))
+            self.saver.check_room(planned, [Need("the trained model", self.folder, size)])
             try:
                 while self.step < self.total_steps:
                     self._step(self.step + 1)
+                    self.saver.poll()
                     self.skipped.check()
+                self.saver.finish()
             except BaseException as error:
                 self._save_at_end(error)
                 raise
@@ -173,7 +183,7 @@ class SFTTrainer:
             state = load_state(self._found / STATE_FILE)
             self.step, self._sums = state["global_step"], state["sums"]
             self.group.load_checkpoint(str(self._found / "actor"))
-            self._saved_step = self.step if self._found.parent == self.folder else None
+            self.saver.saved_step = self.step if self._found.parent == self.folder else None
         resumed = None if self._found is None else self.step
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
         self.trackers.on_start(RunInfo(*names, self.folder, self.total_steps, resumed, config))
@@ -248,39 +258,43 @@ class SFTTrainer:
         }
 
     def _is_due(self, every: Every) -> bool:
-        steps = self.epoch_steps if every == "after_each_epoch" else every
+        steps = self._steps_between(every)
         return steps > 0 and (self.step == self.total_steps or self.step % steps == 0)
+
+    def _steps_between(self, every: Every) -> int:
+        return self.epoch_steps if every == "after_each_epoch" else every
 
     def _save(self) -> None:
         """Write a checkpoint. A stop waits for it, so that ranks are not killed writing."""
         with self.guard.deferred():
-            self.checkpoints.save(self.step, self._write_checkpoint)
-            self._saved_step = self.step
+            self.saver.save(self.step)
 
-    def _write_checkpoint(self, folder: Path) -> None:
+    def _write_state(self, folder: Path) -> None:
         save_state(folder / DATA_FILE, self.rows.state_dict())
         save_state(folder / STATE_FILE, {"global_step": self.step, "sums": self._sums})
-        self.group.save_checkpoint(str(folder / "actor"))
-        if not self.config.model.adapts:
-            self.group.export_hf(str(folder / "actor" / MODEL_FOLDER))
 
     def _save_at_end(self, error: BaseException) -> None:
         """Save the finished steps before the run ends with `error`, which stays the one that is shown."""
         saves = self.config.trainer.save_freq
-        if (saves != "after_each_epoch" and saves <= 0) or self.step in (0, self._saved_step):
+        if (saves != "after_each_epoch" and saves <= 0) or self.step in (0, self.saver.saved_step):
             return
         reason = "its checkpoint cannot be written" if isinstance(error, CheckpointError) else None
         reason = "an update was under way, so that the weights are between two steps" if self._updating else reason
-        if reason is None:
-            try:
+        try:
+            if reason is None or self.saver.under_way:
                 self.group.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)
+            self.saver.finish()
+            if self.step == self.saver.saved_step:
+                return
+            if reason is None:
                 logger.warning("saving step %d before the run ends", self.step)
                 self._save()
+                self.saver.finish()
                 return
-            except (AgentRLError, OSError, RuntimeError, KeyboardInterrupt) as second:
-                if self.step == self._saved_step:
-                    return
-                reason = text_of(second) or "it was asked to stop at once"
+        except (AgentRLError, OSError, RuntimeError, KeyboardInterrupt) as second:
+            if self.step == self.saver.saved_step:
+                return
+            reason = reason or text_of(second) or "it was asked to stop at once"
         logger.warning("step %d is not saved: %s. %s", self.step, reason.rstrip("."), self.checkpoints.what_remains())
 
     def _write_model(self) -> Path:

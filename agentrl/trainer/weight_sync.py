@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, cast
 
 import psutil
-from safetensors.torch import load_file
 
-from agentrl.errors import EngineTimeout, EngineUnavailable, WeightVersionError
+from agentrl.config.weight_transport import Transport
+from agentrl.errors import EngineUnavailable
 from agentrl.inference.client import EngineClient
 from agentrl.single_controller import WorkerGroup
+from agentrl.trainer.sync_phases import EnginesInUpdate, begin_update, check_version, end_update
+from agentrl.workers.weight_senders import SendJob, SendReport
 
-logger = logging.getLogger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
 FOLDER_NAME = re.compile(r"agentrl-weights-(\d+)-")
 
 
 class WeightSync:
-    """Exports the actor's weights and loads them into every engine.
+    """Brings the actor's weights to every engine, as a new version.
+
+    Engines are paused first, with what they run taken back to their queues, then take the weights, forget what they
+    computed with the old ones, are asked for their version, and go on. One that fails anywhere is left out.
 
     Args:
         actor: the actor's workers.
         make_client: builds a client for a server's address.
-        mode: `disk` (servers read the exported folder), `tensor` (weights are sent over HTTP) or `adapter` (servers
-            read the LoRA adapter).
-        folder: where exports go; None: shared memory if it has room, else the temporary folder.
-        model_bytes: approximate size of an export.
+        mode: `disk` (servers read files that the ranks write), `ipc`, `distributed` or `tensor` (see
+            `weight_senders`), or `adapter` (servers read the LoRA adapter).
+        folder: where files go; None: shared memory if it has room, else the temporary folder.
+        model_bytes: approximate size of the files.
+        timeout_s: how long engines may take for each phase; one that needs longer is left out.
+        bucket_bytes: most bytes of weights that travel at once.
+        engine_ranks: ranks of each engine.
     """
 
     def __init__(
@@ -40,74 +47,114 @@ class WeightSync:
         actor: WorkerGroup,
         make_client: Callable[[str], EngineClient],
         *,
-        mode: str,
+        mode: Transport,
         folder: Path | None,
         model_bytes: int,
+        timeout_s: float = 600.0,
+        bucket_bytes: int = 2**29,
+        engine_ranks: int = 1,
     ) -> None:
         self._actor = actor
         self._make_client = make_client
         self._mode = mode
-        parent = folder or _roomy_parent(model_bytes)
-        _remove_stale(parent)
-        parent.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"agentrl-weights-{os.getpid()}-", dir=parent))
+        self._timeout_s, self._bucket_bytes, self._engine_ranks = timeout_s, bucket_bytes, engine_ranks
+        self._folder: Path | None = None
+        if mode in ("disk", "adapter"):
+            parent = folder or _roomy_parent(model_bytes)
+            _remove_stale(parent)
+            parent.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix=f"agentrl-weights-{os.getpid()}-", dir=parent))
 
-    def sync(self, version: int, addresses: Sequence[str]) -> list[str]:
+    @property
+    def files_folder(self) -> Path | None:
+        """Where whole weights are written for the engines; None: they travel without files."""
+        return self._folder if self._mode == "disk" else None
+
+    def sync(self, version: int, addresses: Sequence[str], fleet: Sequence[str] = ()) -> list[str]:
         """Send the actor's present weights to every server as `version`.
 
-        A server that cannot be reached or hangs must not be used until a later sync has succeeded.
+        A server that cannot be reached, hangs, refuses or ends up with another version must not be used until a later
+        sync has succeeded.
+
+        Args:
+            version: number of the weights.
+            addresses: the servers that are well.
+            fleet: all servers of the run in their order, the GPUs of which are those of the ranks in theirs.
 
         Returns:
             Addresses of the servers that confirmed the version, at least one.
 
         Raises:
-            EngineError: a server refused the weights, or none can be reached.
-            WeightVersionError: a server reports another version afterwards.
+            EngineError: no server took the weights.
+            CheckpointError: their files cannot be written.
         """
-        export = self._folder / f"version_{version}"
-        try:
-            if self._mode == "adapter":
-                self._actor.export_adapter(str(export))
-            else:
-                self._actor.export_weights(str(export))
-            return asyncio.run(self._push_all(export, version, addresses))
-        finally:
-            shutil.rmtree(export, ignore_errors=True)
+        if not addresses:
+            raise EngineUnavailable("no engine took the new weights: none is well")
+        with self._files(version) as files, self._engines(addresses) as engines:
+            tries = len(addresses) + 2  # each try leaves an engine out; two more for a group that was kept too long
+            while not self._through(engines, version, files, fleet or addresses):
+                tries -= 1
+                if not tries:
+                    raise EngineUnavailable(f"the engines {', '.join(engines.left)} never took all of the new weights")
+            return engines.left
 
     def close(self) -> None:
-        """Remove the export folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove the folder of files."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _push_all(self, export: Path, version: int, addresses: Sequence[str]) -> list[str]:
-        clients = [self._make_client(address) for address in addresses]
+    def _engines(self, addresses: Sequence[str]) -> EnginesInUpdate:
+        return EnginesInUpdate(self._make_client, addresses, self._timeout_s)
+
+    @contextmanager
+    def _files(self, version: int) -> Iterator[Path | None]:
+        """What servers read, written before any of them is paused; None: weights come in another way."""
+        if self._folder is None:
+            yield None
+            return
+        files = self._folder / f"version_{version}"
         try:
-            outcomes = await asyncio.gather(
-                *(self._push(client, export, version) for client in clients), return_exceptions=True
-            )
+            if self._mode == "adapter":
+                self._actor.export_adapter(str(files))
+            else:
+                self._actor.export_weights(str(files))
+            yield files
         finally:
-            await asyncio.gather(*(client.close() for client in clients))
-        failed = {a: outcome for a, outcome in zip(addresses, outcomes, strict=True) if outcome is not None}
-        for error in failed.values():
-            if not isinstance(error, EngineUnavailable | EngineTimeout):
-                raise error
-        if len(failed) == len(addresses):
-            raise EngineUnavailable("no engine took the new weights: " + "; ".join(map(str, failed.values())))
-        for error in failed.values():
-            logger.warning("continuing without an engine: %s", error)
-        return [address for address in addresses if address not in failed]
+            shutil.rmtree(files, ignore_errors=True)
 
-    async def _push(self, client: EngineClient, export: Path, version: int) -> None:
-        if self._mode == "tensor":
-            for file in sorted(export.glob("*.safetensors")):
-                await client.update_weights_from_tensor(load_file(file), version)
+    def _through(self, engines: EnginesInUpdate, version: int, files: Path | None, fleet: Sequence[str]) -> bool:
+        """Take the engines through all phases; False: what is left of them must begin again."""
+        # An adapter is unloaded when nothing uses it, and requests that only wait still do.
+        pause = "abort" if self._mode == "adapter" else "retract"
+        engines.run("pause", lambda client: client.pause(pause))
+        if files is not None:
+            engines.run("load", lambda client: client.update_weights_from_disk(str(files), version))
         else:
-            await client.update_weights_from_disk(str(export), version)
-        served = await client.weight_version()
-        if served != version:
-            raise WeightVersionError(
-                f"{client.address} serves weight version {served} after an update to {version}: "
-                "is another run using this server?"
-            )
+            engines.run("begin", lambda client: begin_update(client, version, engines.timeout_s))
+            if not self._send(engines, fleet):
+                return False
+            engines.run("end", lambda client: end_update(client, version, engines.timeout_s))
+        engines.run("flush", lambda client: client.flush_cache())
+        engines.run("version", lambda client: check_version(client, version))
+        engines.run("continue", lambda client: client.resume())
+        engines.check_any_left()
+        return True
+
+    def _send(self, engines: EnginesInUpdate, fleet: Sequence[str]) -> bool:
+        """Let the ranks send; False: not all of it came to those that are left."""
+        engines.check_any_left()
+        numbers = {address: number for number, address in enumerate(fleet)}
+        job = SendJob(
+            transport=cast("Literal['distributed', 'ipc', 'tensor']", self._mode),
+            engines={address: numbers[address] for address in engines.left},
+            engine_ranks=self._engine_ranks,
+            bucket_bytes=self._bucket_bytes,
+            timeout_s=engines.timeout_s,
+        )
+        report: SendReport = self._actor.send_weights(job)[0]
+        engines.drop("send", report.failed)
+        engines.check_any_left()
+        return not report.again
 
 
 def model_bytes(folder: Path) -> int:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 
-from agentrl.config.actor import FSDPConfig
+from agentrl.config.actor import FSDPConfig, OptimConfig
 from agentrl.config.algorithm_checks import policy_loss_problems
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
@@ -17,12 +16,13 @@ from agentrl.errors import ConfigError
 from agentrl.plugins import load_registrations
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.export import write_engine_weights, write_hf_folder, write_merged_folder
+from agentrl.workers.checkpoints import SavedWorker, WorkerCheckpoints
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, frozen_dtype, weight_dtype
-from agentrl.workers.loading import DTYPES, load_causal_lm
+from agentrl.workers.hf_folder import write_hf_folder
+from agentrl.workers.loading import DTYPES, start_causal_lm
 from agentrl.workers.lora import adapters_off, start_adapter
-from agentrl.workers.lora_checkpoint import export_adapter, load_worker, save_worker
+from agentrl.workers.lora_checkpoint import export_adapter
 from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import log_prob_limits, update_limits
@@ -32,11 +32,15 @@ from agentrl.workers.optim import learning_rate
 from agentrl.workers.policy_update import update_policy
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
-from agentrl.workers.token_nets import PolicyNet, RowShape, row_shape
+from agentrl.workers.settling import settle
+from agentrl.workers.shard_files import write_shards
+from agentrl.workers.token_nets import PolicyNet, RowShape
 from agentrl.workers.token_stats import EntropyMode
+from agentrl.workers.weight_senders import SendJob, SendReport, WeightSender
+from agentrl.workers.weight_source import WeightSource
 
 
-class ActorRolloutRefWorker(ProfiledWorker):
+class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
     """One rank of the policy (`actor`) or of the reference policy (`ref`).
 
     Args:
@@ -49,6 +53,7 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self.role = role
         self.updates_done = self._steps_done = 0
         self.total_steps = 0
+        self._sender: WeightSender | None = None
 
     @classmethod
     def copies_of(cls, config: RunConfig, role: str = "actor") -> int:
@@ -70,20 +75,19 @@ class ActorRolloutRefWorker(ProfiledWorker):
         self.total_steps = total_steps
         policy, actor = self.config.actor_rollout_ref, self.config.actor_rollout_ref.actor
         fsdp = actor.fsdp_config if self.role == "actor" else policy.ref.fsdp_config
-        net, shape = self._load(fsdp)
-        passes = policy.rollout if self.role == "actor" else policy.ref
+        learns = self.role == "actor"
+        if learns:
+            load_registrations(self.config.plugins)
+            problems = list(policy_loss_problems(actor))
+            if problems:
+                raise ConfigError(problems)
+        shape = self._load(fsdp, actor.optim if learns else None, actor.grad_clip)
+        passes = policy.rollout if learns else policy.ref
         self._infer_limits = log_prob_limits(passes, self.device, shape, fsdp)
         self._ref_limits = log_prob_limits(policy.ref, self.device, shape, fsdp)
-        if self.role == "ref":
-            self.model = FSDPModel(net, self.device, fsdp)
-            return
-        load_registrations(self.config.plugins)
-        problems = list(policy_loss_problems(actor))
-        if problems:
-            raise ConfigError(problems)
-        self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor", fsdp)
-        self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, compute_dtype(fsdp, self.device))
-        self.model = FSDPModel(net, self.device, fsdp, actor.optim, actor.grad_clip)
+        if learns:
+            self.checkpoints = WorkerCheckpoints(self.model, self._lm, policy.model, actor.checkpoint)
+            self._limits = update_limits(actor, self.device, shape, "actor_rollout_ref.actor", fsdp)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_log_prob(self, batch: DataProto) -> DataProto:
@@ -161,8 +165,23 @@ class ActorRolloutRefWorker(ProfiledWorker):
 
     @register(Dispatch.ONE_TO_ALL)
     def export_weights(self, folder: str) -> None:
-        """Rank 0 writes the weights in the form and data type that the engines read."""
-        write_engine_weights(folder, self._lm, self.model.weight_parts(self._lm, self._engine_dtype()))
+        """Write the weights in the form and data type that the engines read, a file per rank."""
+        source, bucket = WeightSource(self.model, self._lm), self.config.actor_rollout_ref.rollout.sync_bucket_bytes
+        write_shards(folder, source, self._lm.config, bucket, self._engine_dtype())
+
+    @register(Dispatch.ONE_TO_ALL)
+    def send_weights(self, job: SendJob) -> SendReport:
+        """Bring the weights to engines that have begun an update, in the data type that they use."""
+        if self._sender is None:
+            source = WeightSource(self.model, self._lm)
+            self._sender = WeightSender(source, self._engine_dtype(), self.device)
+        return self._sender.send(job)
+
+    def close(self) -> None:
+        """Leave the groups of this rank."""
+        if self._sender is not None:
+            self._sender.close()
+        super().close()
 
     @register(Dispatch.ONE_TO_ALL)
     def export_adapter(self, folder: str) -> None:
@@ -171,24 +190,8 @@ class ActorRolloutRefWorker(ProfiledWorker):
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:
-        """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
-        model = self.config.actor_rollout_ref.model
-        if self.model.adapted:
-            write_merged_folder(folder, self._lm, self.model.weight_parts(self._lm), model)
-            return
-        weights = self.model.full_weights(self._lm)
-        if dist.get_rank() == 0:
-            write_hf_folder(folder, self._lm, weights, model)
-
-    @register(Dispatch.ONE_TO_ALL)
-    def save_checkpoint(self, folder: str) -> None:
-        """Write this rank's shards of parameters and optimizer."""
-        save_worker(folder, self.model, self.updates_done, self._lm, self.config.actor_rollout_ref.model)
-
-    @register(Dispatch.ONE_TO_ALL)
-    def load_checkpoint(self, folder: str) -> None:
-        """Resume from what `save_checkpoint` wrote, with any number of ranks."""
-        self.updates_done = load_worker(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
+        """Write a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
+        write_hf_folder(folder, self.model, self._lm, self.config.actor_rollout_ref.model)
 
     def _plan(self, batch: DataProto, seed: list[int]) -> MiniBatchPlan:
         actor = self.config.actor_rollout_ref.actor
@@ -210,18 +213,21 @@ class ActorRolloutRefWorker(ProfiledWorker):
             tensors["entropys"] = columns[1].cpu()
         return DataProto(tensors)
 
-    def _load(self, fsdp: FSDPConfig) -> tuple[PolicyNet, RowShape]:
-        """The model on the CPU, and the shape in which it reads rows."""
+    def _load(self, fsdp: FSDPConfig, optim: OptimConfig | None, grad_clip: float) -> RowShape:
+        """Make the sharded model; returns the shape in which it reads rows."""
         model = self.config.actor_rollout_ref.model
         dtype = compute_dtype(fsdp, self.device)
         learns, adapts = self.role == "actor", self.role == "actor" and model.adapts
         sp = fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
         kept = weight_dtype(fsdp, learns=not adapts) if learns else frozen_dtype(fsdp, self.device)
-        self._lm = load_causal_lm(model, kept, attention)
+        self._lm, weights = start_causal_lm(model, kept)
         self._counts = start_adapter(self._lm, model, "actor_rollout_ref.model") if adapts else None
+        if learns:
+            self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, dtype)
         net = PolicyNet(self._lm, self.config.actor_rollout_ref.rollout.temperature)
-        return net, row_shape(net, attention)
+        self.model = FSDPModel(net, self.device, fsdp, optim, grad_clip, weights)
+        return settle(self.model, self._lm, attention, head_of=model.path)
 
     def _engine_dtype(self) -> torch.dtype:
         name = self.config.actor_rollout_ref.rollout.dtype

@@ -12,7 +12,8 @@ from agentrl.config.actor import BackboneConfig, FSDPConfig
 from agentrl.config.reward_model import ClassifierConfig
 from agentrl.errors import ConfigError
 from agentrl.hub import check_model, model_folder
-from agentrl.workers.loading import load_pretrained, with_attention
+from agentrl.workers.loading import load_pretrained, start_pretrained
+from agentrl.workers.meta_start import MetaWeights
 from agentrl.workers.micro_batches import MicroBatch
 from agentrl.workers.token_nets import TokenNet
 
@@ -103,27 +104,33 @@ def require_whole(model: ClassifierConfig, fsdp: FSDPConfig) -> None:
         )
 
 
-def load_classifier(model: ClassifierConfig, info: ClassifierInfo, dtype: torch.dtype, attention: str) -> TokenNet:
-    """Load a reward model on the CPU.
+def start_classifier(
+    model: ClassifierConfig, info: ClassifierInfo, dtype: torch.dtype
+) -> tuple[ScoreNet, MetaWeights | None]:
+    """A net of a reward model that gives one score per row, and what fills it; see `start_pretrained`.
 
     Args:
         model: its folder.
         info: what `read_classifier` found there.
         dtype: of its weights.
-        attention: see `choose_attention`.
-
-    Returns:
-        A net that gives one score per row (`ScoreNet`), or, for models that are not a causal transformer with a linear
-        head, one that runs them whole on rows of padding and attention mask (`WholeClassifierNet`).
 
     Raises:
         ConfigError: the model cannot be loaded, or its head is missing.
     """
-    folder = BackboneConfig(path=model.path, trust_remote_code=model.trust_remote_code)
-    classifier = load_pretrained(_auto_class(info.kind), folder, dtype).eval()
-    if not _is_plain(classifier, info):
-        return WholeClassifierNet(classifier, info)
-    return ScoreNet(with_attention(classifier, attention))
+    if not info.is_generic:
+        classifier = load_pretrained(_auto_class(info.kind), _backbone(model), dtype).eval()
+        return (ScoreNet(classifier) if is_plain(classifier, info) else WholeClassifierNet(classifier, info)), None
+    classifier, weights = start_pretrained(_auto_class(info.kind), _backbone(model), dtype)
+    return ScoreNet(classifier.eval()), weights
+
+
+def load_whole_classifier(model: ClassifierConfig, info: ClassifierInfo, dtype: torch.dtype) -> ScoreNet:
+    """As `start_classifier`, of a model that is no causal transformer with a linear head."""
+    return WholeClassifierNet(load_pretrained(_auto_class(info.kind), _backbone(model), dtype).eval(), info)
+
+
+def _backbone(model: ClassifierConfig) -> BackboneConfig:
+    return BackboneConfig(path=model.path, trust_remote_code=model.trust_remote_code)
 
 
 class ScoreNet(TokenNet):
@@ -164,16 +171,16 @@ class WholeClassifierNet(ScoreNet):
 
 
 @torch.no_grad()
-def _is_plain(classifier: Any, info: ClassifierInfo) -> bool:
+def is_plain(classifier: Any, info: ClassifierInfo) -> bool:
     """Whether the score is a linear head on the state of the last token, which later tokens do not change."""
     head = getattr(classifier, "score", None)
     if not isinstance(head, nn.Linear):
         return False
     first = [i for i in range(5) if i != info.pad_id][:4]
-    ids = torch.tensor([first])
+    ids = torch.tensor([first], device=head.weight.device)
     states = classifier.base_model(input_ids=ids).last_hidden_state
     shorter = classifier.base_model(input_ids=ids[:, :-1]).last_hidden_state
-    own, plain = classifier(input_ids=ids).logits.flatten()[-1], head(states[0, -1])[0]
+    own, plain = classifier(input_ids=ids).logits.flatten()[-1], head(states)[0, -1, 0]
     scale = float(states.float().abs().max())
     causal = torch.allclose(states[:, :-1].float(), shorter.float(), rtol=1e-2, atol=1e-2 * scale)
     return causal and torch.allclose(own.float(), plain.float(), rtol=1e-3, atol=1e-3)

@@ -10,21 +10,22 @@ from agentrl.config.root import CriticConfig, RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
+from agentrl.workers.checkpoints import SavedWorker, WorkerCheckpoints
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
-from agentrl.workers.loading import load_backbone
+from agentrl.workers.loading import start_backbone
 from agentrl.workers.lora import start_adapter
-from agentrl.workers.lora_checkpoint import load_worker, save_worker
 from agentrl.workers.micro_batches import ROW_COLUMNS, RowLayout
 from agentrl.workers.micro_limits import update_limits
 from agentrl.workers.mini_batches import ROW_ID, MiniBatchPlan, mini_batches
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import longest_response, memory_metrics, prepare_rank_of_run
-from agentrl.workers.token_nets import ValueNet, row_shape
+from agentrl.workers.settling import settle
+from agentrl.workers.token_nets import ValueNet
 from agentrl.workers.update_report import UpdateReport
 
 
-class CriticWorker(ProfiledWorker):
+class CriticWorker(SavedWorker, ProfiledWorker):
     """One rank of the critic: the policy's architecture (or `critic.model`) with a value head that starts at 0.
 
     Args:
@@ -62,12 +63,13 @@ class CriticWorker(ProfiledWorker):
         fsdp, model = self.section.fsdp_config, self._model_config()
         dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        backbone = load_backbone(model, weight_dtype(fsdp, learns=not model.adapts), attention)
+        backbone, weights = start_backbone(model, weight_dtype(fsdp, learns=not model.adapts))
         if model.adapts:
             start_adapter(backbone, model, "critic.model")
-        net = ValueNet(backbone)
-        self._limits = update_limits(self.section, self.device, row_shape(net, attention), "critic", fsdp)
-        self.model = FSDPModel(net, self.device, fsdp, self.section.optim, self.section.grad_clip)
+        optim, grad_clip = self.section.optim, self.section.grad_clip
+        self.model = FSDPModel(ValueNet(backbone), self.device, fsdp, optim, grad_clip, weights)
+        self.checkpoints = WorkerCheckpoints(self.model, backbone, model, self.section.checkpoint)
+        self._limits = update_limits(self.section, self.device, settle(self.model, backbone, attention), "critic", fsdp)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_values(self, batch: DataProto) -> DataProto:
@@ -106,16 +108,6 @@ class CriticWorker(ProfiledWorker):
     def count_updates(self) -> int | None:
         """The updates that the weights have taken; None: in the middle of one, which has begun an optimizer step."""
         return self.updates_done if self.model.steps_begun == self._steps_done else None
-
-    @register(Dispatch.ONE_TO_ALL)
-    def save_checkpoint(self, folder: str) -> None:
-        """Write this rank's shards of parameters and optimizer."""
-        save_worker(folder, self.model, self.updates_done, self.model.net.backbone, self._model_config())
-
-    @register(Dispatch.ONE_TO_ALL)
-    def load_checkpoint(self, folder: str) -> None:
-        """Resume from what `save_checkpoint` wrote, with any number of ranks."""
-        self.updates_done = load_worker(folder, self.model, self.model.net.backbone, self._model_config())
 
     def _update(self, batch: DataProto, plan: MiniBatchPlan, lr: float) -> dict[str, float]:
         """One optimizer step per mini-batch and epoch, as `policy_update.update_policy` takes them."""

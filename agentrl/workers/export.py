@@ -1,4 +1,4 @@
-"""Writes whole weights as Hugging Face folders: for the engines (fast), and complete ones for any other use."""
+"""Writes the weights of a whole model, and what a model folder has beside its weights; see `hf_folder.py`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from agentrl.config.actor import ModelConfig
 from agentrl.errors import CheckpointError
 from agentrl.hub import model_folder
-from agentrl.workers.loading import quiet_transformers
+from agentrl.workers.shard_files import INDEX, WEIGHTS
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -38,33 +34,16 @@ TOKENIZER_FILES = (
 )
 
 
-def write_engine_weights(folder: str | Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]]) -> None:
-    """Write the files that an engine reads for a weight update: safetensors and the model's configuration.
+def write_parts(folder: Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]]) -> None:
+    """Write safetensors, one file per part, then the index; and the model's configuration.
 
-    A file appears under its name only when it is complete. Several parts (a model with adapters, which is merged layer
-    by layer) make several files and an index, as Hugging Face has them. A collective call: taking a part is one.
+    A file appears under its name only when it is complete.
 
     Args:
         folder: created if missing.
         lm: the model; it knows how checkpoints name its weights.
-        parts: whole tensors by the model's own names, on rank 0; empty dictionaries on the others.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
+        parts: whole tensors by the model's own names.
     """
-    remaining = iter(parts)
-    try:
-        if dist.get_rank() == 0:
-            write_parts(Path(folder), lm, remaining)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write weights to {folder}: {error}") from error
-    finally:
-        for _ in remaining:  # the other ranks go on: without this one, each would wait without end
-            pass
-
-
-def write_parts(folder: Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]]) -> None:
-    """Write one file per part, then the index, as `write_engine_weights` on rank 0."""
     from transformers.core_model_loading import revert_weight_conversion
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,37 +61,6 @@ def write_parts(folder: Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]])
         (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=1), encoding="utf-8")
     for number, file in enumerate(files):
         os.replace(folder / f".part_{number}", folder / file)
-
-
-def write_hf_folder(folder: str | Path, lm: Any, weights: dict[str, torch.Tensor], model: ModelConfig) -> None:
-    """Write a complete model folder: `AutoModelForCausalLM` and `AutoTokenizer` load it.
-
-    Args:
-        folder: created if missing.
-        lm: the model; gives configuration and names.
-        weights: whole tensors by the model's own names.
-        model: names the tokenizer's folder, and the chat template that replaces its own.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-    """
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with quiet_transformers():
-            lm.save_pretrained(folder, state_dict=weights)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot write the model folder {folder}: {error}") from error
-    copy_tokenizer(folder, model)
-
-
-def write_merged_folder(
-    folder: str | Path, lm: Any, parts: Iterable[dict[str, torch.Tensor]], model: ModelConfig
-) -> None:
-    """As `write_hf_folder`, of a model with adapters: merged and written layer by layer. A collective call."""
-    write_engine_weights(folder, lm, parts)
-    if dist.get_rank() == 0:
-        complete_folder(Path(folder), lm, model)
 
 
 def complete_folder(folder: Path, lm: Any, model: ModelConfig) -> None:

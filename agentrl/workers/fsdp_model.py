@@ -6,9 +6,9 @@ The policy, the reference and the critic are all this class around another `Toke
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -24,12 +24,14 @@ from agentrl.workers.collectives import max_over_ranks
 from agentrl.workers.loading import DTYPES
 from agentrl.workers.lora import Added, adapted_layers, layer_names, own_state, plain_state
 from agentrl.workers.mesh import make_mesh
+from agentrl.workers.meta_start import MetaWeights
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
 from agentrl.workers.muon import make_optimizer
 from agentrl.workers.residence import Residence
 from agentrl.workers.token_nets import TokenNet
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,13 @@ class FSDPModel:
     Every rank must make the same calls in the same order, even a rank without rows.
 
     Args:
-        net: the module, on the CPU, equal on all ranks, in its `weight_dtype`; what is frozen in it (the weights beside
-            LoRA adapters) stays frozen.
+        net: the module, on the CPU or the meta device, equal on all ranks, in its `weight_dtype`; what is frozen in it
+            (the weights beside LoRA adapters) stays frozen.
         device: where it runs. The default process group must exist.
         config: sharding and precision.
         optim: None for a frozen model.
         grad_clip: largest gradient norm.
+        weights: what fills a net on the meta device once it is sharded; None: it has its weights.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class FSDPModel:
         config: FSDPConfig,
         optim: OptimConfig | None = None,
         grad_clip: float = 1.0,
+        weights: MetaWeights | None = None,
     ) -> None:
         self.net = net
         self.steps_begun = 0
@@ -106,6 +110,9 @@ class FSDPModel:
         if mesh.tp is not None:
             net.cut(mesh.tp)
         _shard(net, device, config, mesh.fsdp)
+        if weights is not None:
+            offloaded = config.param_offload and device.type == "cuda"
+            weights.fill(net, torch.device("cpu") if offloaded else device, device)
         self.optimizer = make_optimizer(net, optim, grad_clip) if optim is not None else None
         leaves = [getattr(config, key) and _gpu_only(key, device) for key in ("param_offload", "optimizer_offload")]
         parameters, moments = (each and not config.offload_policy for each in leaves)
@@ -113,6 +120,19 @@ class FSDPModel:
         """Where parameters and moments are between two uses."""
         with self.residence.in_use():  # they leave the device with its end
             pass
+
+    @torch.no_grad()
+    def probe(self, look: Callable[[TokenNet], T]) -> T:
+        """Look at the net, which may run parts of itself, in a forward pass without a gradient. A collective call."""
+        net, training = self.net, self.net.training
+        net.eval()
+        net.forward = lambda: look(net)  # type: ignore[method-assign,misc,assignment]
+        try:
+            return cast(T, net())
+        finally:
+            del net.forward
+            net.train(training)
+            _reshard(self.net)
 
     @torch.no_grad()
     def infer(self, micros: MicroBatches, *args: Any) -> Iterator[tuple[MicroBatch, Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import nn
 
@@ -15,31 +17,43 @@ from agentrl.chat.vision import model_sees_pictures
 from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.hub import model_folder
+from agentrl.workers.meta_start import CannotStartOnMeta, MetaWeights, open_on_meta
 
+logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load_causal_lm(model: ModelConfig, dtype: torch.dtype, attention: str) -> Any:
-    """Load a causal language model on the CPU.
+    """Load a whole causal language model on the CPU.
 
     Raises:
         ConfigError: no such folder, not a causal language model, missing weights, or logits that are not simply
             `head(hidden)`.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-
-    sees = sees_pictures(model)
-    lm = load_pretrained(AutoModelForImageTextToText if sees else AutoModelForCausalLM, model, dtype)
-    _require_plain_head(lm, model.path)
-    return lm if sees else with_attention(lm, attention)
+    lm = load_pretrained(_language_class(model), model, dtype)
+    require_plain_head(lm, model.path)
+    return lm if sees_pictures(model) else with_attention(lm, attention)
 
 
-def load_backbone(model: BackboneConfig, dtype: torch.dtype, attention: str) -> Any:
-    """Load the model without its language-model head on the CPU, for a value head. Errors as `load_causal_lm`."""
+def start_causal_lm(model: ModelConfig, dtype: torch.dtype) -> tuple[Any, MetaWeights | None]:
+    """A causal language model without weights, and what fills it; see `start_pretrained`.
+
+    `require_plain_head` is for when it has them. Errors as `load_causal_lm`, but of logits.
+    """
+    return start_pretrained(_language_class(model), model, dtype)
+
+
+def start_backbone(model: BackboneConfig, dtype: torch.dtype) -> tuple[Any, MetaWeights | None]:
+    """The model without its language-model head, for a value head. Otherwise as `start_causal_lm`."""
     from transformers import AutoModel
 
-    net = load_pretrained(AutoModel, model, dtype)
-    return net if sees_pictures(model) else with_attention(net, attention)
+    return start_pretrained(AutoModel, model, dtype)
+
+
+def _language_class(model: BackboneConfig) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if sees_pictures(model) else AutoModelForCausalLM
 
 
 def sees_pictures(model: BackboneConfig) -> bool:
@@ -62,26 +76,66 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_pretrained(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> Any:
-    """Load a model with one of transformers' auto classes on the CPU. Errors as `load_causal_lm`, but of logits."""
+    """Load a whole model with one of transformers' auto classes on the CPU.
+
+    Errors as `load_causal_lm`, but of logits.
+    """
+    path = _folder_of(model)
+    with _readable_errors(path), quiet_transformers():
+        net, info = auto_class.from_pretrained(
+            path,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            trust_remote_code=model.trust_remote_code,
+            output_loading_info=True,
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ConfigError(f"the model in '{path}' lacks {len(missing)} weights, among them {missing[:3]}")
+    return _for_training(net, model)
+
+
+def start_pretrained(auto_class: Any, model: BackboneConfig, dtype: torch.dtype) -> tuple[Any, MetaWeights | None]:
+    """Build a model on the meta device, for `FSDPModel` to shard and fill: no rank ever holds all of it.
+
+    Returns:
+        The model, and its weights; None where the model is loaded whole, with a warning that says why: it sees
+        pictures, is quantized, has code of its own, or its weights are no safetensors or need an unusual conversion.
+    """
+    path = _folder_of(model)
+    try:
+        if sees_pictures(model):
+            raise CannotStartOnMeta("it sees pictures")
+        with _readable_errors(path), quiet_transformers():
+            from transformers import AutoConfig
+
+            config = AutoConfig.from_pretrained(path, trust_remote_code=model.trust_remote_code)
+            net, weights = open_on_meta(auto_class, path, config, dtype)
+        return _for_training(net, model), weights
+    except CannotStartOnMeta as reason:
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            logger.warning("every rank loads the whole model in '%s' before it is sharded: %s", path, reason)
+        return load_pretrained(auto_class, model, dtype), None
+
+
+def _folder_of(model: BackboneConfig) -> str:
     if not model.path:
         raise ConfigError("actor_rollout_ref.model.path is empty: give the folder of a Hugging Face model")
     path = str(model_folder(model.path, weights=True))
     if not os.path.isfile(os.path.join(path, "config.json")):
         raise ConfigError(f"'{path}' is not a model folder: it has no config.json")
+    return path
+
+
+@contextmanager
+def _readable_errors(path: str) -> Iterator[None]:
     try:
-        with quiet_transformers():
-            net, info = auto_class.from_pretrained(
-                path,
-                dtype=dtype,
-                attn_implementation="sdpa",
-                trust_remote_code=model.trust_remote_code,
-                output_loading_info=True,
-            )
+        yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"the model in '{path}' cannot be loaded: {error}") from error
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ConfigError(f"the model in '{path}' lacks {len(missing)} weights, among them {missing[:3]}")
+
+
+def _for_training(net: Any, model: BackboneConfig) -> Any:
     _disable_dropout(net)
     if model.recomputes_activations(net.num_parameters()):
         # transformers renamed it within its version 5.
@@ -107,9 +161,13 @@ def _disable_dropout(net: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _require_plain_head(lm: Any, path: str) -> None:
-    """Compare the model's own logits with those of its head on two tokens: soft caps and scales would differ."""
-    ids = torch.tensor([[0, 1]])
+def require_plain_head(lm: Any, path: str) -> None:
+    """Compare the model's own logits with those of its head on two tokens: soft caps and scales would differ.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    ids = torch.tensor([[0, 1]], device=lm.device)
     hidden = lm.base_model(input_ids=ids, use_cache=False).last_hidden_state
     own, plain = lm(input_ids=ids, use_cache=False).logits, lm.get_output_embeddings()(hidden)
     if not torch.allclose(own.float(), plain.float(), rtol=1e-3, atol=1e-3):

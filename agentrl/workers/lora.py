@@ -81,7 +81,9 @@ def add_adapter(model: nn.Module, keys: LoraKeys, section: str) -> None:
     """
     from agentrl.workers.lora_files import load_adapter, peft_config_of
 
-    _inject(model, peft_config_of(keys, section), section)
+    config = peft_config_of(keys, section)
+    _inject(model, config, section)
+    _give_values(model, config.init_lora_weights)
     for name, parameter in model.named_parameters():
         if _OWN.search(name):
             parameter.data = parameter.data.float()
@@ -234,6 +236,22 @@ def _inject(model: nn.Module, config: Any, section: str) -> None:
             problem = "shares its weight with the input embedding, so that an adapter would change both"
         if problem is not None:
             raise ConfigError(f"{section}.target_modules: '{name}' {problem}.{_ways(model)}")
+
+
+def _give_values(model: nn.Module, how: Any) -> None:
+    """Give adapters that peft has left on the meta device, as its model is, the values that it would have drawn."""
+    for _, layer in adapted_layers(model):
+        a, b = layer.lora_A[PEFT_NAME], layer.lora_B[PEFT_NAME]
+        if a.weight.device.type != "meta":
+            continue
+        for side, (width, height) in (
+            (a, (layer.in_features, a.out_features)),
+            (b, (a.out_features, layer.out_features)),
+        ):
+            side.weight = nn.Linear(width, height, bias=False).weight  # draws as many random numbers as peft's own
+        layer.reset_lora_parameters(PEFT_NAME, how if how in (False, "gaussian") else True)
+        for side in (a, b):
+            side.weight.data = side.weight.data.to(layer.base_layer.weight.dtype)
 
 
 def _check_names(model: nn.Module, given: Any, key: str) -> None:

@@ -17,31 +17,14 @@ from agentrl.workers.export import copy_tokenizer
 from agentrl.workers.fsdp_model import FSDPModel
 from agentrl.workers.lora import PEFT_NAME, adapted_layers
 from agentrl.workers.lora_files import WEIGHTS, check_same_base, is_adapter, peft_name, write_adapter
-from agentrl.workers.shards import load_shards, save_shards
 
 
-def save_worker(
-    folder: str | Path, model: FSDPModel, updates_done: int, transformer: nn.Module, config: BackboneConfig
-) -> None:
-    """Write `save_shards`, and of a model with LoRA its adapter for other programs. A collective call.
-
-    Args:
-        folder: of the worker in the checkpoint.
-        model: the sharded model.
-        updates_done: by the model.
-        transformer: the part of the net that has the adapters.
-        config: names the model folder.
+def export_adapter(folder: Path, model: FSDPModel, transformer: nn.Module, config: BackboneConfig) -> None:
+    """Write the adapter alone, with the tokenizer of a policy. A collective call.
 
     Raises:
         CheckpointError: the folder cannot be written.
     """
-    save_shards(folder, model, updates_done)
-    if model.adapted:
-        export_adapter(Path(folder) / ADAPTER_FOLDER, model, transformer, config)
-
-
-def export_adapter(folder: Path, model: FSDPModel, transformer: nn.Module, config: BackboneConfig) -> None:
-    """Write the adapter alone, with the tokenizer of a policy. A collective call. Errors as `save_worker`."""
     adapters = {name: tensor for name, tensor in model.gathered_own(transformer).items() if is_adapter(name)}
     if dist.get_rank() == 0:
         write_adapter(folder, adapters, _portable(transformer), config.path)
@@ -49,16 +32,13 @@ def export_adapter(folder: Path, model: FSDPModel, transformer: nn.Module, confi
             copy_tokenizer(folder, config)
 
 
-def load_worker(folder: str | Path, model: FSDPModel, transformer: nn.Module, config: BackboneConfig) -> int:
-    """Read what `save_worker` wrote, if it is of this kind of model, of this adapter and of these weights.
-
-    Returns:
-        The number of updates that the model had taken.
+def check_adapter(folder: Path, model: FSDPModel, transformer: nn.Module, config: BackboneConfig) -> None:
+    """Refuse a worker's checkpoint that was saved with another adapter than this run has, or on other weights.
 
     Raises:
-        CheckpointError: see `load_shards`; or it was saved with another adapter, or on other weights.
+        CheckpointError: with both.
     """
-    adapter = Path(folder) / ADAPTER_FOLDER
+    adapter = folder / ADAPTER_FOLDER
     saved = (adapter / ADAPTER_CONFIG).is_file()
     if saved != model.adapted:
         what = (
@@ -70,7 +50,6 @@ def load_worker(folder: str | Path, model: FSDPModel, transformer: nn.Module, co
     if saved:
         _check_same_adapter(adapter, transformer)
         check_same_base(adapter, config.path)
-    return load_shards(folder, model)
 
 
 def _check_same_adapter(folder: Path, transformer: nn.Module) -> None:

@@ -8,13 +8,23 @@ from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
-from agentrl.workers.classifier import WholeClassifierNet, load_classifier, read_classifier, require_whole
+from agentrl.workers.classifier import (
+    ScoreNet,
+    WholeClassifierNet,
+    is_plain,
+    load_whole_classifier,
+    read_classifier,
+    require_whole,
+    start_classifier,
+)
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, frozen_dtype
+from agentrl.workers.meta_start import MetaWeights
 from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.micro_limits import reward_model_limits
 from agentrl.workers.profiled import ProfiledWorker
 from agentrl.workers.rank import memory_metrics, prepare_rank_of_run
-from agentrl.workers.token_nets import RowShape, row_shape
+from agentrl.workers.settling import settle
+from agentrl.workers.token_nets import RowShape
 
 SCORED = "scored"
 """The mask of a batch of conversations: of its one response token, which stands for what follows the conversation."""
@@ -51,13 +61,21 @@ class RewardModelWorker(ProfiledWorker):
         fsdp, model = section.fsdp_config, section.model
         dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        net = load_classifier(model, read_classifier(model), frozen_dtype(fsdp, self.device), attention)
+        info, weight = read_classifier(model), frozen_dtype(fsdp, self.device)
+        net, weights = start_classifier(model, info, weight)
+        self.model = self._sharded(net, weights)
+        if info.is_generic and not self.model.probe(lambda net: is_plain(net.classifier, info)):
+            net = load_whole_classifier(model, info, weight)
+            self.model = self._sharded(net, None)
         whole = isinstance(net, WholeClassifierNet)
-        if whole:
-            require_whole(model, fsdp)
-        shape = RowShape.ROWS if whole else row_shape(net, attention)
+        shape = RowShape.ROWS if whole else settle(self.model, net.classifier, attention)
         self._limits = reward_model_limits(section, self.device, shape)
-        self.model = FSDPModel(net, self.device, fsdp)
+
+    def _sharded(self, net: ScoreNet, weights: MetaWeights | None) -> FSDPModel:
+        section = self.config.reward_model
+        if isinstance(net, WholeClassifierNet):
+            require_whole(section.model, section.fsdp_config)
+        return FSDPModel(net, self.device, section.fsdp_config, weights=weights)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_rm_score(self, batch: DataProto) -> DataProto:

@@ -6,30 +6,31 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from agentrl.config.sft import SFTConfig
 from agentrl.data_proto import DataProto
 from agentrl.single_controller import Dispatch, Worker, register
 from agentrl.workers.attention import PACKED, choose_attention
+from agentrl.workers.checkpoints import SavedWorker, WorkerCheckpoints
 from agentrl.workers.collectives import sum_over_ranks
-from agentrl.workers.export import write_hf_folder, write_merged_folder
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
-from agentrl.workers.loading import load_causal_lm
+from agentrl.workers.hf_folder import write_hf_folder
+from agentrl.workers.loading import start_causal_lm
 from agentrl.workers.lora import start_adapter
-from agentrl.workers.lora_checkpoint import export_adapter, load_worker, save_worker
+from agentrl.workers.lora_checkpoint import export_adapter
 from agentrl.workers.micro_batch_plan import MicroLimits
 from agentrl.workers.micro_batches import ROW_COLUMNS, MicroBatches, RowLayout
 from agentrl.workers.micro_limits import OVERHEAD_TOKENS
 from agentrl.workers.optim import learning_rate
 from agentrl.workers.rank import memory_metrics, prepare_rank
+from agentrl.workers.settling import settle
 from agentrl.workers.token_nets import DemonstrationNet
 
 LOSS_MASK = "loss_mask"
 
 
-class SFTWorker(Worker):
+class SFTWorker(SavedWorker, Worker):
     """One rank of a model that learns demonstrations.
 
     Args:
@@ -61,7 +62,7 @@ class SFTWorker(Worker):
         dtype = compute_dtype(model.fsdp_config, self.device)
         sp = model.fsdp_config.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        self._lm = load_causal_lm(model, weight_dtype(model.fsdp_config, learns=not model.adapts), attention)
+        self._lm, weights = start_causal_lm(model, weight_dtype(model.fsdp_config, learns=not model.adapts))
         self._counts = start_adapter(self._lm, model, "model") if model.adapts else None
         self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, dtype)
         rows = None if data.use_dynamic_bsz else data.micro_batch_size_per_gpu
@@ -69,7 +70,10 @@ class SFTWorker(Worker):
         packed = attention in PACKED
         self._limits = MicroLimits(data.max_token_len * sp, rows, packed, overhead_tokens=overhead)
         optim = self.config.optim
-        self.model = FSDPModel(DemonstrationNet(self._lm, 1.0), self.device, model.fsdp_config, optim, optim.grad_clip)
+        net = DemonstrationNet(self._lm, 1.0)
+        self.model = FSDPModel(net, self.device, model.fsdp_config, optim, optim.grad_clip, weights)
+        settle(self.model, self._lm, attention, head_of=model.path)
+        self.checkpoints = WorkerCheckpoints(self.model, self._lm, model, trainer.checkpoint)
 
     @register(Dispatch.DP_COMPUTE_PROTO)
     def update(self, batch: DataProto) -> DataProto:
@@ -125,28 +129,13 @@ class SFTWorker(Worker):
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:
-        """Rank 0 writes a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
-        if self.model.adapted:
-            write_merged_folder(folder, self._lm, self.model.weight_parts(self._lm), self.config.model)
-            return
-        weights = self.model.full_weights(self._lm)
-        if dist.get_rank() == 0:
-            write_hf_folder(folder, self._lm, weights, self.config.model)
+        """Write a complete Hugging Face folder: weights, configuration, tokenizer, chat template."""
+        write_hf_folder(folder, self.model, self._lm, self.config.model)
 
     @register(Dispatch.ONE_TO_ALL)
     def export_adapter(self, folder: str) -> None:
         """Rank 0 writes the LoRA adapter as peft reads it."""
         export_adapter(Path(folder), self.model, self._lm, self.config.model)
-
-    @register(Dispatch.ONE_TO_ALL)
-    def save_checkpoint(self, folder: str) -> None:
-        """Write this rank's shards of parameters and optimizer."""
-        save_worker(folder, self.model, self.updates_done, self._lm, self.config.model)
-
-    @register(Dispatch.ONE_TO_ALL)
-    def load_checkpoint(self, folder: str) -> None:
-        """Resume from what `save_checkpoint` wrote, with any number of ranks."""
-        self.updates_done = load_worker(folder, self.model, self._lm, self.config.model)
 
     def _cut(self, batch: DataProto) -> tuple[RowLayout, MicroBatches]:
         layout = RowLayout(batch.select([*ROW_COLUMNS, LOSS_MASK]), LOSS_MASK, self.device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,53 +12,129 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+from agentrl.config.checkpoint import STATE
 from agentrl.errors import CheckpointError
 from agentrl.workers.fsdp_model import FSDPModel
 
+ALL = frozenset(STATE)
 
-def save_shards(folder: str | Path, model: FSDPModel, updates_done: int) -> None:
+
+def save_shards(folder: str | Path, model: FSDPModel, updates_done: int, parts: Collection[str] = ALL) -> None:
     """Write parameters, optimizer state, the number of updates and this rank's random state. A collective call.
+
+    Args:
+        folder: created if missing.
+        model: the sharded model.
+        updates_done: by the model.
+        parts: which of `STATE` are written.
 
     Raises:
         CheckpointError: the folder cannot be written.
     """
     folder = Path(folder)
-    try:
+    with _readable("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        state_dict_saver.save(_state(model, updates_done), checkpoint_id=str(folder))
-        torch.save(_random_state(model.device), _random_file(folder))
-    except (OSError, RuntimeError, CheckpointException) as error:
-        raise CheckpointError(f"cannot write the checkpoint {folder}: {_reason(error)}") from error
+        state_dict_saver.save(_state(model, updates_done, parts), checkpoint_id=str(folder))
+        if "extra" in parts:
+            torch.save(_random_state(model.device), _random_file(folder))
 
 
-def load_shards(folder: str | Path, model: FSDPModel) -> int:
+def stage_shards(
+    folder: Path, model: FSDPModel, updates_done: int, parts: Collection[str], group: Any
+) -> Callable[[], None]:
+    """Copy what `save_shards` writes, and begin to write it in the background. A collective call.
+
+    Args:
+        folder: as `save_shards`.
+        model: as `save_shards`.
+        updates_done: as `save_shards`.
+        parts: as `save_shards`.
+        group: a process group that nothing else uses.
+
+    Returns:
+        What waits for the end. It raises CheckpointError if the folder cannot be written.
+    """
+    with _readable("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        random_state = _random_state(model.device)
+        state = _state(model, updates_done, parts)  # torch copies it before it returns
+        written = state_dict_saver.async_save(state, checkpoint_id=str(folder), process_group=group)
+    assert isinstance(written, Future)
+
+    def finish() -> None:
+        with _readable("write", folder):
+            if "extra" in parts:
+                torch.save(random_state, _random_file(folder))
+            written.result()
+
+    return finish
+
+
+def load_shards(folder: str | Path, model: FSDPModel, parts: Collection[str] = ALL) -> int:
     """Read what `save_shards` wrote into the live tensors, for any number of ranks. A collective call.
 
     The random state is restored if this rank had one.
 
+    Args:
+        folder: of the worker in a checkpoint.
+        model: the sharded model.
+        parts: which of `STATE` are read.
+
     Returns:
-        The number of updates that the model had taken.
+        The number of updates that the model had taken; without `extra` 0, so that schedules begin again.
 
     Raises:
-        CheckpointError: the folder is missing, damaged, or of another model.
+        CheckpointError: the folder is missing, damaged, of another model, or lacks a part.
     """
     folder = Path(folder)
     if not (folder / ".metadata").is_file():
         raise CheckpointError(f"{folder} holds no checkpoint: it has no .metadata")
-    state = _state(model, 0)
-    try:
+    state = _state(model, 0, parts)
+    with _readable("read", folder):
+        _check_parts(folder, parts)
         state_dict_loader.load(state, checkpoint_id=str(folder))
-        if _random_file(folder).is_file():
+        if "extra" in parts and _random_file(folder).is_file():
             _restore_random_state(torch.load(_random_file(folder), weights_only=True), model.device)
+    return int(state["updates_done"]) if "extra" in parts else 0
+
+
+def shard_bytes(model: FSDPModel, parts: Collection[str]) -> int:
+    """Bytes of the shards of all ranks."""
+    tensors = [
+        tensor for part in _state(model, 0, parts).values() if isinstance(part, dict) for tensor in part.values()
+    ]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _state(model: FSDPModel, updates_done: int, parts: Collection[str]) -> dict[str, Any]:
+    state: dict[str, Any] = {"updates_done": torch.tensor(updates_done)}
+    if "model" in parts:
+        state["model"] = model.state_tensors()
+    if "optimizer" in parts and model.optimizer is not None:
+        state["optimizer"] = model.optimizer.state_tensors()
+    return state
+
+
+def _check_parts(folder: Path, parts: Collection[str]) -> None:
+    """Compare the parts that are wanted with those that were saved."""
+    saved = {name.partition(".")[0] for name in FileSystemReader(folder).read_metadata().state_dict_metadata}
+    lacking = sorted({"model", "optimizer"} & set(parts) - saved)
+    if lacking:
+        there = sorted(saved & {"model", "optimizer"})
+        raise CheckpointError(
+            f"{folder} holds no {' and no '.join(lacking)}, but only {', '.join(there) or 'the number of updates'}: "
+            "it was saved with other `checkpoint.save_contents`. Name what it holds in `checkpoint.load_contents`"
+        )
+
+
+@contextmanager
+def _readable(what: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, CheckpointException) as error:
-        raise CheckpointError(f"cannot read the checkpoint {folder}: {_reason(error)}") from error
-    return int(state["updates_done"])
-
-
-def _state(model: FSDPModel, updates_done: int) -> dict[str, Any]:
-    optimizer = model.optimizer.state_tensors() if model.optimizer is not None else {}
-    return {"model": model.state_tensors(), "optimizer": optimizer, "updates_done": torch.tensor(updates_done)}
+        raise CheckpointError(f"cannot {what} the checkpoint {folder}: {_reason(error)}") from error
 
 
 def _random_file(folder: Path) -> Path:

@@ -121,7 +121,7 @@ class TokenNet(nn.Module):
 
 
 def row_shape(net: TokenNet, attention: str) -> RowShape:
-    """Find out how this model can read its rows, before it is sharded.
+    """Find out how this model can read its rows. Of a sharded one in `FSDPModel.probe`.
 
     Sharing prompts needs full attention, keys and values that can be passed on, and no recomputation of layers. If the
     configuration allows it, it is tried on a few tokens: the states must equal those of plain rows.
@@ -147,7 +147,7 @@ def _sharing_changes_nothing(net: TokenNet) -> bool:
     mask = torch.ones(4, 3, dtype=torch.long)
     mask[1:3, 2] = 0
     columns = {"input_ids": ids, "attention_mask": attention, "responses": ids[:, 3:], "mask": mask}
-    layout = RowLayout(DataProto(columns), "mask")
+    layout = RowLayout(DataProto(columns).to(next(net.parameters()).device), "mask")
     rows = list(range(4))
     plain = layout.padded(rows)
     shared = layout.shared([Piece((0, 1), 2, 2), Piece((2, 3), 2, 3)])

@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 
 from agentrl.clients.http import ServiceClient
 from agentrl.config import RunConfig
-from agentrl.inference import launch
+from agentrl.inference import engine_host
 from agentrl.inference.client import EngineClient
-from agentrl.inference.launch import EngineServers
+from agentrl.inference.engine_host import EngineHost
+from agentrl.inference.fleet import EngineFleet
 from agentrl.observability.health import Alarm, HealthMonitor
 from agentrl.observability.tracker import RunInfo
 from agentrl.observability.trackers import Trackers
@@ -72,15 +73,14 @@ class StandIns:
             self.keep("workers", slots)
             return LocalPool(RolloutSetup.load(config), addresses, slots[0])
 
-        def spawn(servers: EngineServers, server: Any) -> None:
-            port = server.port if servers._config.actor_rollout_ref.rollout.server.port else "free"
-            command = launch.launch_command(servers._config, server.index, server.host, port)
-            self.keep("engine", server.host, command[1:])
+        def spawn(host: EngineHost) -> None:
+            port = host._port if host._config.actor_rollout_ref.rollout.server.port else "free"
+            command = engine_host.launch_command(host._config, host._seat.index, host._listen, port)
+            self.keep("engine", host._listen, command[1:])
 
-        def healthy(servers: EngineServers, addresses: list[str], limit_s: float) -> EngineServers:
-            self.keep("engines", len(addresses), limit_s)
-            servers.addresses = [self._address]
-            return servers
+        def healthy(servers: EngineFleet, limit_s: float) -> None:
+            self.keep("engines", len(servers.addresses), limit_s)
+            servers._given = [self._address]
 
         real_group, real_renderer = processes.create_worker_group, setup.load_renderer
         renderers: dict[str, Any] = {}
@@ -97,8 +97,8 @@ class StandIns:
         patch.setattr(ray_runtime, "init_ray", ray_cluster)
         patch.setattr(ray_placement, "reserve", lambda pools: self.keep("pools", sorted(pools)))
         patch.setattr(ray_pool, "RayPool", rollout_pool)
-        patch.setattr(EngineServers, "_spawn", spawn)
-        patch.setattr(EngineServers, "_wait_until_healthy", healthy)
+        patch.setattr(EngineHost, "_spawn", spawn)
+        patch.setattr(EngineFleet, "_wait_until_healthy", healthy)
         patch.setattr(run, "dump_config", lambda config: "")  # its change shows nothing
 
     def _watch_updates(self, patch: pytest.MonkeyPatch) -> None:

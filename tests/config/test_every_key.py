@@ -48,6 +48,12 @@ UNSEEN = {
     },
     "do_search": "acts where no default loop is named: tests/rollout/test_search_keys.py",
     **{f"{section}.lora_dropout": "only 0 is allowed with LoRA" for section in (f"{AR}model", "critic.model")},
+    "trainer.async_save": "changes when files are written: tests/trainer/test_saving.py",
+    **{
+        f"{section}.checkpoint.{key}_contents": "changes a checkpoint: tests/workers/test_saved_contents.py"
+        for section in (f"{AR}actor", "critic")
+        for key in ("save", "load")
+    },
     "critic.enable": "asks for what `algorithm.adv_estimator` says, and is an error elsewhere",
     **{
         f"{section}.fsdp_config.{key}": GPU

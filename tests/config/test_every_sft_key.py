@@ -43,6 +43,9 @@ UNSEEN = {
         for key in ("fsdp_size", "ulysses_sequence_parallel_size", "tensor_parallel_size")
     },
     "trainer.device": GPU,
+    "trainer.async_save": "changes when files are written: tests/trainer/test_saving.py",
+    "trainer.checkpoint.save_contents": "changes a checkpoint: tests/workers/test_saved_contents.py",
+    "trainer.checkpoint.load_contents": "changes what is read: tests/workers/test_saved_contents.py",
     "trainer.logger": "the trackers are stand-ins here",
     "trainer.max_skipped_steps": "no configuration makes gradients that are not finite: tests/trainer breaks them",
 }
@@ -190,7 +193,8 @@ def watched(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
         seen.append([micro.mask.shape[0] for micro in micros.batches])
         return real_passes(model, micros, *args)
 
-    def write(folder: str, _lm: Any, weights: dict[str, torch.Tensor], _model: Any) -> None:
+    def write(folder: str, model: fsdp_model.FSDPModel, lm: Any, _config: Any) -> None:
+        weights = model.full_weights(lm)
         seen.append(sum(float(weight.detach().double().abs().sum()) for weight in weights.values()))
         Path(folder).mkdir(parents=True)
 

@@ -98,7 +98,7 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         (["critic.enable=false", "algorithm.adv_estimator=gae"], "got false, but algorithm.adv_estimator gae has a"),
         (["global_profiler.steps=[0]"], "trainer.profile_steps: got [0], wanted numbers of steps, from 1 on"),
         (["trainer.profile_steps=[1]", "trainer.profile_tool=nsys"], "got nsys, which needs a GPU; on CPUs, torch"),
-        ([f"{AR}actor.checkpoint.save_contents=[model]"], "a checkpoint always holds model, optimizer and extra"),
+        ([f"{AR}actor.checkpoint.save_contents=[weights]"], "wanted a list of 'model', 'optimizer'"),
         (["reward_model.enable=true"], "reward_model.model.path: not given, wanted the folder of a classifier"),
         ([*RM, "reward_model.combine.model=0"], "got 0, so that the reward model's score never counts"),
         ([*RM, "reward_model.use_dynamic_bsz=false"], "reward_model.micro_batch_size_per_gpu: not given, but needed"),
@@ -112,6 +112,12 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         (["trainer.nnodes=2"], "trainer.nnodes: got 2, but without ray_init.address the run starts a private Ray"),
         ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
         ([*VLLM, f"{AR}rollout.weight_sync=tensor"], "which only the embedded engine understands"),
+        ([*VLLM, f"{AR}rollout.weight_sync=distributed"], "got distributed, which vLLM does not take"),
+        ([f"{AR}rollout.name=sglang", f"{AR}rollout.weight_sync=ipc"], "which ends an SGLang server on a CPU"),
+        (
+            [f"{AR}rollout.server.addresses=[http://a:1]", f"{AR}rollout.weight_sync=ipc"],
+            "got ipc, but servers given by address may have other GPUs",
+        ),
         ([*VLLM, "trainer.deterministic=true"], "only the embedded engine is deterministic"),
         ([f"{AR}rollout.name=hf", "trainer.deterministic=true"], "only the embedded engine is deterministic"),
         ([f"{AR}rollout.name=hf", f"{AR}rollout.tensor_model_parallel_size=2"], "is only for SGLang"),
@@ -192,9 +198,20 @@ def test_verl_s_keys_are_judged_by_what_was_given_last(tmp_path: Path, caplog: p
         load_config(recipe, overrides())
 
 
-@pytest.mark.parametrize("contents", ["[model,optimizer,extra]", "[hf_model,extra,optimizer,model]"])
-def test_a_whole_checkpoint_may_be_asked_for(contents: str) -> None:
-    load_config(None, overrides(f"{AR}actor.checkpoint.save_contents={contents}"))
+@pytest.mark.parametrize("contents", ["[model,optimizer,extra]", "[hf_model,extra,optimizer,model]", "[model]", "null"])
+def test_contents_of_a_checkpoint_as_verl_names_them(contents: str) -> None:
+    given = [f"{AR}actor.checkpoint.save_contents={contents}", f"critic.checkpoint.save_contents={contents}"]
+    given += [f"{AR}actor.checkpoint.async_save=False", "critic.checkpoint.async_save=False"]
+    config = load_config(None, overrides(*given, f"{AR}actor.checkpoint.mbridge_config=null"))
+    saved = config.actor_rollout_ref.actor.checkpoint.save_contents
+    assert sorted(saved) == sorted(
+        contents.strip("[]").split(",") if "[" in contents else ["extra", "hf_model", "model", "optimizer"]
+    )
+    assert not config.trainer.async_save
+
+
+def test_async_saves_under_the_name_of_verl() -> None:
+    assert load_config(None, overrides(f"{AR}actor.checkpoint.async_save=True")).trainer.async_save
 
 
 RECIPES = sorted(file.stem for file in CONFIGS.glob("*.yaml") if file.stem != "demo_sft")

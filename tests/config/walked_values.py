@@ -122,7 +122,7 @@ def _of_rollouts(folder: Path) -> Values:
         f"{ROLLOUT}multi_turn.tool_timeout_s": [33.0],
         f"{ROLLOUT}stop_token_ids": [[65]],
         f"{ROLLOUT}max_failure_rate": [0.0],
-        f"{ROLLOUT}weight_sync": ["tensor"],
+        f"{ROLLOUT}weight_sync": ["tensor", "ipc"],
         f"{ROLLOUT}weight_sync_dir": [str(folder / "sync")],
         f"{ROLLOUT}max_model_len": [5000],
         f"{ROLLOUT}embedded.max_context_length": [5000],

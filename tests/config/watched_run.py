@@ -27,7 +27,7 @@ from agentrl.config import RunConfig, engine_choice, load_config, machine
 from agentrl.config.base import Section
 from agentrl.config.schema import _alternatives, walk
 from agentrl.errors import ConfigError
-from agentrl.inference import launch, sglang
+from agentrl.inference import sglang
 from agentrl.placement.of_run import engine_count
 from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.models import byte_tokenizer
@@ -150,7 +150,7 @@ class Stage:
                 servers = range(engine_count(config))
             except ConfigError as error:
                 return {"metrics": {}, "ended": str(error)}
-            return {"metrics": {}, "engines": [launch.launch_command(config, index, "host", 1) for index in servers]}
+            return {"metrics": {}, "engines": [sglang.launch_command(config, index, "host", 1) for index in servers]}
         place = Path(config.trainer.default_local_dir)
         self._clean()
         self._stand_ins.seen = {"delays": set(), "calls": set()}

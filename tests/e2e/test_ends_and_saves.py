@@ -23,6 +23,7 @@ from agentrl.trainer.checkpoint import LATEST
 from agentrl.trainer.ppo import RayPPOTrainer
 from agentrl.trainer.processes import RunProcesses
 from agentrl.trainer.run import run_training
+from agentrl.trainer.saving import Saver
 from agentrl.trainer.validation import Validator
 from agentrl.workers.optim import AdamW
 
@@ -180,7 +181,7 @@ def test_a_second_signal_ends_the_run_without_saving(
     def press_again(*_args: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(RunProcesses, "save_workers", press_again)
+    monkeypatch.setattr(Saver, "_write", press_again)
     with pytest.raises(KeyboardInterrupt):
         train(run, At(3, "gen", lambda: signal.raise_signal(signal.SIGTERM)))
     assert saved(run) is None
@@ -191,13 +192,13 @@ def test_a_first_signal_while_an_error_is_being_saved_waits(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make()
-    write = RunProcesses.save_workers
+    write = Saver._write
 
-    def press(self: RunProcesses, folder: Path) -> None:
+    def press(self: Saver, folder: Path) -> None:
         signal.raise_signal(signal.SIGINT)
         write(self, folder)
 
-    monkeypatch.setattr(RunProcesses, "save_workers", press)
+    monkeypatch.setattr(Saver, "_write", press)
     with pytest.raises(FailureBudgetError, match="8 of 8"):
         train(run, At(3, "gen", raising(FailureBudgetError("8 of 8 trajectories failed"))))
     monkeypatch.undo()

@@ -183,7 +183,7 @@ def test_a_failing_engine_keeps_what_is_finished(workspace: Workspace, engine: s
             return original(self, batch)
 
         patch.setattr(generate._Engines, "generate", fail)
-        patch.setattr(generate.EngineServers, "tend", lambda self: self.addresses)
+        patch.setattr(generate.EngineFleet, "tend", lambda self: self.addresses)
         told = done(*arguments, "rollout.refill=false", code=3)
     assert "rollout.max_failure_rate (0) allows" in told
     assert "actor_rollout_ref" not in told

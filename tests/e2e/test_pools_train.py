@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from acting_tracker import At
+from machines import machines
 from runs import Run, Workspace, same
 from safetensors.torch import load_file
 
@@ -50,17 +48,8 @@ POOLS: dict[str, Any] = {
 @pytest.fixture
 def cluster() -> Iterator[str]:
     """Address of a Ray cluster of two machines, with two CPUs and one."""
-    quiet = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("two_machines.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | quiet,
-    )
-    assert process.stdout is not None
-    yield process.stdout.readline().strip()
-    process.communicate(timeout=200)
+    with machines({"num_cpus": 2}, {"num_cpus": 1}) as cluster:
+        yield cluster.address
 
 
 def policy_of(run: Run, step: int) -> dict[str, torch.Tensor]:

@@ -106,8 +106,9 @@ def test_ppo_learns_values_first_and_resumes_with_its_critic(make) -> None:
         assert again.metrics[3][name] == pytest.approx(three[name], rel=1e-5, abs=1e-7)
 
 
-def test_weights_travel_over_http(make) -> None:
-    recorder = train(make(actor_rollout_ref__rollout__weight_sync="tensor").config)
+@pytest.mark.parametrize("way", ["tensor", "distributed"])
+def test_weights_travel_without_files(way: str, make) -> None:
+    recorder = train(make(actor_rollout_ref__rollout__weight_sync=way).config)
     assert recorder.metrics[1]["actor/grad_norm"] > 0
     assert recorder.metrics[2]["training/rollout_probs_diff_max"] < 1e-5
 

@@ -68,7 +68,7 @@ async def test_a_lost_answer_is_drawn_again_under_a_new_id(
     engine.faults.append(fault)
     output = await client.generate([1], PARAMS, rid="a")
     assert output.token_ids == [5, 6, 7]
-    assert [request["rid"] for request in engine.requests] == ["a", "a.1"]
+    assert [request["rid"] for request in engine.requests] == ["a", "2.a"]
     await client.close()
     assert engine.aborted == (["a"] if fault in ("drop", "cut") else [])
 
@@ -151,7 +151,7 @@ def test_answers_of_real_servers() -> None:
     assert parse_generation([answer()], 8).token_ids == [5, 7]
     spans = [{"version": "1", "start": 0, "end": 1}, {"version": "2", "start": 1, "end": 2}]
     assert parse_generation(answer(weight_versions=spans), 8).weight_versions == [1, 2]
-    assert parse_generation(answer(weight_version="default"), 8).weight_versions == [0, 0]
+    assert parse_generation(answer(weight_version="default"), 8).weight_versions == [-1, -1]
     without_ids = answer()
     del without_ids["output_ids"]
     assert parse_generation(without_ids, 8).token_ids == [5, 7]
@@ -180,6 +180,6 @@ def test_answers_that_cannot_be_trained_on(body: Any, says: str) -> None:
 
 
 def test_weight_versions_are_numbers() -> None:
-    assert [parse_weight_version(v) for v in (None, "default", "3", 4)] == [0, 0, 3, 4]
+    assert [parse_weight_version(v) for v in (None, "default", "0", "3", 4)] == [-1, -1, 0, 3, 4]
     with pytest.raises(WeightVersionError, match="main-2"):
         parse_weight_version("main-2")

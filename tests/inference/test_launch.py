@@ -17,11 +17,14 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from fake_sglang import make_python, starts_of
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, EngineTimeout, EngineUnavailable
-from agentrl.inference import launch, sglang
-from agentrl.inference.launch import EngineServers
+from agentrl.inference import engine_host, fleet, sglang
+from agentrl.inference.engine_host import MOST_FAILED_STARTS, EngineHost, Seat
+from agentrl.inference.exits import how_it_ended
+from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.sglang import launch_command, resolve_engine
 
 
@@ -40,16 +43,24 @@ def config(tiny_model_dir: Path) -> RunConfig:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[RunConfig], EngineServers]]:
-    started: list[EngineServers] = []
+def start(tmp_path: Path) -> Iterator[Callable[[RunConfig], EngineFleet]]:
+    started: list[EngineFleet] = []
 
-    def start(config: RunConfig) -> EngineServers:
-        started.append(EngineServers.start(config, tmp_path))
+    def start(config: RunConfig) -> EngineFleet:
+        started.append(EngineFleet.start(config, tmp_path))
         return started[-1]
 
     yield start
     for servers in started:
         servers.stop()
+
+
+def hosts(servers: EngineFleet) -> list[EngineHost]:
+    return [place._host for place in servers._places.values()]  # type: ignore[attr-defined]
+
+
+def has_ended(host: EngineHost) -> bool:
+    return host._process is not None and host._process.poll() is not None
 
 
 def family() -> set[int]:
@@ -77,7 +88,7 @@ def free_port() -> int:
 
 
 def test_two_servers_start_serve_restart_and_leave_nothing(
-    config: RunConfig, start: Callable[[RunConfig], EngineServers]
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet]
 ) -> None:
     config.actor_rollout_ref.rollout.server.launch = 2
     before = family()
@@ -91,8 +102,8 @@ def test_two_servers_start_serve_restart_and_leave_nothing(
     victim = next(c for c in psutil.Process().children(recursive=True) if "agentrl.inference.embedded" in c.cmdline())
     port = victim.cmdline()[victim.cmdline().index("--port") + 1]
     victim.kill()
-    until(lambda: any(s.process is not None and s.process.poll() is not None for s in servers._servers))
-    with pytest.raises(EngineUnavailable, match=rf":{port} ended with exit code"):
+    until(lambda: any(has_ended(host) for host in hosts(servers)))
+    with pytest.raises(EngineUnavailable, match=rf":{port} was killed by SIGKILL \(9\), out of memory\?"):
         servers.check()
     (other,) = set(servers.addresses) - {f"http://127.0.0.1:{port}"}
     assert servers.tend() == [other], "a restarted server is not waited for while another is well"
@@ -114,7 +125,7 @@ def engine_processes() -> list[psutil.Process]:
 
 @pytest.mark.parametrize("guard_too", [False, True])
 def test_servers_that_are_stopped_are_killed_and_started_again(
-    config: RunConfig, start: Callable[[RunConfig], EngineServers], guard_too: bool
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], guard_too: bool
 ) -> None:
     """SIGTERM does nothing to a stopped process, and its port still takes connections."""
     config.actor_rollout_ref.rollout.server.request_timeout_s = 2.0
@@ -133,15 +144,16 @@ def test_servers_that_are_stopped_are_killed_and_started_again(
 
 
 def test_a_server_that_never_starts_again_is_given_up(
-    config: RunConfig, start: Callable[[RunConfig], EngineServers], monkeypatch: pytest.MonkeyPatch, caplog: Any
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     config.actor_rollout_ref.rollout.server.launch = 2
+    monkeypatch.setattr(engine_host, "BACKOFF_S", 0.1)
     servers = start(config)
     good = servers.addresses[0]
     command = [sys.executable, "-c", "print('cannot start'); raise SystemExit(3)"]
-    monkeypatch.setattr(launch, "launch_command", lambda *_: command)
+    monkeypatch.setattr(engine_host, "launch_command", lambda *_: command)
     for process in engine_processes():
-        if str(servers._servers[1].port) in process.cmdline():
+        if str(hosts(servers)[1]._port) in process.cmdline():
             process.kill()
 
     def given_up() -> bool:
@@ -149,9 +161,9 @@ def test_a_server_that_never_starts_again_is_given_up(
         return "cannot start\nIt does not start: the run goes on without it" in caplog.text
 
     until(given_up)
-    assert servers.restarts == launch._MOST_FAILED_STARTS + 1
+    assert servers.restarts == MOST_FAILED_STARTS + 1
     engine_processes()[0].kill()
-    until(lambda: servers._servers[0].exit_code() is not None)
+    until(lambda: has_ended(hosts(servers)[0]))
     with pytest.raises(EngineUnavailable, match="exit code 3"):
         servers.tend()
 
@@ -160,7 +172,7 @@ def test_an_engine_that_ends_early_is_told_with_its_log(config: RunConfig, tmp_p
     config.actor_rollout_ref.model.path = str(tmp_path / "no_model")
     before = family()
     with pytest.raises(EngineUnavailable, match=r"ended with exit code [1-9].*(?s:.*)no_model"):
-        EngineServers.start(config, tmp_path)
+        EngineFleet.start(config, tmp_path)
     assert family() == before
 
 
@@ -170,22 +182,26 @@ def test_a_taken_port_is_told_before_anything_starts(config: RunConfig, tmp_path
         taken.listen()
         config.actor_rollout_ref.rollout.server.port = taken.getsockname()[1]
         with pytest.raises(EngineUnavailable, match=r"port \d+ on 127\.0\.0\.1 cannot be used.*server\.port") as caught:
-            EngineServers.start(config, tmp_path)
+            EngineFleet.start(config, tmp_path)
     assert caught.value.exit_code == 3
 
 
 def test_another_server_on_the_same_port_is_not_taken_for_ours(
-    config: RunConfig, start: Callable[[RunConfig], EngineServers], monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger = start(config)
     lost = int(stranger.addresses[0].rsplit(":", 1)[1])
-    free = launch._ports
-    offers = iter([[lost]])
-    monkeypatch.setattr(launch, "_ports", lambda *wanted: next(offers, None) or free(*wanted))
+    real, offers = EngineHost._take_port, iter([lost])
+
+    def take_port(host: EngineHost) -> None:
+        real(host)
+        host._port = next(offers, host._port)
+
+    monkeypatch.setattr(EngineHost, "_take_port", take_port)
     servers = start(config)
     assert servers.addresses != stranger.addresses
     generate(servers.addresses[0])
-    monkeypatch.setattr(launch, "_ports", lambda *_: [lost])
+    monkeypatch.setattr(EngineHost, "_take_port", lambda host: setattr(host, "_port", lost))
     config.actor_rollout_ref.rollout.server.port = lost
     with pytest.raises(EngineUnavailable, match=rf"{lost}"):
         start(config)
@@ -193,16 +209,16 @@ def test_another_server_on_the_same_port_is_not_taken_for_ours(
 
 def test_a_server_that_is_never_healthy(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", "import time; print('warming up', flush=True); time.sleep(60)"]
-    monkeypatch.setattr(launch, "launch_command", lambda *_: command)
+    monkeypatch.setattr(engine_host, "launch_command", lambda *_: command)
     config.actor_rollout_ref.rollout.server.start_timeout_s = 2.0
     before = family()
     with pytest.raises(EngineTimeout, match=r"within 2 s(?s:.*)warming up"):
-        EngineServers.start(config, tmp_path)
+        EngineFleet.start(config, tmp_path)
     assert family() == before
 
 
 def test_servers_given_by_address(
-    config: RunConfig, start: Callable[[RunConfig], EngineServers], monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = start(config)
     other = config.model_copy(deep=True)
@@ -212,18 +228,18 @@ def test_servers_given_by_address(
     servers.check()
     servers.stop()
     generate(running.addresses[0])
-    monkeypatch.setattr(launch, "_FOREIGN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(fleet, "_FOREIGN_TIMEOUT_S", 0.3)
     other.actor_rollout_ref.rollout.server.addresses = [f"http://127.0.0.1:{free_port()}"]
     with pytest.raises(EngineTimeout, match="is it running"):
-        EngineServers.start(other)
+        EngineFleet.start(other)
 
 
 PARENT = """
 import sys, time
 from pathlib import Path
 from agentrl.config.root import RunConfig
-from agentrl.inference.launch import EngineServers
-servers = EngineServers.start(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
+from agentrl.inference.fleet import EngineFleet
+servers = EngineFleet.start(RunConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
 print(servers.addresses[0], flush=True)
 time.sleep(60)
 """
@@ -275,6 +291,119 @@ def test_the_guard_passes_on_the_exit_code() -> None:
         assert guard.wait(20) == 7
 
 
+@pytest.mark.parametrize(
+    ("visible", "seen"), [("4,5,6,7", ["4,5", "6,7"]), (None, ["0,1", "2,3"]), ("GPU-a,GPU-b,GPU-c", None)]
+)
+def test_each_server_has_gpus_of_its_own(
+    config: RunConfig,
+    start: Callable[[RunConfig], EngineFleet],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str | None,
+    seen: list[str] | None,
+) -> None:
+    """Two servers with two GPUs each, as `CUDA_VISIBLE_DEVICES` of this process names them."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    rollout = config.actor_rollout_ref.rollout
+    rollout.name, rollout.server.launch, rollout.tensor_model_parallel_size = "sglang", 2, 2
+    rollout.server.python, config.trainer.device = str(make_python(tmp_path / "sglang")), "cuda"
+    rollout.engine_kwargs.sglang = {"attention_backend": "fa3", "disable_overlap_schedule": True}
+    if seen is None:
+        with pytest.raises(EngineUnavailable, match=r"needs 2 GPUs from number 2 on, but .*=GPU-a,GPU-b,GPU-c has 3"):
+            start(config)
+        return
+    servers = start(config)
+    started = starts_of(tmp_path / "sglang")
+    assert [each["env"]["CUDA_VISIBLE_DEVICES"] for each in started] == seen
+    assert [f"http://127.0.0.1:{each['flags']['--port']}" for each in started] == servers.addresses
+    for each in started:
+        assert each["flags"]["--tp-size"] == "2"
+        assert "--base-gpu-id" not in each["argv"]
+        assert each["argv"][-3:] == ["--attention-backend", "fa3", "--disable-overlap-schedule"]
+
+
+def test_a_host_keeps_its_port_from_others(
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], tmp_path: Path
+) -> None:
+    """Also while its server is down: the system gives it to nobody else, and the server that starts again gets it."""
+    rollout = config.actor_rollout_ref.rollout
+    rollout.name, rollout.server.python = "sglang", str(make_python(tmp_path / "sglang"))
+    servers = start(config)
+    (host,) = hosts(servers)
+    host._close()
+    offered = set()
+    for _ in range(200):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            offered.add(listener.getsockname()[1])
+    assert host._port not in offered
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("127.0.0.1", host._port))
+    before = servers.addresses
+    until(lambda: servers.tend() == before)
+
+
+@pytest.mark.parametrize(
+    ("host", "machine", "expected"),
+    [
+        ("127.0.0.1", None, ("127.0.0.1", "127.0.0.1")),
+        ("0.0.0.0", None, ("0.0.0.0", "127.0.0.1")),
+        ("127.0.0.1", "10.0.0.7", ("10.0.0.7", "10.0.0.7")),
+        ("localhost", "10.0.0.7", ("10.0.0.7", "10.0.0.7")),
+        ("0.0.0.0", "10.0.0.7", ("0.0.0.0", "10.0.0.7")),
+        ("192.168.1.4", "10.0.0.7", ("192.168.1.4", "192.168.1.4")),
+    ],
+)
+def test_where_a_server_listens_and_what_others_call_it(host: str, machine: str | None, expected: object) -> None:
+    assert Seat(0, machine=machine).addresses(host) == expected
+
+
+def test_a_server_that_fails_to_start_is_started_after_longer_and_longer_pauses(
+    config: RunConfig, start: Callable[[RunConfig], EngineFleet], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(engine_host, "BACKOFF_S", 0.25)
+    servers = start(config)
+    monkeypatch.setattr(engine_host, "launch_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    (engine,) = engine_processes()
+    engine.kill()
+    until(lambda: has_ended(hosts(servers)[0]))
+    with pytest.raises(EngineUnavailable, match="exit code 3"):
+        servers.tend()
+    told = [line for line in caplog.text.splitlines() if line.startswith(("Restarting it", "It does not start"))]
+    assert told == [
+        "Restarting it.",
+        *(f"Restarting it in {pause} s." for pause in (0.25, 0.5, 1)),
+        "It does not start: the run goes on without it.",
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_the_guard_ends_by_the_signal_that_killed_the_command(number: signal.Signals) -> None:
+    code = f"import os; os.kill(os.getpid(), {number.value})"
+    command = [sys.executable, "-m", "agentrl.inference.guard", sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as guard:
+        assert guard.wait(20) == -number
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (-9, "was killed by SIGKILL (9), out of memory?"),
+        (137, "was killed by SIGKILL (9) (exit code 137), out of memory?"),
+        (-11, "was killed by SIGSEGV (11)"),
+        (-15, "was killed by SIGTERM (15)"),
+        (1, "ended with exit code 1"),
+        (0, "ended with exit code 0"),
+        (255, "ended with exit code 255"),
+        (None, "has not ended"),
+    ],
+)
+def test_an_end_is_told_in_words(code: int | None, says: str) -> None:
+    assert how_it_ended(code) == says
+
+
 def test_which_engine(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     rollout = config.actor_rollout_ref.rollout
     assert resolve_engine(config) == "embedded"
@@ -308,9 +437,9 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     config.trainer.deterministic = True
     assert "--deterministic" in launch_command(config, 1, "127.0.0.1", 30001)
     config.trainer.device = "cuda"
-    for engines, device in ((1, "cuda"), (2, "cuda:1")):  # two engines are on two GPUs
+    for engines in (1, 2):  # each server sees its own GPUs alone: see `test_each_server_has_gpus_of_its_own`
         rollout.server.launch = engines
-        assert f"--device {device} " in " ".join([*launch_command(config, 1, "127.0.0.1", 30001), ""])
+        assert "--device cuda " in " ".join([*launch_command(config, 1, "127.0.0.1", 30001), ""])
     monkeypatch.setattr(sglang, "sglang_installed", lambda: True)
     rollout.name, config.trainer.device, rollout.server.launch = "sglang", "cuda", 2
     rollout.tensor_model_parallel_size, rollout.gpu_memory_utilization = 4, 0.6
@@ -318,15 +447,21 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     command = launch_command(config, 1, "127.0.0.1", 30001)
     pairs = dict(itertools.pairwise(command))
     assert pairs["-m"] == "sglang.launch_server"
-    assert pairs["--base-gpu-id"] == "4"
-    assert pairs["--context-length"] == "256"
+    assert "--base-gpu-id" not in command
+    assert pairs["--context-length"] == "264"  # SGLang leaves the last tokens of it unused
     assert pairs["--tp-size"] == "4"
     assert pairs["--mem-fraction-static"] == "0.6"
-    assert pairs["--dtype"] == "auto"
+    assert pairs["--dtype"] == "bfloat16"  # never auto: SGLang would make float16 of a float32 folder
     assert command[-2:] == ["--log-level", "warning"]
     assert "--device" not in command
     config.trainer.device = "cpu"
-    assert "--device" in launch_command(config, 0, "127.0.0.1", 30001)
+    words = " ".join(launch_command(config, 0, "127.0.0.1", 30001))
+    for flag in ("--device cpu", "--attention-backend torch_native", "--disable-overlap-schedule", "--dtype float32"):
+        assert flag in words
+    rollout.engine_kwargs.sglang["attention_backend"] = "intel_amx"
+    words = " ".join(launch_command(config, 0, "127.0.0.1", 30001))
+    assert "--attention-backend intel_amx" in words
+    assert "torch_native" not in words
     assert "--enable-lora" not in command
     config.actor_rollout_ref.model.lora_rank, rollout.weight_sync = 8, "adapter"
     flags = " ".join(launch_command(config, 0, "127.0.0.1", 30001))

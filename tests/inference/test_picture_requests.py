@@ -12,8 +12,9 @@ from agentrl.chat.picture_tokens import PictureTokens
 from agentrl.chat.vision import SentPictures
 from agentrl.config.root import RunConfig
 from agentrl.errors import EngineError
-from agentrl.inference import launch
+from agentrl.inference import engine_host
 from agentrl.inference.client import EngineClient
+from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.router import Router
 from agentrl.pictures import Picture, read_picture
 from agentrl.testing.scripted_engine import ScriptedEngine
@@ -85,13 +86,13 @@ def test_started_servers_keep_the_ids_of_a_request(tmp_path: Path, monkeypatch: 
         started.append(env)
         raise Stopped
 
-    monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    monkeypatch.setattr(engine_host.subprocess, "Popen", popen)
     config = RunConfig()
     config.actor_rollout_ref.rollout.name = "embedded"
     config.trainer.device = "cpu"
     with pytest.raises(Stopped):
-        launch.EngineServers.start(config, tmp_path)
+        EngineFleet.start(config, tmp_path)
     monkeypatch.setenv("SGLANG_MM_AVOID_RETOKENIZE", "0")
     with pytest.raises(Stopped):
-        launch.EngineServers.start(config, tmp_path)
+        EngineFleet.start(config, tmp_path)
     assert [env["SGLANG_MM_AVOID_RETOKENIZE"] for env in started] == ["1", "0"]

@@ -80,7 +80,12 @@ async def test_a_restarted_engine_with_old_weights_stays_out(router: Router, eng
     assert await generate(router, "t0") == 2
     engines[0].weight_version = "default"
     await engines[0].start()
-    await until(lambda: "serves weight version 0; the run is at 7" in router.out.get(engines[0].address, ""))
+    await until(
+        lambda: (
+            "serves weight version unknown (no run has set one); the run is at 7"
+            in router.out.get(engines[0].address, "")
+        )
+    )
     assert await generate(router, "t1") == 2
     engines[0].weight_version = "7"
     await until(lambda: not router.out)

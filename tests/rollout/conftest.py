@@ -45,7 +45,7 @@ def play(encode: Callable[[str], list[int]]) -> Callable[..., Respond]:
 def make_engine(play: Callable[..., Respond]) -> Iterator[MakeEngine]:
     engines: list[EngineInThread] = []
 
-    def make(respond: Respond | None = None, weight_version: str = "default") -> EngineInThread:
+    def make(respond: Respond | None = None, weight_version: str = "0") -> EngineInThread:
         engines.append(EngineInThread(respond or play(CALL, ANSWER), weight_version))
         return engines[-1]
 

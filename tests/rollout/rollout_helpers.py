@@ -20,7 +20,7 @@ ANSWER = "It is #### 7"
 class EngineInThread:
     """A scripted engine on a loop of its own, as a server is: it answers while the test waits for the manager."""
 
-    def __init__(self, respond: Respond, weight_version: str = "default") -> None:
+    def __init__(self, respond: Respond, weight_version: str = "0") -> None:
         self._thread = LoopThread("scripted-engine")
         self.engine = ScriptedEngine(respond, weight_version)
         self.start()
@@ -55,7 +55,7 @@ class EngineInThread:
 
 
 class MakeEngine(Protocol):
-    def __call__(self, respond: Respond | None = None, weight_version: str = "default") -> EngineInThread: ...
+    def __call__(self, respond: Respond | None = None, weight_version: str = "0") -> EngineInThread: ...
 
 
 def sample(index: int, question: str = "3+4", **fields: Any) -> Sample:

@@ -18,7 +18,7 @@ from rollout_helpers import MakeEngine, batch_of, sample
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import FailureBudgetError, PluginError
-from agentrl.inference.launch import EngineServers
+from agentrl.inference.fleet import EngineFleet
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller.ray_runtime import init_ray
 
@@ -33,7 +33,7 @@ def ray_session() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def servers(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServers]:
+def servers(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineFleet]:
     """Two deterministic embedded engines of the tiny model."""
     config = RunConfig.model_validate(
         {
@@ -49,7 +49,7 @@ def servers(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
             "trainer": {"device": "cpu", "deterministic": True},
         }
     )
-    with EngineServers.start(config, tmp_path_factory.mktemp("logs")) as servers:
+    with EngineFleet.start(config, tmp_path_factory.mktemp("logs")) as servers:
         yield servers
 
 
@@ -84,7 +84,7 @@ def by_row(out: DataProto) -> dict[int, dict[str, Any]]:
 
 
 def test_ray_and_local_give_the_same_tokens_over_real_engines(
-    ray_session: None, servers: EngineServers, real_config: RunConfig
+    ray_session: None, servers: EngineFleet, real_config: RunConfig
 ) -> None:
     batch = batch_of([sample(i, f"{i}+4") for i in range(4)], n=2, global_step=1, weight_version=0)
     local = roll_out(real_config, servers.addresses, batch, "local")
@@ -99,7 +99,7 @@ def test_ray_and_local_give_the_same_tokens_over_real_engines(
 
 
 def test_the_engines_log_probs_are_the_models(
-    servers: EngineServers, real_config: RunConfig, tiny_model_dir: Path
+    servers: EngineFleet, real_config: RunConfig, tiny_model_dir: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
 

@@ -118,7 +118,9 @@ async def test_a_server_that_keeps_another_version_is_told(engine: ScriptedEngin
         await in_thread(make(tmp_path, Exporter()), 1, engine.address)
 
 
-async def test_a_refusal_is_an_error_even_when_others_accept(engine: ScriptedEngine, tmp_path: Path, monkeypatch):
+async def test_a_server_that_refuses_is_left_out_and_alone_it_is_an_error(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch
+):
     accept = EngineClient.update_weights_from_disk
     refuser = ScriptedEngine(lambda payload: ([1], "stop"))
     await refuser.start()
@@ -129,8 +131,11 @@ async def test_a_refusal_is_an_error_even_when_others_accept(engine: ScriptedEng
         await accept(self, path, weight_version)
 
     monkeypatch.setattr(EngineClient, "update_weights_from_disk", update)
+    sync = make(tmp_path, Exporter())
+    assert await in_thread(sync, 1, engine.address, refuser.address) == [engine.address]
+    assert (engine.paused, refuser.paused) == (False, True)
     with pytest.raises(EngineRequestError, match="wrong shapes"):
-        await in_thread(make(tmp_path, Exporter()), 1, engine.address, refuser.address)
+        await in_thread(sync, 2, refuser.address)
     await refuser.stop()
 
 

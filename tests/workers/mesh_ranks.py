@@ -28,6 +28,7 @@ from agentrl.workers.fsdp_model import FSDPModel, _gathered
 from agentrl.workers.mini_batches import ROW_ID
 from agentrl.workers.reward_model import RewardModelWorker, conversation_batch
 from agentrl.workers.sft import SFTWorker
+from agentrl.workers.weight_source import WeightSource
 
 BATCH = random_batch([(3, 5), (7, 1), (1, 9), (4, 4), (5, 0), (2, 12), (6, 3)], 261, seed=1)
 BATCH.batch[ROW_ID] = torch.arange(7)
@@ -39,6 +40,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 4},
 }
 MESHES: dict[str, tuple[int, dict[str, int]]] = {
+    "shard 2": (2, {}),
     "replicate 2": (2, {"fsdp_size": 1}),
     "sp 2": (2, {"ulysses_sequence_parallel_size": 2}),
     "tp 2": (2, {"tensor_parallel_size": 2}),
@@ -52,6 +54,7 @@ MESHES: dict[str, tuple[int, dict[str, int]]] = {
 }
 """By name, the number of ranks, and what `fsdp_config` says."""
 ROLES = ("actor", "critic", "sft", "muon", "reward_model")
+BUCKET_BYTES = 20_000
 LORA = "lora"
 """An actor whose adapters learn."""
 TALKS = conversation_batch([list(range(10, 10 + length)) for length in (3, 9, 1, 9, 30)])
@@ -135,6 +138,23 @@ def state_of(model: FSDPModel) -> dict[str, dict[str, torch.Tensor]]:
     return {"gradients": gradients, "weights": {k: v.clone() for k, v in model.full_weights().items()}}
 
 
+def kept_buckets(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
+    """Every rank keeps every n-th bucket of an actor: what it kept, and what each bucket holds. A collective call."""
+    worker, copies = make_worker(LORA if role == "buckets_lora" else "actor", folder, mesh)
+    if role == "buckets_lora":
+        worker.update_actor(plan_for(copies).calls[dist.get_rank()][0][0])  # B starts at 0
+    rank, world = dist.get_rank(), dist.get_world_size()
+    source, dtype = WeightSource(worker.model, worker._lm), torch.bfloat16 if role == "buckets_bfloat16" else None
+    buckets = list(source.buckets(BUCKET_BYTES, dtype, keep=lambda number: number % world == rank))
+    return {
+        "kept": {bucket.number: dict(bucket.tensors) for bucket in buckets if bucket.tensors},
+        "sizes": [sum(spec.num_bytes for spec in bucket.specs) for bucket in buckets],
+        "names": [[spec.name for spec in bucket.specs] for bucket in buckets],
+        "units": [len(units) for units in source.plan(BUCKET_BYTES, dtype)],
+        "merged": worker.model.full_weights(worker._lm),
+    }
+
+
 def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -> None:
     """Join the other ranks, do the jobs, and write what was found."""
     torch.set_num_threads(1)
@@ -150,6 +170,8 @@ def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -
 def do(job: str, models: Path) -> dict[str, Any]:
     """What a job of `main` finds on this rank. A collective call."""
     role, family, mesh = job.split("/")
+    if role.startswith("buckets"):
+        return kept_buckets(role, models / family, MESHES[mesh][1])
     if role in (*ROLES, LORA):
         return learn(role, models / family, MESHES[mesh][1])
     worker, _ = make_worker("actor", models / family, MESHES[mesh][1])

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from mesh_ranks import FAMILIES, MESHES, ROLES, learn, make_worker, plan_for, state_of
+from mesh_ranks import BUCKET_BYTES, FAMILIES, MESHES, ROLES, learn, make_worker, plan_for, state_of
+from safetensors.torch import load_file
 from torch._C._distributed_c10d import HashStore
 
 from agentrl.data_proto import DataProto
@@ -33,7 +34,11 @@ SLOW = [
     for job in (f"{role}/{family}/{mesh}" for role in ROLES for family in FAMILIES for mesh in MESHES)
     if job not in QUICK and not (job.startswith("lora/") and "tp" in job)  # refused: tests/config/test_parallel.py
 ]
-CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2")
+BUCKETS = [
+    *("buckets/qwen2/shard 2", "buckets/qwen3_moe/shard 2", "buckets/qwen3/tp 2", "buckets_bfloat16/qwen3_moe/tp 2"),
+    *("buckets_lora/qwen2/shard 2", "buckets/llama/shard 2 x tp 2", "buckets/qwen3_moe/replicate 2 x shard 2"),
+]
+CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2", "shard 2 x sp 2")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +93,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def quick(models: Path, first_update: object, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     checkpoints = [f"{what}/llama/{mesh}" for mesh in CHECKPOINTS for what in ("save", "load")]
-    return Runs(models, tmp_path_factory.mktemp("quick"), [*QUICK, *checkpoints])
+    return Runs(models, tmp_path_factory.mktemp("quick"), [*QUICK, *checkpoints, *BUCKETS])
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,32 @@ def close(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> No
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value, atol=1e-5, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("job", BUCKETS)
+def test_buckets_hold_the_tensors_of_the_checkpoint_once(job: str, models: Path, quick: Runs) -> None:
+    role, family, _ = job.split("/")
+    ranks = quick.found[job]
+    saved = load_file(models / family / "model.safetensors")
+    if role == "buckets_lora":
+        changed = {name: t for name, t in ranks[0]["merged"].items() if not torch.equal(t, saved[name])}
+        assert len(changed) == 14  # seven matrices in each of two layers
+        saved = ranks[0]["merged"]
+    dtype = torch.bfloat16 if role == "buckets_bfloat16" else torch.float32
+    kept: dict[str, torch.Tensor] = {}
+    for number, rank in enumerate(ranks):
+        assert rank["names"] == ranks[0]["names"]
+        assert all(bucket % len(ranks) == number for bucket in rank["kept"])
+        for bucket, tensors in rank["kept"].items():
+            assert list(tensors) == rank["names"][bucket]
+            assert not kept.keys() & tensors.keys()
+            kept |= tensors
+    assert kept.keys() == saved.keys()
+    for name, tensor in kept.items():
+        assert torch.equal(tensor, saved[name].to(dtype)), name
+    sizes, units = ranks[0]["sizes"], ranks[0]["units"]
+    assert all(size <= BUCKET_BYTES or count == 1 for size, count in zip(sizes, units, strict=True))
+    assert len(sizes) > 3
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from agentrl.errors import ConfigError, UserInputError
 from agentrl.hub import nearest_folder
 from agentrl.inference.embedded.options import DTYPES, RUNNERS, EngineOptions
+from agentrl.inference.embedded.tool_calls import NAMES
 
 PARENT_CHECK_S = 0.5
 
@@ -33,11 +34,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--deterministic", action="store_true", help="a request's numbers do not depend on other requests; slower")
     add("--seed", type=int, default=0, help="seed for requests without sampling_seed")
-    add("--weight-version", default="0", help="name of the initial weights")
+    add("--weight-version", default="default", help="name of the initial weights")
     add("--kv-cache-gb", type=float, help="KV cache in GB; default: a quarter of the free memory, on a GPU half of it")
     add("--no-native", dest="native", action="store_false", help="torch operations only, no compiled C")
     add("--runner", choices=RUNNERS, default="embedded", help="agentrl's own decoder, or transformers' generate")
     add("--trust-remote-code", action="store_true", help="with --runner hf: run code of the model folder")
+    add("--tool-call-parser", choices=NAMES, help="format of tool calls in chat completions; default: left as text")
     add("--die-with-parent", action="store_true", help="end when the parent process ends")
     given = parser.parse_args(arguments)
     for name in ("max_running_requests", "max_context_length", "prefill_chunk", "threads", "kv_cache_gb"):

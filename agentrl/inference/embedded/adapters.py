@@ -70,7 +70,8 @@ async def _unload(frontend: Frontend, request: HTTPRequest) -> Response:
 
 async def _change(frontend: Frontend, change: Callable[[Any], None], loaded: dict[str, str]) -> Response:
     try:
-        await asyncio.wrap_future(frontend.engine.update_weights(change, version=None, flush=True))
+        async with frontend.gate.update():
+            await asyncio.wrap_future(frontend.engine.update_weights(change, version=None, flush=True))
     except UnsupportedFeatureError:
         raise
     except UserInputError as error:

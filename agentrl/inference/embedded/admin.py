@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import time
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request as HTTPRequest
@@ -18,26 +16,23 @@ from agentrl.errors import UserInputError, suggest
 from agentrl.inference.embedded.adapters import adapter_routes
 from agentrl.inference.embedded.engine import PAUSE_MODES
 from agentrl.inference.embedded.frontend import Frontend
-from agentrl.inference.embedded.http import Handler, answer, read_object, refuse
+from agentrl.inference.embedded.health import Health
+from agentrl.inference.embedded.http import Handler, answer, read_object
 from agentrl.inference.embedded.memory_api import memory_routes
 from agentrl.inference.embedded.metrics import metrics_page
-from agentrl.inference.embedded.protocol import parse_generate
+from agentrl.inference.embedded.weight_updates import WeightUpdates
 from agentrl.types import JsonDict
 
-NOT_HERE = {
-    "/init_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
-    "/update_weights_from_distributed": "send weights by disk or by tensor; NCCL groups need an SGLang server",
-    "/destroy_weights_update_group": "send weights by disk or by tensor; NCCL groups need an SGLang server",
-}
-HEALTH_TIMEOUT_S = 20.0
+NOT_FLUSHED = (
+    "Weights were updated, but the cache was not flushed because requests are still running or queued. Retract or "
+    "finish them, then call /flush_cache."
+)
 
 
 def admin_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
     """Handlers by method and path."""
     admin = Admin(frontend)
     table: dict[tuple[str, str], Handler] = {
-        ("GET", "/health"): admin.health,
-        ("GET", "/health_generate"): admin.health_generate,
         ("GET", "/model_info"): admin.model_info,
         ("GET", "/get_model_info"): admin.model_info,
         ("GET", "/server_info"): admin.server_info,
@@ -49,14 +44,11 @@ def admin_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
         ("POST", "/pause_generation"): admin.pause,
         ("POST", "/continue_generation"): admin.resume,
         ("POST", "/update_weights_from_disk"): admin.update_from_disk,
-        ("POST", "/update_weights_from_tensor"): admin.update_from_tensor,
     }
-    table |= adapter_routes(frontend) | memory_routes(frontend.engine)
-    return table | {("POST", path): partial(_not_here, path) for path in NOT_HERE}
-
-
-async def _not_here(path: str, _: HTTPRequest) -> Response:
-    return refuse(f"{path}: {NOT_HERE[path]}", 501)
+    updates = WeightUpdates(frontend.engine.scheduler.model.device, admin.update, {})
+    table |= updates.routes(admin.update_from_tensor) | memory_routes(frontend.engine)
+    table |= Health(frontend).routes()
+    return table | adapter_routes(frontend)
 
 
 class Admin:
@@ -64,33 +56,6 @@ class Admin:
 
     def __init__(self, frontend: Frontend) -> None:
         self.frontend, self.engine = frontend, frontend.engine
-
-    async def health(self, _: HTTPRequest) -> Response:
-        """200 while the engine's thread is alive."""
-        return refuse(self.engine.failed, 503) if self.engine.failed else Response(status_code=200)
-
-    async def health_generate(self, request: HTTPRequest) -> Response:
-        """200 once one token was sampled; while paused, the same as `/health`."""
-        if self.engine.held or self.engine.failed:
-            return await self.health(request)
-        try:
-            await asyncio.wait_for(self._sign_of_life(), HEALTH_TIMEOUT_S)
-        except TimeoutError:
-            return refuse(f"no token within {HEALTH_TIMEOUT_S:g} s", 503)
-        return await self.health(request)
-
-    async def _sign_of_life(self) -> None:
-        """Wait for a token, or where that would wait for others to end, until the thread is between two of theirs."""
-        if self.engine.scheduler.joins or not self.engine.scheduler.busy:
-            body = {
-                "input_ids": [0],
-                "sampling_params": {"max_new_tokens": 1, "temperature": 0},
-                "lora_path": self.engine.adapter,
-            }
-            call = parse_generate({**body, "rid": f"HEALTH_CHECK_{time.time()}"}, self.engine, number=0)
-            await self.frontend.finished(call.requests)
-        else:
-            await asyncio.wrap_future(self.engine.call(lambda: None))
 
     async def model_info(self, _: HTTPRequest) -> Response:
         """The model and the weight version that is served."""
@@ -103,13 +68,12 @@ class Admin:
                 "weight_version": self.engine.weight_version,
                 "model_type": spec.family,
                 "architectures": spec.raw.get("architectures"),
-                "vocab_size": spec.vocab_size,
-                "context_length": self.engine.context,
             }
         )
 
     async def server_info(self, _: HTTPRequest) -> Response:
-        """Options and load."""
+        """Options and load, once the engine's thread has answered."""
+        await asyncio.wrap_future(self.engine.call(lambda: None))
         scheduler = self.engine.scheduler
         state: JsonDict = {
             "num_running_reqs": len(scheduler.running),
@@ -121,6 +85,7 @@ class Admin:
             "counters": asdict(scheduler.counters),
         }
         info = asdict(self.engine.options) | {"weight_version": self.engine.weight_version}
+        info["context_length"] = self.engine.context
         return answer(info | {"version": f"agentrl {__version__}", "internal_states": [state]})
 
     async def metrics(self, _: HTTPRequest) -> Response:
@@ -128,17 +93,26 @@ class Admin:
         return metrics_page(self.engine)
 
     async def flush_cache(self, _: HTTPRequest) -> Response:
-        """Forget the prefix cache."""
-        await asyncio.wrap_future(self.engine.flush_cache())
-        return Response("Cache flushed.\n")
+        """Forget the prefix cache; refused while requests run, or wait to run."""
+
+        def flush() -> bool:
+            scheduler = self.engine.scheduler
+            idle = not (scheduler.running or (scheduler.waiting and not self.engine.paused))
+            if idle:
+                scheduler.flush()
+            return idle
+
+        done = await asyncio.wrap_future(self.engine.call(flush))
+        return Response("Cache flushed.\n") if done else Response("Flush cache failed.\n", 400)
 
     async def abort_request(self, request: HTTPRequest) -> Response:
-        """End one request by id (or by the start of its id), or all."""
+        """End one request, with those whose ids begin with its id, or all; an id that no request has ends none."""
         body = await read_object(request, ("rid", "abort_all", "abort_message"))
-        rid = body.get("rid")
-        if not body.get("abort_all") and not (isinstance(rid, str) and rid):
-            raise UserInputError("wanted 'rid' (a string) or 'abort_all': true")
-        await asyncio.wrap_future(self.engine.abort(None if body.get("abort_all") else rid))
+        rid = body.get("rid") or ""
+        if not isinstance(rid, str):
+            raise UserInputError(f"rid: got {rid!r}, wanted a text")
+        if body.get("abort_all") or rid in self.frontend.gate.rids:
+            await asyncio.wrap_future(self.engine.abort(None if body.get("abort_all") else rid))
         return Response(status_code=200)
 
     async def pause(self, request: HTTPRequest) -> Response:
@@ -146,6 +120,7 @@ class Admin:
         mode = (await read_object(request, ("mode",))).get("mode", "abort")
         if mode not in PAUSE_MODES:
             raise UserInputError(f"mode: got {mode!r}." + suggest(str(mode), PAUSE_MODES))
+        self.frontend.gate.paused = True
         await asyncio.wrap_future(self.engine.pause(mode))
         return answer({"status": "ok", "message": "Generation paused successfully."})
 
@@ -153,6 +128,7 @@ class Admin:
         """Continue after a pause."""
         await read_object(request, ("torch_empty_cache",))
         await asyncio.wrap_future(self.engine.resume())
+        await self.frontend.gate.resume()
         return answer({"status": "ok", "message": "Generation continued successfully."})
 
     async def update_from_disk(self, request: HTTPRequest) -> Response:
@@ -164,7 +140,7 @@ class Admin:
             raise UserInputError("model_path: wanted a folder with model*.safetensors")
         if body.get("load_format") not in (None, "auto", "safetensors"):
             raise UserInputError(f"load_format: got {body['load_format']!r}, wanted 'auto' or 'safetensors'")
-        return await self._update(body, lambda decoder: decoder.load_folder(path))
+        return await self.update(body, lambda decoder: decoder.load_folder(path))
 
     async def update_from_tensor(self, request: HTTPRequest) -> Response:
         """Replace weights with those in the body (a safetensors file as base64)."""
@@ -172,29 +148,32 @@ class Admin:
         body = await read_object(request, known)
         if body.get("load_format") != "safetensors":
             raise UserInputError(
-                f"load_format: got {body.get('load_format')!r}, wanted 'safetensors' (a safetensors file as base64). "
+                f"load_format: got {body.get('load_format')!r}, wanted 'safetensors' (a safetensors file as base64) or "
+                "'shared_memory'. "
                 "SGLang's other formats are pickles, which can run code when they are read"
             )
         tensors = _tensors(body.get("serialized_named_tensors"))
-        return await self._update(body, lambda decoder: decoder.load_tensors(tensors))
+        return await self.update(body, lambda decoder: decoder.load_tensors(tensors))
 
-    async def _update(self, body: JsonDict, load: Any) -> Response:
+    async def update(self, body: JsonDict, load: Any) -> Response:
+        """Apply weights between two steps, name them if the body does, and answer."""
         version = body.get("weight_version")
         if version is not None and not isinstance(version, str):
             raise UserInputError(f"weight_version: got {version!r}, wanted a string")
 
+        flush = bool(body.get("flush_cache", True))
+
         def replace(model: Any) -> None:
             load(model)
             self.engine.adapter = None
+            if flush and self.engine.scheduler.running:
+                raise UserInputError(NOT_FLUSHED)
 
-        future = self.engine.update_weights(
-            replace,
-            version=version,
-            flush=bool(body.get("flush_cache", True)),
-            abort_all=bool(body.get("abort_all_requests", False)),
-        )
+        if body.get("abort_all_requests"):
+            await asyncio.wrap_future(self.engine.abort(None))
         try:
-            paused = await asyncio.wrap_future(future)
+            async with self.frontend.gate.update():
+                paused = await asyncio.wrap_future(self.engine.update_weights(replace, version=version, flush=flush))
         except UserInputError as error:
             return answer({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
         return answer({"success": True, "message": "Weights updated.", "num_paused_requests": paused})

@@ -15,6 +15,7 @@ from agentrl.errors import UserInputError, suggest
 from agentrl.inference.embedded.frontend import Frontend
 from agentrl.inference.embedded.http import Handler, answer, read_json_body
 from agentrl.inference.embedded.protocol import GenerateCall, parse_generate, render_answer
+from agentrl.inference.embedded.tool_calls import as_message, tool_call_routes
 from agentrl.types import JsonDict
 
 SAME_NAME = (
@@ -65,9 +66,9 @@ def chat_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
         done = await frontend.finished(call.requests, request.is_disconnected)
         answers = [render_answer(p, frontend.engine, return_logprob=call.return_logprob) for p in done]
-        return answer(_completion(answers, frontend))
+        return answer(_completion(answers, frontend, body.get("tools")))
 
-    return {("GET", "/v1/models"): models, ("POST", "/v1/chat/completions"): completions}
+    return {("GET", "/v1/models"): models, ("POST", "/v1/chat/completions"): completions} | tool_call_routes()
 
 
 def _parse(body: Any, frontend: Frontend) -> GenerateCall:
@@ -132,19 +133,22 @@ def _images(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     return images
 
 
-def _completion(answers: list[JsonDict], frontend: Frontend) -> JsonDict:
+def _completion(answers: list[JsonDict], frontend: Frontend, tools: Any) -> JsonDict:
     metas = [item["meta_info"] for item in answers]
     prompt, sampled = metas[0]["prompt_tokens"], sum(meta["completion_tokens"] for meta in metas)
-    choices = [
-        {
-            "index": index,
-            "message": {"role": "assistant", "content": item["text"]},
-            "logprobs": _logprobs(item["meta_info"], frontend),
-            "finish_reason": item["meta_info"]["finish_reason"]["type"],
-            "matched_stop": item["meta_info"]["finish_reason"].get("matched"),
-        }
-        for index, item in enumerate(answers)
-    ]
+    choices = []
+    for index, item in enumerate(answers):
+        reason = item["meta_info"]["finish_reason"]
+        message, calls = as_message(item["text"], frontend.engine.options.tool_call_parser, tools)
+        choices.append(
+            {
+                "index": index,
+                "message": message,
+                "logprobs": _logprobs(item["meta_info"], frontend),
+                "finish_reason": "tool_calls" if calls and reason["type"] == "stop" else reason["type"],
+                "matched_stop": reason.get("matched"),
+            }
+        )
     usage = {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
     return _frame("chat.completion", uuid.uuid4().hex, frontend) | {"choices": choices, "usage": usage}
 

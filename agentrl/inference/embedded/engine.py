@@ -52,6 +52,8 @@ class Engine:
         self.options, self.listener = options, listener
         self.tokenizer = Tokenizer(options.tokenizer_path or options.model)
         self.paused = False
+        self.signs = 0
+        """Grows with each step and each call that the thread has answered: it is alive."""
         self.adapter: str | None = None
         """The LoRA adapter that is merged into the weights."""
         self.failed: str | None = None
@@ -77,7 +79,7 @@ class Engine:
             from agentrl.inference.hf.model import HFModel
 
             model = HFModel(options)
-            context = options.max_context_length or model.spec.max_positions
+            context = options.context(model.spec.max_positions)
             queue = BatchQueue(
                 model,
                 max_running=options.max_running_requests,
@@ -87,7 +89,7 @@ class Engine:
             )
             return queue, model.spec, context
         spec = load_spec(options.model)
-        context = options.max_context_length or spec.max_positions
+        context = options.context(spec.max_positions)
         return _scheduler(options, spec, context), spec, context
 
     @property
@@ -126,6 +128,7 @@ class Engine:
         def run() -> None:
             try:
                 future.set_result(work())
+                self.signs += 1
             except BaseException as error:
                 future.set_exception(error)
                 if not isinstance(error, UserInputError):
@@ -216,6 +219,7 @@ class Engine:
 
     def _tell(self, requests: list[GenerationRequest]) -> None:
         """Tell the listener about requests that ended and about new tokens of those that stream."""
+        self.signs += bool(requests)
         heard = [Progress(r, len(r.ids), r.finish) for r in requests if r.stream or r.finish is not None]
         if heard:
             self.listener(heard)

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from agentrl.inference.embedded.engine import Engine
+from agentrl.inference.embedded.gate import Gate
 from agentrl.inference.embedded.options import EngineOptions
 from agentrl.inference.embedded.request import GenerationRequest, Progress
 
@@ -23,6 +24,7 @@ class Frontend:
 
     def __init__(self, options: EngineOptions) -> None:
         self.engine = Engine(options, self._heard)
+        self.gate = Gate()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -36,7 +38,14 @@ class Frontend:
         Args:
             requests: the requests.
             gone: called every `GONE_CHECK_S`; when it returns true, nobody is waiting and the requests are aborted.
+
+        Raises:
+            UserInputError: another request has the id of one of them.
         """
+        async with self.gate.request([request.rid for request in requests]):
+            return await self._finished(requests, gone)
+
+    async def _finished(self, requests: list[GenerationRequest], gone: Gone | None) -> list[Progress]:
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Progress]] = []
         for request in requests:
@@ -57,7 +66,16 @@ class Frontend:
         return [future.result() for future in futures]
 
     async def stream(self, requests: list[GenerationRequest]) -> AsyncIterator[Progress]:
-        """Run requests and yield after each of their tokens; the last report of each request has `finish` set."""
+        """Run requests and yield after each of their tokens; the last report of each request has `finish` set.
+
+        Raises:
+            UserInputError: as `finished`.
+        """
+        async with self.gate.request([request.rid for request in requests]):
+            async for progress in self._stream(requests):
+                yield progress
+
+    async def _stream(self, requests: list[GenerationRequest]) -> AsyncIterator[Progress]:
         queue: asyncio.Queue[Progress] = asyncio.Queue()
         for request in requests:
             request.stream, request.sink = True, queue.put_nowait

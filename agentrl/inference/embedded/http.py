@@ -27,14 +27,17 @@ def refuse(message: str, status: int) -> Response:
 
 
 async def read_json_body(request: Request) -> Any:
-    """The body as JSON; an empty body is an empty object.
+    """The body as JSON.
 
     Raises:
-        UserInputError: not JSON.
+        UserInputError: no body, not JSON, or not sent as JSON.
     """
     body = await request.body()
     if not body:
-        return {}
+        raise UserInputError("the body: got none, wanted JSON")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not (kind == "application/json" or kind.endswith("+json")):
+        raise UserInputError(f"the content type: got {kind or 'none'}, wanted application/json")
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl.config.engine_choice import CONTEXT_MARGIN
+
 if TYPE_CHECKING:
     import torch
 
@@ -27,7 +29,7 @@ class EngineOptions:
     max_running_requests: int = 128
     """Most requests that decode together."""
     max_context_length: int | None = None
-    """Most tokens of prompt and answer together; None: the model's own limit."""
+    """Most tokens of prompt and answer together; None: the model's own limit, of which the last two stay unused."""
     prefill_chunk: int = 2048
     """Most prompt tokens of one step."""
     threads: int | None = None
@@ -40,8 +42,8 @@ class EngineOptions:
     """A request's numbers do not depend on other requests: each runs alone, without prefix reuse."""
     seed: int = 0
     """Seed for requests without a `sampling_seed`."""
-    weight_version: str = "0"
-    """Name of the initial weights."""
+    weight_version: str = "default"
+    """Name of the initial weights; `default`, as SGLang has it, is no version of a run."""
     kv_cache_gb: float | None = None
     """Memory for the KV cache in GB; None: a quarter of the free memory, on CUDA half of it."""
     native: bool = True
@@ -50,8 +52,18 @@ class EngineOptions:
     """What computes: `embedded` (agentrl's own decoder) or `hf` (transformers' `generate`)."""
     trust_remote_code: bool = False
     """With runner `hf`: run model code that comes with the model folder."""
+    tool_call_parser: str | None = None
+    """Format in which chat completions find tool calls; None: they stay text."""
     die_with_parent: bool = False
     """End this process when its parent ends."""
+
+    def context(self, positions: int) -> int:
+        """The context length of the server, as SGLang counts it: `max_context_length` and what stays unused of it.
+
+        Args:
+            positions: what the model can take.
+        """
+        return positions if self.max_context_length is None else self.max_context_length + CONTEXT_MARGIN
 
     def torch_device(self) -> torch.device:
         """The device that `device` names."""

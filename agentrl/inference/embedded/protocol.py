@@ -17,6 +17,8 @@ from agentrl.inference.embedded.text import TextTail, trim
 from agentrl.types import JsonDict
 
 DEFAULT_NEW_TOKENS = 128
+UNUSED, UNUSED_BY_PROMPTS = 2, 6
+"""Tokens of the context that SGLang leaves unused, at the end of answers and of prompts."""
 FIELDS = (
     "rid",
     "input_ids",
@@ -142,6 +144,8 @@ def _rids(value: Any, count: int) -> list[str]:
         return [value] if count == 1 else [f"{value}_{i}" for i in range(count)]
     if not isinstance(value, list) or len(value) != count or not all(isinstance(item, str) for item in value):
         raise UserInputError(f"rid: wanted a string, or a list of {count} strings")
+    if twice := sorted({rid for rid in value if value.count(rid) > 1}):
+        raise UserInputError(f"Duplicate request IDs detected within the request: {twice}")
     return value
 
 
@@ -179,19 +183,21 @@ def _requests(
 
 
 def _new_tokens(prompt: list[int], params: SamplingParams, engine: Engine) -> int:
-    room = engine.context - len(prompt)
-    if room < 1:
+    # With a context of 1088: prompts of up to 1081 tokens, prompt and answer may ask for 1088 and get 1086.
+    context, most = engine.context, engine.context - UNUSED_BY_PROMPTS
+    if len(prompt) >= context:
         raise UserInputError(
-            f"the input ({len(prompt)} tokens) is longer than the model's context length ({engine.context} tokens)"
+            f"the input ({len(prompt)} tokens) is longer than the model's context length ({context} tokens)"
         )
-    if params.max_new_tokens is None:
-        return min(DEFAULT_NEW_TOKENS, room)
-    if params.max_new_tokens > room:
+    if params.max_new_tokens is not None and len(prompt) + params.max_new_tokens > context:
         raise UserInputError(
             f"got {len(prompt)} input tokens and max_new_tokens {params.max_new_tokens}: together more than the "
-            f"model's context length ({engine.context} tokens)"
+            f"model's context length ({context} tokens)"
         )
-    return params.max_new_tokens
+    if len(prompt) >= most:
+        raise UserInputError(f"the input ({len(prompt)} tokens) exceeds the maximum allowed length ({most} tokens)")
+    wanted = DEFAULT_NEW_TOKENS if params.max_new_tokens is None else params.max_new_tokens
+    return min(wanted, context - UNUSED - len(prompt))
 
 
 def render_answer(progress: Progress, engine: Engine, *, return_logprob: bool) -> JsonDict:

@@ -57,6 +57,7 @@ def _generate_route(frontend: Frontend) -> Handler:
         shows = isinstance(body, dict) and body.get("image_data")
         call = await asyncio.to_thread(parse) if shows else parse()
         if call.stream:
+            frontend.gate.check([each.rid for each in call.requests])
             return StreamingResponse(_events(call, frontend), media_type="text/event-stream")
         done = await frontend.finished(call.requests, request.is_disconnected)
         if frontend.engine.failed:

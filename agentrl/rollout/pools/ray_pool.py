@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, WorkerError
@@ -16,6 +17,7 @@ from agentrl.rollout.pools.scheduling import ChunkFuture, WorkerLostError
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
 from agentrl.rollout.worker import AgentLoopWorker
+from agentrl.single_controller.ray_machines import answering, lost_machine
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,9 @@ class AgentLoopActor:
     def __init__(self, config: RunConfig, addresses: Sequence[str], slots: int, workers: int) -> None:
         self._worker = AgentLoopWorker(RolloutSetup.load(config), addresses, slots, workers)
 
-    async def ready(self) -> None:
-        """Return once the set-up is done."""
+    async def ready(self) -> str:
+        """Once the set-up is done, the id of its machine's Ray node."""
+        return str(ray.get_runtime_context().get_node_id())
 
     async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
         """See `AgentLoopWorker.run_chunk`."""
@@ -66,8 +69,10 @@ class RayPool:
         self._actor_class = ray.remote(num_cpus=0, max_restarts=0, runtime_env={"env_vars": _ENVIRONMENT})(
             AgentLoopActor
         )
+        self._ready: dict[int, Any] = {}
+        self._ran_by: dict[ChunkFuture, tuple[Any, Any]] = {}
         self._actors = [self._start(index) for index in range(len(slots))]
-        self._starting = [actor.ready.remote() for actor in self._actors]
+        self._is_started = False
 
     def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
         """Start a chunk on a worker, or on a new one if the last died.
@@ -78,8 +83,13 @@ class RayPool:
         """
         self._wait_for_start()
         if self._actors[worker] is None:
-            self._actors[worker] = self._start(worker)
-        future: ChunkFuture = self._actors[worker].run_chunk.remote(list(jobs), step).future()
+            # Not where Ray likes: it may take the machine that is lost for one with room.
+            machines = answering()
+            place = NodeAffinitySchedulingStrategy(machines[worker % len(machines)], soft=True)
+            self._actors[worker] = self._start(worker, scheduling_strategy=place)
+        actor = self._actors[worker]
+        future: ChunkFuture = actor.run_chunk.remote(list(jobs), step).future()
+        self._ran_by[future] = actor, self._ready[worker]
         return future
 
     def result(self, worker: int, future: ChunkFuture) -> ChunkResult:
@@ -88,17 +98,22 @@ class RayPool:
         Raises:
             WorkerLostError: the worker died; the next `submit` to it starts a new one.
         """
+        actor, ready = self._ran_by.pop(future)
         try:
             return future.result()
         except RayActorError as error:
-            self._actors[worker] = None
-            raise WorkerLostError(f"agent-loop worker {worker} died: {str(error).strip().splitlines()[0]}") from error
+            if self._actors[worker] is actor:  # else it is replaced already: a dead worker may have had several chunks
+                self._actors[worker] = None
+            lost = lost_machine(_node_of(ready))
+            reason = lost or str(error).strip().splitlines()[0]
+            raise WorkerLostError(f"agent-loop worker {worker} died: {reason}", machine=lost is not None) from error
         except RayError as error:
             raise _own_error(error, f"agent-loop worker {worker} failed") from error
 
     def cancel(self) -> None:
         """End every running trajectory."""
         self._ask_all("cancel_all")
+        self._ran_by.clear()
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
@@ -115,16 +130,20 @@ class RayPool:
 
     def _wait_for_start(self) -> None:
         """Workers set themselves up while the run starts other processes; the first chunk waits for them."""
-        starting, self._starting = self._starting, []
+        if self._is_started:
+            return
+        self._is_started = True
         try:
-            ray.get(starting, timeout=START_TIMEOUT_S)
+            ray.get(list(self._ready.values()), timeout=START_TIMEOUT_S)
         except RayError as error:
             raise _own_error(error, "agent-loop workers did not start") from error
 
-    def _start(self, index: int) -> Any:
-        return self._actor_class.options(name=None).remote(
+    def _start(self, index: int, **options: Any) -> Any:
+        actor = self._actor_class.options(name=None, **options).remote(
             self._config, self._addresses, self.slots[index], len(self.slots)
         )
+        self._ready[index] = actor.ready.remote()
+        return actor
 
     def _ask_all(self, method: str, *arguments: Any) -> None:
         """Call a method of every worker; dead or stuck workers are ignored."""
@@ -132,6 +151,14 @@ class RayPool:
         for call in calls:
             with contextlib.suppress(RayError):
                 ray.get(call, timeout=STOP_TIMEOUT_S)
+
+
+def _node_of(ready: Any) -> str | None:
+    """The Ray node of a worker, by its answer to `ready`; None: it died before it said so."""
+    try:
+        return str(ray.get(ready, timeout=0))
+    except RayError:
+        return None
 
 
 def _own_error(error: RayError, what: str) -> AgentRLError:

@@ -28,7 +28,15 @@ ChunkFuture = concurrent.futures.Future[ChunkResult]
 
 
 class WorkerLostError(WorkerError):
-    """An agent-loop worker's process ended, and with it the chunk that it was running."""
+    """An agent-loop worker's process ended, and with it the chunk that it was running.
+
+    Attributes:
+        machine: whether the whole machine is lost, which no trajectory has caused.
+    """
+
+    def __init__(self, message: str, *, machine: bool = False) -> None:
+        super().__init__(message)
+        self.machine = machine
 
 
 class WorkerPool(Protocol):
@@ -82,6 +90,7 @@ class _Dispatch:
         self._load = [0] * len(pool.slots)
         self._running: dict[ChunkFuture, tuple[int, list[Job]]] = {}
         self._tries: dict[int, int] = {}
+        self._told: set[str] = set()
         self._results: list[ChunkResult] = []
 
     def run(self) -> list[ChunkResult]:
@@ -115,17 +124,19 @@ class _Dispatch:
         try:
             self._results.append(self._pool.result(worker, future))
         except WorkerLostError as error:
-            logger.warning("%s", error)
             self._try_again(chunk, error)
 
     def _try_again(self, chunk: list[Job], error: WorkerLostError) -> None:
         lost = []
         for job in chunk:
-            self._tries[job.row] = self._tries.get(job.row, 1) + 1
+            self._tries[job.row] = self._tries.get(job.row, 1) + (not error.machine)
             if self._tries[job.row] > MAX_TRIES:
                 lost.append(_lost_row(job, error))
             else:
                 self._queue.append(job)
+        if str(error) not in self._told:  # once, not for each chunk that the worker had
+            self._told.add(str(error))
+            logger.warning("%s: a new worker takes its place and runs its trajectories again", error)
         if lost:
             self._results.append(ChunkResult(lost))
 

@@ -36,7 +36,9 @@ class Harness:
     def __init__(self, model: Path, **options: Any) -> None:
         self.ended: dict[int, Progress] = {}
         self.heard: list[Progress] = []
-        self.engine = Engine(EngineOptions(**{"model": str(model), "device": "cpu", **options}), self._hear)
+        self.engine = Engine(
+            EngineOptions(**{"model": str(model), "device": "cpu", "weight_version": "0", **options}), self._hear
+        )
         self.scheduler: Any = self.engine.scheduler
         self.table = getattr(self.scheduler, "table", None)  # the hf runner has none
         self._calls = 0

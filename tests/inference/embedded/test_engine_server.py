@@ -29,9 +29,9 @@ GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
 @pytest.fixture(scope="module", params=["embedded", "hf"])
 def server(tiny_model_dir: Path, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    """A client of a running server with a context of 600 tokens."""
+    """A client of a running server that takes requests of 600 tokens: its context is 608, as SGLang's would be."""
     port = free_port()
-    options = ("--max-context-length", "600", "--runner", request.param)
+    options = ("--max-context-length", "600", "--runner", request.param, "--weight-version", "0")
     with subprocess.Popen(command(tiny_model_dir, port, *options)) as process:
         wait_healthy(f"http://127.0.0.1:{port}", process)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
@@ -115,8 +115,10 @@ BAD_BODIES: list[tuple[Any, str]] = [
     ({"input_ids": [2**70]}, "vocabulary"),
     ({"input_ids": "12"}, "non-empty list"),
     ({"text": ""}, "text"),
-    ({"input_ids": [1] * 600}, "longer than the model's context length"),
-    ({"input_ids": [1] * 590, "sampling_params": {"max_new_tokens": 11}}, "context length"),
+    ({"input_ids": [1] * 608}, "longer than the model's context length"),
+    ({"input_ids": [1] * 602}, "exceeds the maximum allowed length (602 tokens)"),
+    ({"input_ids": [1] * 598, "sampling_params": {"max_new_tokens": 11}}, "context length"),
+    ({"input_ids": [[1], [2]], "rid": ["same", "same"]}, "Duplicate request IDs detected within the request"),
     ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "temperature"),
     ({"input_ids": [1], "sampling_params": {"stop_token_ids": [9999]}}, "vocabulary"),
     ({"input_ids": [1], "sampling_params": {"max_tokens": 5}}, "unknown field 'max_tokens'"),
@@ -138,7 +140,7 @@ def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server
     content = body if isinstance(body, bytes) else None
     if content is None:
         content = json.dumps(body).encode()
-    response = server.post("/generate", content=content)
+    response = server.post("/generate", content=content, headers={"Content-Type": "application/json"})
     assert response.status_code == 400
     assert message in response.json()["error"]["message"]
     assert server.post("/generate", json={"input_ids": [1], "sampling_params": GREEDY}).status_code == 200
@@ -149,9 +151,6 @@ def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server
     [
         ("/generate", {"input_ids": [1], "sampling_params": {"json_schema": "{}"}}),
         ("/generate", {"input_ids": [1], "sampling_params": {"regex": "a"}}),
-        ("/init_weights_update_group", {}),
-        ("/update_weights_from_distributed", {}),
-        ("/destroy_weights_update_group", {}),
     ],
 )
 def test_what_is_not_there_is_501_with_a_reason(path: str, body: Any, server: httpx.Client) -> None:
@@ -160,15 +159,30 @@ def test_what_is_not_there_is_501_with_a_reason(path: str, body: Any, server: ht
     assert len(response.json()["error"]["message"]) > 20
 
 
+def test_answers_are_cut_two_tokens_before_the_end_of_the_context(server: httpx.Client) -> None:
+    body = {"input_ids": [1] * 601, "sampling_params": {"max_new_tokens": 7, "ignore_eos": True}}
+    answer = server.post("/generate", json=body).json()
+    assert len(answer["output_ids"]) == 5
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 5}
+
+
+@pytest.mark.parametrize("path", ["/generate", "/pause_generation", "/continue_generation", "/abort_request"])
+def test_bodies_must_be_json_by_their_content_type(server: httpx.Client, path: str) -> None:
+    assert server.post(path).status_code == 400
+    plain = server.post(path, content=b'{"input_ids": [1]}', headers={"Content-Type": "text/plain"})
+    assert plain.status_code == 400
+    assert server.get("/ready").status_code == 200, "nothing was paused"
+
+
 def test_information(server: httpx.Client, tiny_model_dir: Path) -> None:
     info = server.get("/model_info").json()
     assert info == server.get("/get_model_info").json()
     assert info["model_path"] == str(tiny_model_dir)
-    assert info["vocab_size"] == 261
-    assert info["context_length"] == 600
+    assert not {"vocab_size", "context_length"} & set(info), "SGLang does not tell them here"
     assert server.get("/health_generate").status_code == 200
-    assert server.get("/server_info").json()["max_context_length"] == 600
-    assert server.get("/v1/models").json()["data"][0]["max_model_len"] == 600
+    stated = server.get("/server_info").json()
+    assert (stated["max_context_length"], stated["context_length"]) == (600, 608)
+    assert server.get("/v1/models").json()["data"][0]["max_model_len"] == 608
     page = server.get("/metrics").text
     values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
     assert float(values["sglang:generated_tokens_total"]) > 0
@@ -232,8 +246,14 @@ def test_pause_update_continue_abort(server: httpx.Client, tmp_path: Path, tiny_
         wait_for(server, lambda state: state["num_running_reqs"] == 1)
         assert server.post("/pause_generation", json={"mode": "in_place"}).status_code == 200
         assert server.get("/server_info").json()["internal_states"][0]["paused"]
-        assert server.get("/health_generate").status_code == 200
+        assert [server.get(path).status_code for path in ("/ready", "/ping")] == [503, 200]
         update = {"model_path": str(other), "weight_version": "1", "flush_cache": True}
+        assert server.post("/flush_cache").status_code == 400
+        answer = server.post("/update_weights_from_disk", json=update)
+        assert answer.status_code == 400
+        assert "the cache was not flushed because requests are still running" in answer.json()["message"]
+        assert server.get("/model_info").json()["weight_version"] == "0"
+        assert server.post("/pause_generation", json={"mode": "retract"}).status_code == 200
         answer = server.post("/update_weights_from_disk", json=update).json()
         assert answer == {"success": True, "message": "Weights updated.", "num_paused_requests": 1}
         assert not pending.done()
@@ -241,6 +261,7 @@ def test_pause_update_continue_abort(server: httpx.Client, tmp_path: Path, tiny_
         versions = pending.result(60)["meta_info"]["weight_versions"]
         assert [span["version"] for span in versions] == ["0", "1"]
         assert versions[1]["end"] == 597
+        assert server.get("/ready").status_code == 200
         pending = pool.submit(slow_generation, server, "slow")
         wait_for(server, lambda state: state["num_running_reqs"] == 1)
         assert server.post("/abort_request", json={"rid": "slow"}).status_code == 200
@@ -270,7 +291,6 @@ def test_pause_update_continue_abort(server: httpx.Client, tmp_path: Path, tiny_
         ("/update_weights_from_tensor", {"serialized_named_tensors": ["!"], "load_format": "safetensors"}),
         ("/update_weights_from_tensor", {"serialized_named_tensors": [], "load_format": "safetensors"}),
         ("/pause_generation", {"mode": "softly"}),
-        ("/abort_request", {}),
         ("/abort_request", {"rid": 3}),
     ],
 )
@@ -280,6 +300,34 @@ def test_bad_control_calls_change_nothing(path: str, body: Any, server: httpx.Cl
     assert response.json().get("message") or response.json()["error"]["message"]
     assert server.get("/model_info").json()["weight_version"] == "0"
     assert not server.get("/server_info").json()["internal_states"][0]["paused"]
+
+
+def test_an_abort_ends_a_known_request_and_those_whose_ids_begin_with_its_id(server: httpx.Client) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        pending = {rid: pool.submit(slow_generation, server, rid) for rid in ("r", "r.2", "2.r")}
+        wait_for(server, lambda state: state["num_running_reqs"] + state["num_waiting_reqs"] == 3)
+        twice = {"input_ids": [1], "rid": "r"}
+        assert server.post("/generate", json=twice).json()["error"]["message"] == "Duplicate request ID detected: r"
+        for nobody in ({"rid": "2"}, {"rid": ""}, {}):
+            assert server.post("/abort_request", json=nobody).status_code == 200
+        assert server.post("/abort_request", json={"rid": "r"}).status_code == 200
+        ends = {rid: each.result(60)["meta_info"]["finish_reason"]["type"] for rid, each in pending.items()}
+    assert ends == {"r": "abort", "r.2": "abort", "2.r": "length"}
+
+
+def test_a_weight_update_waits_for_running_requests_and_new_ones_for_it(
+    server: httpx.Client, tiny_model_dir: Path
+) -> None:
+    update = {"model_path": str(tiny_model_dir), "weight_version": "0", "flush_cache": True}
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(slow_generation, server, "first")
+        wait_for(server, lambda state: state["num_running_reqs"] == 1)
+        updated = pool.submit(server.post, "/update_weights_from_disk", json={**update, "weight_version": "8"})
+        spans = first.result(60)["meta_info"]["weight_versions"]
+        assert spans == [{"version": "0", "start": 0, "end": 597}]
+        assert updated.result(60).json()["success"]
+        assert server.post("/generate", json={"input_ids": [1]}).json()["meta_info"]["weight_version"] == "8"
+        assert server.post("/update_weights_from_disk", json=update).json()["success"]
 
 
 def test_a_client_that_goes_away_frees_its_slot(server: httpx.Client) -> None:

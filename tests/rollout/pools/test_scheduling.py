@@ -111,6 +111,24 @@ def test_what_takes_a_worker_down_twice_is_left_out_and_the_rest_survives() -> N
     pool.shutdown()
 
 
+def test_trajectories_of_lost_machines_are_all_run_again() -> None:
+    """However many workers they were sent to before one lived: no trajectory has ended its machine."""
+
+    class Lost(ThreadPool):
+        def result(self, worker: int, future: Future[ChunkResult]) -> ChunkResult:
+            if self.deaths < 6:
+                self.deaths += 1
+                raise WorkerLostError(f"worker {worker} died: machine 10.0.0.2 was lost", machine=True)
+            return super().result(worker, future)
+
+    pool = Lost([4, 4])
+    results = run_jobs(pool, jobs(10), StepInfo())
+    assert rows_of(results) == list(range(10))
+    assert not any(row.is_left_out for result in results for row in result.rows)
+    assert pool.deaths == 6
+    pool.shutdown()
+
+
 def test_other_errors_end_the_step_and_cancel_the_rest() -> None:
     class Broken(ThreadPool):
         def result(self, worker: int, future: Future[ChunkResult]) -> ChunkResult:

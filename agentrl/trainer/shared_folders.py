@@ -1,0 +1,182 @@
+"""On several machines: the run's folders are the same for all of them, and every machine has the models.
+
+Found before anything loads, by a file that is written here and read there. A checkpoint whose parts are in folders of
+the same name on two machines would be found out at the end of the first save, or only when a run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.config import RunConfig
+from agentrl.config.resource_pools import roles_of
+from agentrl.errors import ConfigError
+from agentrl.trainer.folders import make_folders
+
+ANSWER_S = 120.0
+"""How long a machine may take to look at the folders."""
+_PROBE = ".agentrl-probe-"
+_NO_MODEL = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a machine looks at.
+
+    Attributes:
+        probe: name of the file that lies in each folder.
+        folders: by configuration key.
+        models: folders by configuration key.
+    """
+
+    probe: str
+    folders: Mapping[str, str]
+    models: Mapping[str, str]
+
+    def only(self, keys: Collection[str]) -> Asked:
+        """The same without other folders."""
+        return Asked(self.probe, {key: folder for key, folder in self.folders.items() if key in keys}, self.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What it found.
+
+    Attributes:
+        missing: keys of folders in which the file is not.
+        models: what each model folder holds, as `contents_of` has it, by key.
+    """
+
+    missing: frozenset[str]
+    models: Mapping[str, str]
+
+
+def look(asked: Asked) -> Answer:
+    """Runs on the other machine."""
+    missing = {key for key, folder in asked.folders.items() if not (Path(folder) / asked.probe).is_file()}
+    return Answer(frozenset(missing), {key: contents_of(Path(folder)) for key, folder in asked.models.items()})
+
+
+def contents_of(folder: Path) -> str:
+    """A word that tells one model from another: the configuration, and the names and sizes of the weight files."""
+    if not folder.is_dir():
+        return _NO_MODEL
+    config = folder / "config.json"
+    parts = [config.read_bytes() if config.is_file() else b""]
+    parts += [f"{file.name} {file.stat().st_size}".encode() for file in sorted(folder.glob("*.safetensors"))]
+    return hashlib.sha1(b"\n".join(parts)).hexdigest()
+
+
+def check_shared_folders(config: RunConfig, rank_nodes: Collection[str]) -> None:
+    """Let every machine of the Ray cluster look at the run's folders.
+
+    Args:
+        config: the run.
+        rank_nodes: Ray nodes of the machines with ranks: these need the run folder, for checkpoints. Weights for
+            engines, and the models, are needed everywhere.
+
+    Raises:
+        ConfigError: lists each folder that a machine does not share or lacks, with the machine.
+    """
+    from agentrl.single_controller.ray_machines import alive, machine_name
+
+    here, *others = [node["NodeID"] for node in alive()]
+    if not others:
+        return
+    shared, needed = _folders(config), _needed_everywhere(config)
+    make_folders(shared)
+    asked = Asked(f"{_PROBE}{uuid.uuid4().hex}", shared, _models(config))
+    probes = [Path(folder) / asked.probe for folder in shared.values()]
+    try:
+        for probe in probes:
+            probe.touch()
+        wanted = {node: asked if node in rank_nodes else asked.only(needed) for node in others}
+        answers = _ask(wanted)
+    finally:
+        for probe in probes:
+            with suppress(FileNotFoundError):
+                probe.unlink()
+    here_has = {key: contents_of(Path(folder)) for key, folder in asked.models.items()}
+    problems = [
+        problem
+        for node, answer in answers.items()
+        for problem in problems_of(asked, here_has, answer, machine_name(node), machine_name(here))
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def problems_of(asked: Asked, here_has: Mapping[str, str], answer: Answer | None, machine: str, here: str) -> list[str]:
+    """What one machine's answer means; None: it gave none."""
+    if answer is None:
+        return [f"machine {machine}: gives no answer about the run's folders within {ANSWER_S:g} s"]
+    problems = [
+        f"{key}: got '{asked.folders[key]}', but a file that was written there on machine {here} is not found on "
+        f"machine {machine}: wanted a folder that all machines share, such as one on NFS"
+        for key in sorted(answer.missing)
+    ]
+    for key, found in answer.models.items():
+        if found != here_has[key]:
+            what = "does not have" if found == _NO_MODEL else "has with other files than"
+            ending = "" if found == _NO_MODEL else f" machine {here}"
+            problems.append(
+                f"{key}: got '{asked.models[key]}', which machine {machine} {what}{ending}: copy the model to every "
+                "machine, or name a folder that all machines share"
+            )
+    return problems
+
+
+def _ask(wanted: Mapping[str, Asked]) -> dict[str, Answer | None]:
+    """The answers by Ray node."""
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task = ray.remote(look)
+    sent: dict[str, Any] = {
+        node: task.options(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote(asked)
+        for node, asked in wanted.items()
+    }
+    ray.wait(list(sent.values()), num_returns=len(sent), timeout=ANSWER_S)
+    answers: dict[str, Answer | None] = {}
+    for node, reference in sent.items():
+        try:
+            answers[node] = ray.get(reference, timeout=0)
+        except RayError:
+            answers[node] = None
+    return answers
+
+
+def _folders(config: RunConfig) -> dict[str, str]:
+    """The folders that must be the same for all, by key, as this machine understands relative ones."""
+    sync = config.actor_rollout_ref.rollout.weight_sync_dir
+    given = {"trainer.default_local_dir": config.trainer.default_local_dir}
+    given |= {} if sync is None else {"actor_rollout_ref.rollout.weight_sync_dir": sync}
+    return {key: str(Path(folder).absolute()) for key, folder in given.items()}
+
+
+def _needed_everywhere(config: RunConfig) -> set[str]:
+    """Keys of the folders that machines without ranks need too."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.server.addresses is not None or rollout.weight_sync == "tensor":
+        return set()
+    return {"actor_rollout_ref.rollout.weight_sync_dir" if rollout.weight_sync_dir else "trainer.default_local_dir"}
+
+
+def _models(config: RunConfig) -> dict[str, str]:
+    """Model folders, by key; names on the hub are loaded by each machine itself."""
+    roles = roles_of(config)
+    paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
+    if "critic" in roles and config.critic.model.path:
+        paths["critic.model.path"] = config.critic.model.path
+    if "reward_model" in roles and config.reward_model.model.path:
+        paths["reward_model.model.path"] = config.reward_model.model.path
+    return {key: str(Path(path).absolute()) for key, path in paths.items() if path and Path(path).is_dir()}

@@ -1,0 +1,89 @@
+"""`engine_kwargs` gives any flag of an engine but those that other keys give; nothing is given twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config import RunConfig, load_config
+from agentrl.config.engine_flags import (
+    _VLLM_NEVER,
+    SGLANG_FLAGS,
+    SGLANG_GPU_FLAGS,
+    VLLM_FLAGS,
+    VLLM_GPU_FLAGS,
+    check_engine_flags,
+)
+from agentrl.errors import ConfigError
+from agentrl.inference import sglang
+from agentrl.inference.sglang import launch_command
+
+ROLLOUT = "actor_rollout_ref.rollout."
+KWARGS = f"{ROLLOUT}engine_kwargs."
+UNNAMED = {"uvicorn-log-level", "worker-extension-cls"}
+"""Flags of vLLM that a user may well give again: the last one counts."""
+
+
+def config_with(engine: str, device: str = "cpu", **flags: object) -> RunConfig:
+    rollout = {"name": engine, "engine_kwargs": {engine: flags}}
+    return RunConfig.model_validate({"actor_rollout_ref": {"rollout": rollout}, "trainer": {"device": device}})
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag", "message"),
+    [
+        ("sglang", "context_length", r"sglang\.context_length: agentrl gives this flag itself: set .*max_model_len$"),
+        ("sglang", "context-length", r"sglang\.context-length: .*max_model_len$"),
+        ("sglang", "base_gpu_id", r"sglang\.base_gpu_id: cannot be given: each engine sees GPUs of its own"),
+        ("sglang", "dp_size", r"dp_size: cannot be given: set .*server\.launch for more engines"),
+        (
+            "vllm",
+            "no_enable_prefix_caching",
+            r"vllm\.no_enable_prefix_caching: .*set .*rollout\.enable_prefix_caching$",
+        ),
+        ("vllm", "logprobs_mode", r"vllm\.logprobs_mode: cannot be given: training needs"),
+    ],
+)
+def test_a_flag_of_another_key_is_refused_by_name(engine: str, flag: str, message: str) -> None:
+    (problem,) = check_engine_flags(config_with(engine, **{flag: 1}))
+    with pytest.raises(ConfigError, match=message):
+        raise ConfigError(problem)
+    assert not list(check_engine_flags(config_with(engine, **{flag: None})))
+
+
+def test_it_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine_kwargs\.sglang\.port: agentrl gives this flag itself"):
+        load_config(None, ["data.train_files=a.parquet", f"{ROLLOUT}name=sglang", f"+{KWARGS}sglang.port=1"])
+    with pytest.raises(ConfigError, match=r"server\.args: got --base-gpu-id"):
+        load_config(None, ["data.train_files=a.parquet", f"{ROLLOUT}server.args=[--base-gpu-id=4]"])
+
+
+def test_on_a_cpu_flags_of_gpus_are_the_users_own() -> None:
+    """There agentrl gives none of them, and the keys that stand for them do nothing."""
+    for flag in ("mem_fraction_static", "tp_size"):
+        assert not list(check_engine_flags(config_with("sglang", **{flag: 2})))
+        assert list(check_engine_flags(config_with("sglang", "cuda", **{flag: 2})))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_every_flag_of_the_command_is_known(
+    engine: str, device: str, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a command with everything on; and any other flag comes through."""
+    monkeypatch.setattr(sglang, "sglang_installed", lambda: True)
+    monkeypatch.setattr(sglang, "vllm_installed", lambda: True)
+    config = config_with(engine, device, attention_backend="fa3", enable_metrics=True)
+    policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
+    policy.model.path, policy.model.tokenizer_path = str(tiny_model_dir), "t"
+    policy.model.trust_remote_code = config.trainer.deterministic = rollout.enforce_eager = True
+    policy.model.lora_rank, rollout.weight_sync = 8, "adapter"
+    rollout.max_num_seqs, rollout.max_num_batched_tokens, rollout.load_format = 4, 64, "dummy"
+    rollout.enable_prefix_caching = rollout.enable_chunked_prefill = False
+    command = launch_command(config, 0, "h", 1)
+    assert "--attention-backend fa3 --enable-metrics" in " ".join(command)
+    known = {"sglang": {**SGLANG_FLAGS, **SGLANG_GPU_FLAGS}, "vllm": {**VLLM_FLAGS, **VLLM_GPU_FLAGS, **_VLLM_NEVER}}
+    given = {each.removeprefix("--").removeprefix("no-") for each in command if each.startswith("--")}
+    assert given - known[engine].keys() - UNNAMED == {"attention-backend", "enable-metrics"}
+    assert len(given) > 12

@@ -1,0 +1,50 @@
+"""Engine servers as processes of a test."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+
+@contextmanager
+def serve_embedded(model: Path, log_dir: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[Any]]]:
+    """An embedded engine on a free port: its address and its process."""
+    log = log_dir / "engine.log"
+    port = free_port()
+    command = [sys.executable, "-m", "agentrl.inference.embedded", "--model", str(model), "--port", str(port)]
+    command += ["--device", "cpu", "--threads", "1", "--die-with-parent", *options]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+        address = f"http://127.0.0.1:{port}"
+        try:
+            wait_until_well(address, process, log)
+            yield address, process
+        finally:
+            process.kill()
+
+
+def wait_until_well(address: str, process: subprocess.Popen[Any], log: Path, limit_s: float = 300) -> None:
+    """Wait for a server's first good health check."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text(encoding="utf-8", errors="replace")
+        try:
+            if httpx.get(f"{address}/health", trust_env=False, timeout=25).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError(f"{address} is not healthy: {log.read_text(encoding='utf-8', errors='replace')}")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
