@@ -33,14 +33,14 @@ def rollout_correction(
     rs_level: str = "sequence",
     rejections: Sequence[Rejection] = (),
     veto_threshold: float | None = None,
+    measure: bool = True,
 ) -> tuple[Tensor, Tensor, dict[str, float]]:
     """Truncated importance weights and a mask without rejected tokens (truncation: arXiv 1802.01561).
 
     * `is_level="token"`: `min(exp(log_ratio), is_threshold)` at each token;
     * `is_level="sequence"`: `min(exp(sum of log_ratio), is_threshold)`, the likelihood ratio of the row, at all its
       tokens;
-    * `is_level="geometric"`: `min(exp(mean of log_ratio), is_threshold)`, the same at all tokens of a row;
-    * `is_level=None`: weights of 1.
+    * `is_level="geometric"`: `min(exp(mean of log_ratio), is_threshold)`, the same at all tokens of a row; None: 1.
 
     A rejected token or row leaves the mask; what is left has passed every rule (`rejection.py`). `rs` is the rule on
     the geometric mean of a row's ratios or, with `rs_level="token"`, on each token's ratio.
@@ -56,6 +56,7 @@ def rollout_correction(
         rs_level: `sequence` or `token`.
         rejections: further rules.
         veto_threshold: a row with a token whose ratio is below it leaves the mask; None: none does.
+        measure: whether metrics are wanted, which wait for a GPU.
 
     Returns:
         Weights `(B, T)`, 0 outside the given mask; the mask `(B, T)` of what is left, in the type it came; metrics
@@ -73,20 +74,20 @@ def rollout_correction(
     raw = _ratios(log_ratio, mask, is_level)
     bounded = raw.clamp(max=high) if low == 0 else torch.where((raw >= low) & (raw <= high), raw, 0.0)
     weights = zero_outside(bounded, mask)
-    kept, metrics = _kept(log_ratio, mask, rules, veto_threshold)
-    metrics = _correction_metrics(raw, weights, mask, kept, (low, high)) | metrics
+    kept, metrics = _kept(log_ratio, mask, rules, veto_threshold, measure=measure)
+    if measure:
+        metrics |= _correction_metrics(raw, weights, mask, kept, (low, high))
     if is_batch_normalize and is_level is not None:
-        factor = mean_weight(*weight_sums(weights, mask, is_level))
-        weights = weights / factor
-        metrics["rollout_corr/is_batch_norm_factor"] = factor
+        factor = mean_weight(*map(float, weight_sums(weights, mask, is_level)))
+        weights, metrics["rollout_corr/is_batch_norm_factor"] = weights / factor, factor
     return weights, kept.to(mask.dtype), metrics
 
 
-def weight_sums(weights: Tensor, mask: Tensor, is_level: str) -> tuple[float, float]:
+def weight_sums(weights: Tensor, mask: Tensor, is_level: str) -> tuple[Tensor, Tensor]:
     """Sum and number of the weights that a batch's mean is taken over: one per token, or one per row."""
     if is_level == "token":
-        return float(zero_outside(weights, mask).double().sum()), float(mask.bool().sum())
-    return float(masked_mean(weights.double(), mask, dim=-1).sum()), float(mask.bool().any(-1).sum())
+        return zero_outside(weights, mask).double().sum(), mask.bool().sum()
+    return masked_mean(weights.double(), mask, dim=-1).sum(), mask.bool().any(-1).sum()
 
 
 def mean_weight(total: float, count: float) -> float:
@@ -156,7 +157,7 @@ def _ratios(log_ratio: Tensor, mask: Tensor, is_level: str | None) -> Tensor:
 
 
 def _kept(
-    log_ratio: Tensor, mask: Tensor, rules: Sequence[Rejection], veto_threshold: float | None
+    log_ratio: Tensor, mask: Tensor, rules: Sequence[Rejection], veto_threshold: float | None, *, measure: bool
 ) -> tuple[Tensor, dict[str, float]]:
     """`(B, T)` what every rule keeps of the mask, and the share that each would reject alone."""
     given, metrics = mask.bool(), {}
@@ -164,13 +165,16 @@ def _kept(
     for rule in rules:
         passed, statistic = passes(rule, log_ratio, mask)
         kept = kept & passed
+        if not measure:
+            continue
         name = f"rollout_corr/rs_{rule.kind}"
         metrics[f"{name}_masked_fraction"] = float(masked_mean((~passed).float().expand_as(log_ratio), given))
         metrics[f"{name}_mean"] = float(masked_mean(statistic.expand_as(log_ratio), given))
     if veto_threshold is not None:
         out = vetoed(log_ratio, mask, veto_threshold)
         kept = kept & ~out
-        metrics["rollout_corr/veto_seq_fraction"] = float(masked_mean(out[:, 0].float(), given.any(-1)))
+        if measure:
+            metrics["rollout_corr/veto_seq_fraction"] = float(masked_mean(out[:, 0].float(), given.any(-1)))
     return kept, metrics
 
 

@@ -44,8 +44,9 @@ class PolicyLoss(Protocol):
         scale: float | None = None,
         num_tokens: float | Tensor | None = None,
         num_sequences: float | Tensor | None = None,
+        tensor_metrics: bool = False,
         **options: Any,
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, dict[str, Any]]:
         """Compute (loss, metrics).
 
         Args:
@@ -61,6 +62,7 @@ class PolicyLoss(Protocol):
             scale: see `LossShare`, also for the next two.
             num_tokens: see above.
             num_sequences: see above.
+            tensor_metrics: give metrics as tensors: to read numbers from a GPU waits for it.
             **options: of one loss (`tau_pos`, `clip_cov_ratio`, …; see `loss_options`); an unknown one is a TypeError.
 
         Returns:
@@ -130,8 +132,9 @@ def _policy_loss(
             scale: float | None = None,
             num_tokens: float | Tensor | None = None,
             num_sequences: float | Tensor | None = None,
+            tensor_metrics: bool = False,
             **options: Any,
-        ) -> tuple[Tensor, dict[str, float]]:
+        ) -> tuple[Tensor, dict[str, Any]]:
             mask = response_mask.bool()
             clean = zero_outside(wide(log_probs), mask)
             log_ratio = clean - zero_outside(wide(old_log_probs), mask)
@@ -152,7 +155,10 @@ def _policy_loss(
             total = aggregate_loss(
                 weighted, mask, mode or loss_agg_mode, scale=scale, num_tokens=num_tokens, num_sequences=num_sequences
             )
-            return total, _metrics(terms, tokens, num_tokens)
+            metrics = _metrics(terms, tokens, num_tokens)
+            if tensor_metrics:
+                return total, metrics
+            return total, dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
 
         return loss
 
@@ -300,12 +306,14 @@ def _taken_here(scores: Callable[..., TokenScores], terms: Terms, draws: Tensor,
     return highest(scores(log_probs, old, terms.advantages, terms.mask, means, draws, **clips, **options))
 
 
-def _metrics(terms: Terms, tokens: TokenLoss, num_tokens: float | Tensor | None) -> dict[str, float]:
+def _metrics(terms: Terms, tokens: TokenLoss, num_tokens: float | Tensor | None) -> dict[str, Tensor]:
     nothing = torch.zeros_like(terms.log_ratio)
     columns = {
         "pg_clipfrac": nothing if tokens.clipped is None else tokens.clipped.to(nothing.dtype),
         "pg_clipfrac_lower": nothing if tokens.clipped_lower is None else tokens.clipped_lower.to(nothing.dtype),
         "ppo_kl": -terms.log_ratio.detach(),
     }
-    means = [aggregate_loss(column, terms.mask, "token-mean", num_tokens=num_tokens) for column in columns.values()]
-    return dict(zip(columns, torch.stack(means).tolist(), strict=True))
+    return {
+        name: aggregate_loss(column, terms.mask, "token-mean", num_tokens=num_tokens)
+        for name, column in columns.items()
+    }

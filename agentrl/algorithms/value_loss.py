@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,7 +22,8 @@ def value_loss(
     scale: float | None = None,
     num_tokens: float | Tensor | None = None,
     num_sequences: float | Tensor | None = None,
-) -> tuple[Tensor, float]:
+    tensor_metrics: bool = False,
+) -> tuple[Tensor, Any]:
     """Clipped squared error: `max((V - ret)^2, (clip(V, old ± cliprange) - ret)^2) / 2` (PPO2; arXiv 2006.05990).
 
     Args:
@@ -33,6 +36,7 @@ def value_loss(
         scale: see `LossShare`, also for the next two.
         num_tokens: see above.
         num_sequences: see above.
+        tensor_metrics: give the fraction as a tensor: to read a number from a GPU waits for it.
 
     Returns:
         A scalar, and the fraction of tokens whose clipped error is the larger one.
@@ -49,4 +53,5 @@ def value_loss(
         num_sequences=num_sequences,
     )
     worse = (clipped_error > plain_error).to(vpreds.dtype)
-    return loss, float(aggregate_loss(worse, mask, "token-mean", num_tokens=num_tokens))
+    clipped_share = aggregate_loss(worse, mask, "token-mean", num_tokens=num_tokens)
+    return loss, clipped_share if tensor_metrics else float(clipped_share)

@@ -5,9 +5,16 @@ from __future__ import annotations
 from agentrl.config.idle import Idle
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.root import RunConfig
+from agentrl.config.shared_gpus import frees_engines
 from agentrl.config.weight_transport import IDLE_TRANSPORT_KEYS
 
 _ROLLOUT = "actor_rollout_ref.rollout."
+
+
+def _asks_to_free(run: RunConfig) -> bool:
+    """Whether engines shall release their memory, and do not."""
+    return bool(run.actor_rollout_ref.rollout.free_cache_engine) and not frees_engines(run)
+
 
 IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
     *IDLE_TRANSPORT_KEYS,
@@ -17,7 +24,7 @@ IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
             *(f"{_ROLLOUT}max_num_*", f"{_ROLLOUT}max_model_len", f"{_ROLLOUT}enable_*", f"{_ROLLOUT}dtype"),
             *(f"{_ROLLOUT}enforce_eager", f"{_ROLLOUT}load_format", f"{_ROLLOUT}placement", f"{_ROLLOUT}n_gpus"),
             *(f"{_ROLLOUT}server.{key}" for key in ("host", "start_timeout_s", "python")),
-            f"{_ROLLOUT}engine_kwargs.*",
+            *(f"{_ROLLOUT}engine_kwargs.*", f"{_ROLLOUT}free_cache_engine"),
         ),
         lambda run: bool(run.actor_rollout_ref.rollout.server.addresses),
         "rollout.server.addresses names running servers, so this run starts none",
@@ -62,6 +69,16 @@ IDLE_ENGINE_KEYS: tuple[Idle[RunConfig], ...] = (
         ),
         lambda run: engine_name(run) == "hf",
         "transformers' generate takes the prompts of a batch whole",
+    ),
+    Idle(
+        (f"{_ROLLOUT}free_cache_engine",),
+        lambda run: _asks_to_free(run) and not uses_cuda(run),
+        "the engines run on the CPU, where only the embedded one releases its memory (SGLang ends when it is asked to)",
+    ),
+    Idle(
+        (f"{_ROLLOUT}free_cache_engine",),
+        _asks_to_free,
+        "engines and ranks have GPUs of their own",
     ),
     *(
         Idle(

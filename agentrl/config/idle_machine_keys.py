@@ -93,9 +93,22 @@ OF_POOLS: tuple[Idle[RunConfig], ...] = (
 OF_THE_MACHINE: tuple[Idle[RunConfig], ...] = (
     *OF_POOLS,
     Idle(
-        ("*.fsdp_config.param_offload", "*.fsdp_config.optimizer_offload", "*.model.use_remove_padding"),
+        ("*.fsdp_config.*_offload", "*.fsdp_config.offload_policy", "*.model.use_remove_padding"),
         lambda run: not uses_cuda(run),
         "training runs on the CPU",
+    ),
+    Idle(
+        (f"{_AR}ref.fsdp_config.optimizer_offload",),
+        lambda run: True,
+        "the reference policy does not learn, so it has no optimizer",
+    ),
+    *(
+        Idle(
+            (f"{section}.fsdp_config.*_offload",),
+            lambda run, key=f"{section}.fsdp_config.offload_policy": value_at(run, key),  # type: ignore[misc]
+            f"{section}.fsdp_config.offload_policy is true: FSDP2 keeps all of them in host memory",
+        )
+        for section in (f"{_AR}actor", f"{_AR}ref", "critic", "reward_model")
     ),
     Idle(
         (

@@ -36,9 +36,14 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
     ),
     Idle(("trainer.seed",), lambda run: not run.data.shuffle, "data.shuffle is false"),
     Idle(
-        ("model.fsdp_config.*_offload", "model.use_remove_padding"),
+        ("model.fsdp_config.*_offload", "model.fsdp_config.offload_policy", "model.use_remove_padding"),
         lambda run: not is_cuda(run.trainer.device),
         "training runs on the CPU",
+    ),
+    Idle(
+        ("model.fsdp_config.*_offload",),
+        lambda run: run.model.fsdp_config.offload_policy,
+        "model.fsdp_config.offload_policy is true: FSDP2 keeps all of them in host memory",
     ),
     Idle(
         ("model.fsdp_config.reshard_after_forward", "model.fsdp_config.fsdp_size", "ray_init.*"),

@@ -74,7 +74,7 @@ def check_device(config: RunConfig) -> Problems:
 
 def offload_problems(key: str, fsdp: FSDPConfig) -> Problems:
     """What a section asks to move to host memory though the run is on a CPU."""
-    for name in ("param_offload", "optimizer_offload"):
+    for name in ("param_offload", "optimizer_offload", "offload_policy"):
         if getattr(fsdp, name):
             yield f"{key}.{name}: got true, but trainer.device is cpu: nothing to offload from"
 

@@ -214,6 +214,9 @@ class RolloutConfig(RowsDecide):
     """GPUs per started SGLang or vLLM server."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
     """Share of GPU memory for a started SGLang or vLLM server."""
+    free_cache_engine: bool | None = None
+    """Started engines release KV cache and weights while ranks train, and get both back before the next rollouts; null:
+    where engines and ranks share GPUs. On a CPU the embedded engine can do it too."""
     max_num_seqs: int | None = Field(default=None, ge=1)
     """Most requests that a started server decodes together; null: the engine's own limit."""
     max_model_len: int | None = Field(default=None, ge=1)

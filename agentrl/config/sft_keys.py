@@ -37,8 +37,8 @@ SFT_KEYS: dict[str, Answer] = {
     "model.use_liger": Only(_OFF, "Liger kernels are not supported"),
     "model.use_fused_kernels": Harmless("log-probs are computed in chunks, without the logits of all tokens"),
     "model.strategy": Only(("fsdp2", "fsdp"), "models are sharded by FSDP2"),
-    "model.fsdp_config.cpu_offload": Renamed("model.fsdp_config.param_offload"),
-    "model.fsdp_config.offload_params": Harmless("`param_offload` (in verl `cpu_offload`) counts"),
+    "model.fsdp_config.cpu_offload": Renamed("model.fsdp_config.offload_policy"),
+    "model.fsdp_config.offload_params": Harmless("`offload_policy` (in verl `cpu_offload`) counts"),
     "use_remove_padding": Renamed("model.use_remove_padding"),
     "ulysses_sequence_parallel_size": Renamed("model.fsdp_config.ulysses_sequence_parallel_size"),
     # optim

@@ -175,7 +175,6 @@ VERL_KEYS: dict[str, Answer] = {
     "*.checkpoint.async_save": Fallback("trainer.async_save"),
     "*.checkpoint.*": Harmless("`save_contents` and `load_contents` say what a checkpoint holds"),
     "*.fsdp_config.wrap_policy.*": Harmless("every decoder layer is wrapped"),
-    "*.fsdp_config.offload_policy": Only(_OFF, "use `param_offload` and `optimizer_offload`"),
     "*.fsdp_config.forward_prefetch": Harmless("FSDP2 prefetches by itself"),
     "*.fsdp_config.use_orig_params": Harmless("FSDP2 keeps the original parameters"),
     "*.fsdp_config.grad_offload": Only(_OFF, "gradients are not offloaded"),
@@ -235,11 +234,12 @@ VERL_KEYS: dict[str, Answer] = {
     "tool_config.tool_format": Renamed(_TURNS + "format"),
     _AR + "rollout.do_sample": Only((True,), "training rollouts are sampled"),
     _AR + "rollout.calculate_log_probs": Harmless("the engine's log-probs are always recorded"),
-    _AR + "rollout.free_cache_engine": Harmless("the engine keeps its cache between steps"),
     _AR + "rollout.disable_log_stats": Harmless("the engine's figures are at its `/metrics`"),
     _AR + "rollout.layered_summon": Harmless("weights are gathered one by one"),
     _AR + "rollout.cudagraph_capture_sizes": Harmless("give the engine's flags in `engine_kwargs`"),
-    _AR + "rollout.multi_stage_wake_up": Harmless("the engine keeps its cache between steps"),
+    _AR + "rollout.multi_stage_wake_up": Harmless(
+        "engines that release their memory (`rollout.free_cache_engine`) get first the weights back and then the cache"
+    ),
     _AR + "rollout.engine_kwargs.trtllm*": Only(
         (None, {}), "the engines here are SGLang, vLLM, hf and the embedded one"
     ),

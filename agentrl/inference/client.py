@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 30.0
+MEMORY_TIMEOUT_S = 120.0
+"""How long an engine may take to release or take memory: weights may have to be copied."""
 HEALTH_TIMEOUT_S = 25.0
 """SGLang generates a token for its health check, and allows itself 20 s for that."""
 KEEPALIVE_S = 3.0
@@ -180,6 +182,18 @@ class EngineClient:
     async def flush_cache(self) -> None:
         """Forget cached prefixes."""
         await self._call("POST", "/flush_cache", {})
+
+    async def release_memory(self, tags: Sequence[str]) -> None:
+        """Give GPU memory back, of an engine at rest; its requests wait until `resume_memory`. Never tried twice.
+
+        Args:
+            tags: `kv_cache`, `weights` (which are lost: an update must follow).
+        """
+        await self._call("POST", "/release_memory_occupation", {"tags": list(tags)}, MEMORY_TIMEOUT_S, retries=0)
+
+    async def resume_memory(self, tags: Sequence[str]) -> None:
+        """Take released memory again. Never tried twice: SGLang ends when it is told so without a release."""
+        await self._call("POST", "/resume_memory_occupation", {"tags": list(tags)}, MEMORY_TIMEOUT_S, retries=0)
 
     async def update_weights_from_disk(self, path: str, weight_version: int) -> None:
         """Load the weights in folder `path`, drop the prefix cache and report `weight_version` from now on.

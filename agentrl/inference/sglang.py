@@ -11,6 +11,7 @@ from agentrl.config.lora import LoraKeys
 from agentrl.config.machine import EngineName, engine_name, sglang_installed, uses_cuda
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
+from agentrl.config.shared_gpus import frees_engines
 from agentrl.errors import ConfigError
 from agentrl.hub import ADAPTER_CONFIG, adapter_folder
 from agentrl.inference.vllm import render_flags, vllm_command
@@ -114,6 +115,8 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--enable-deterministic-inference"]
     if rollout.weight_sync == "adapter":
         command += _lora_flags(model)
+    if frees_engines(config) and "--enable-memory-saver" not in server.args:
+        command += [] if "enable_memory_saver" in rollout.engine_kwargs.sglang else ["--enable-memory-saver"]
     if not uses_cuda(config):
         command += _cpu_flags(rollout)
     if uses_cuda(config):

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentrl.config.machine import uses_cuda
 from agentrl.config.root import RunConfig
+from agentrl.config.shared_gpus import frees_engines
 from agentrl.errors import ConfigError
 
 CPU_CACHE_GIB = "2"
@@ -54,6 +55,7 @@ def vllm_command(config: RunConfig, index: int, host: str, port: int, longest: i
         "enable_scale_out": True,  # token ids in, token ids out: /inference/v1/generate
         "enable_prompt_tokens_details": True,  # cached_tokens
         "uvicorn_log_level": "warning",
+        "enable_sleep_mode": frees_engines(config) or None,
         "worker_extension_cls": None if cuda else "agentrl_vllm_worker.PresentHead",
     }
     python = rollout.server.python or sys.executable

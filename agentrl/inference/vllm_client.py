@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import EngineError, EngineRequestError, suggest
-from agentrl.inference.client import EngineClient
+from agentrl.inference.client import MEMORY_TIMEOUT_S, EngineClient
 from agentrl.inference.protocol import parse_generation
 from agentrl.types import GenerationOutput, JsonDict
 
@@ -95,6 +95,15 @@ class VLLMClient(EngineClient):
         body = await self._call("POST", "/reset_prefix_cache?reset_running_requests=true")
         if not (isinstance(body, dict) and body.get("success")):
             raise EngineError(f"{self.address} did not reset its prefix cache: {str(body)[:200]}")
+
+    async def release_memory(self, tags: Sequence[str]) -> None:
+        """Fall asleep: weights wait in host memory, the cache is dropped. vLLM always releases both."""
+        await self._call("POST", "/sleep?level=1", None, MEMORY_TIMEOUT_S, retries=0)
+
+    async def resume_memory(self, tags: Sequence[str]) -> None:
+        """Wake up: `weights`, `kv_cache` or both."""
+        query = "&".join(f"tags={tag}" for tag in tags)
+        await self._call("POST", f"/wake_up?{query}", None, MEMORY_TIMEOUT_S, retries=0)
 
     async def update_weights_from_disk(self, path: str, weight_version: int) -> None:
         """Load the weights in folder `path`, drop the prefix cache and report `weight_version` from now on.

@@ -102,7 +102,7 @@ class Model:
     def resting(self) -> float:
         """Bytes between its passes."""
         kept = 0.0 if self.param_offload else self.held.weights
-        return kept + (0.0 if self.optimizer_offload or self.param_offload else self.held.optimizer)
+        return kept + (0.0 if self.optimizer_offload else self.held.optimizer)
 
 
 def forecast(config: RunConfig, placement: RunPlacement, lengths: Lengths | None = None) -> list[GPUMemory]:

@@ -57,6 +57,10 @@ class ScriptedEngine:
         """Every connection breaks."""
         self.paused = False
         self.healthy = True
+        self.released: set[str] = set()
+        """What of its memory is released."""
+        self.calls: list[str] = []
+        """Pauses, releases and resumes, and updates between them, in order."""
         self.ignores_updates = False
         self.silent: set[str] = set()
         """Paths that get no answer."""
@@ -88,6 +92,7 @@ class ScriptedEngine:
                 web.post("/flush_cache", guarded(self._accept)),
                 web.post("/pause_generation", guarded(self._pause)),
                 web.post("/continue_generation", guarded(self._resume)),
+                *(web.post(f"/{call}_memory_occupation", self._occupy) for call in ("release", "resume")),
                 *self.updates.routes(),
                 *vllm_routes(self),
             ]
@@ -183,6 +188,7 @@ class ScriptedEngine:
         if body["model_path"] == "missing":
             return web.json_response({"success": False, "message": "no such folder"}, status=400)
         self.weight_updates.append(body["model_path"])
+        self.calls.append(f"update {body['weight_version']}")
         self.set_version(body["weight_version"])
         return web.json_response({"success": True, "message": "", "num_paused_requests": 0})
 
@@ -214,14 +220,25 @@ class ScriptedEngine:
         if not self.ignores_updates:
             self.weight_version = version
 
+    async def _occupy(self, request: web.Request) -> web.Response:
+        """As SGLang, which ends when it is to resume what it has not released; here it answers 500."""
+        tags, call = set(orjson.loads(await request.read())["tags"]), request.path.strip("/").partition("_")[0]
+        self.calls.append(f"{call} {' '.join(sorted(tags))}")
+        if tags & self.released if call == "release" else tags - self.released:
+            return web.json_response({"error": {"message": f"cannot {call} {sorted(tags)}"}}, status=500)
+        self.released ^= tags
+        return web.Response()
+
     async def _accept(self, request: web.Request) -> web.Response:
         return web.Response()
 
     async def _pause(self, request: web.Request) -> web.Response:
+        self.calls.append("pause")
         self.paused = True
         return web.Response()
 
     async def _resume(self, request: web.Request) -> web.Response:
+        self.calls.append("continue")
         self.paused = False
         return web.Response()
 

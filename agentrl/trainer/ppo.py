@@ -168,6 +168,7 @@ class RayPPOTrainer:
             if learns:
                 with timer("update_weights"):
                     self._sync_weights()
+        metrics |= self.processes.phases.take_seconds()
 
     def _collect(self, step: int, timer: m.StageTimer, metrics: m.Metrics) -> tuple[DataProto, DataProto]:
         """The rollouts of a step, and those of them that the step trains on."""
@@ -258,6 +259,7 @@ class RayPPOTrainer:
     def _generate(self, batch: DataProto) -> DataProto:
         """Roll out; if an engine died meanwhile, restart it and roll out once more."""
         try:
+            self.processes.phases.serve(self.state.weight_version)
             rollouts = self.processes.manager.generate_sequences(batch)
         except (EngineError, FailureBudgetError) as error:
             if not self.processes.revive_engines(self.state.weight_version):

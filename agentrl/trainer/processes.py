@@ -12,6 +12,7 @@ from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
 from agentrl.config.machine_checks import ray_is_connected
 from agentrl.config.resource_pools import roles_of
+from agentrl.config.shared_gpus import frees_engines
 from agentrl.config.weight_transport import weight_transport
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
@@ -22,6 +23,7 @@ from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
 from agentrl.trainer.engine_places import reserve_places, weights_folder
 from agentrl.trainer.passes import Pass, Passes
+from agentrl.trainer.phases import Phases
 from agentrl.trainer.pools import make_pools
 from agentrl.trainer.weight_sync import WeightSync, model_bytes
 
@@ -44,6 +46,8 @@ class RunProcesses:
     reward_model: WorkerGroup | None
     servers: EngineFleet
     manager: AgentLoopManager
+    phases: Phases
+    """Turns on GPUs that engines and ranks share."""
     _weight_sync: WeightSync
     _in_use: list[str]
     """The engines that rollouts use."""
@@ -81,7 +85,8 @@ class RunProcesses:
         Raises:
             EngineError: no engine is well, or none took the weights.
         """
-        self._send_weights(version, self.servers.tend())
+        if not self.phases.serve(version):
+            self._send_weights(version, self.servers.tend())
 
     def revive_engines(self, version: int) -> bool:
         """After a failure: restart engines that ended or hang, and send the present weights to those that are well.
@@ -121,6 +126,7 @@ class RunProcesses:
             old_log_probs: whether they are computed.
             beside: a group that is at work meanwhile.
         """
+        self.phases.train()
         passes = [Pass("old_log_prob", self.actor, "compute_log_prob")] if old_log_probs else []
         if self.reference is not None:
             passes.append(Pass("ref", self.reference, "compute_ref_log_prob"))
@@ -135,6 +141,9 @@ class RunProcesses:
 
     def start_updates(self, batch: DataProto, *, actor: bool) -> Passes:
         """The updates of the critic, if the run has one, and of the actor, if it learns now."""
+        self.phases.train()
+        if actor:
+            self.phases.load()
         passes = [] if self.critic is None else [Pass("update_critic", self.critic, "update_critic")]
         return Passes(batch, [*passes, *([Pass("update_actor", self.actor, "update_actor")] if actor else [])])
 
@@ -189,6 +198,7 @@ class RunProcesses:
         self._stack.callback(self.manager.shutdown)
         self._weight_sync = self._make_weight_sync()
         self._stack.callback(self._weight_sync.close)
+        self.phases = self._make_phases()
 
     def _start_ray(self) -> MakePlaces | None:
         """Start Ray or connect to it, and reserve the places of all pools; what makes those of engines, if Ray has any.
@@ -224,21 +234,32 @@ class RunProcesses:
         self.reward_model = start("reward_model", RewardModelWorker) if "reward_model" in roles else None
         return self.groups
 
+    def _make_client(self, address: str) -> EngineClient:
+        server = self._config.actor_rollout_ref.rollout.server
+        return client_class(self._config)(
+            address,
+            vocab_size=self._vocab_size,
+            request_timeout_s=server.request_timeout_s,
+            retries=server.retries,
+            update_timeout_s=self._config.actor_rollout_ref.rollout.weight_sync_timeout_s,
+        )
+
+    def _make_phases(self) -> Phases:
+        return Phases(
+            self.servers,
+            self._make_client,
+            self._send_weights,
+            actor=self.actor,
+            groups=self.groups,
+            frees=frees_engines(self._config),
+            keeps_weights=self._config.actor_rollout_ref.rollout.weight_sync == "adapter",
+        )
+
     def _make_weight_sync(self) -> WeightSync:
         rollout = self._config.actor_rollout_ref.rollout
-
-        def make_client(address: str) -> EngineClient:
-            return client_class(self._config)(
-                address,
-                vocab_size=self._vocab_size,
-                request_timeout_s=rollout.server.request_timeout_s,
-                retries=rollout.server.retries,
-                update_timeout_s=rollout.weight_sync_timeout_s,
-            )
-
         return WeightSync(
             self.actor,
-            make_client,
+            self._make_client,
             mode=weight_transport(self._config),
             folder=weights_folder(self._config),
             model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),

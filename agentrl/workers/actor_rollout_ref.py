@@ -18,7 +18,7 @@ from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
 from agentrl.workers.checkpoints import SavedWorker, WorkerCheckpoints
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
-from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, frozen_dtype, weight_dtype
 from agentrl.workers.hf_folder import write_hf_folder
 from agentrl.workers.loading import DTYPES, start_causal_lm
 from agentrl.workers.lora import adapters_off, start_adapter
@@ -140,10 +140,11 @@ class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
             )
 
         began, tensors = time.perf_counter(), {}
-        if on_policy:
-            metrics, tensors["old_log_probs"] = update_on_policy(batch, update)
-        else:
-            metrics = update(batch)
+        with self.model.residence.in_use():
+            if on_policy:
+                metrics, tensors["old_log_probs"] = update_on_policy(batch, update)
+            else:
+                metrics = update(batch)
         used = utilization(
             actor.ppo_epochs * self._flops(batch.batch["attention_mask"].sum(1)) / self.model.copies,
             time.perf_counter() - began,
@@ -200,8 +201,7 @@ class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
     def _log_probs(
         self, batch: DataProto, name: str, entropy: EntropyMode, limits: MicroLimits | None = None
     ) -> DataProto:
-        batch = batch.to(self.device)
-        layout = RowLayout(batch, "response_mask")
+        layout = RowLayout(batch, "response_mask", self.device)
         columns = [torch.zeros(layout.mask.shape, device=self.device) for _ in range(2)]
         micros = layout.micro_batches(None, limits or self._infer_limits)
         for micro, outputs in self.model.infer(micros, entropy):
@@ -220,7 +220,8 @@ class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
         learns, adapts = self.role == "actor", self.role == "actor" and model.adapts
         sp = fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        self._lm, weights = start_causal_lm(model, weight_dtype(fsdp, learns=learns and not adapts))
+        kept = weight_dtype(fsdp, learns=not adapts) if learns else frozen_dtype(fsdp, self.device)
+        self._lm, weights = start_causal_lm(model, kept)
         self._counts = start_adapter(self._lm, model, "actor_rollout_ref.model") if adapts else None
         if learns:
             self._flops, self._peak = FlopCounter(self._lm), peak_flops(self.device, dtype)

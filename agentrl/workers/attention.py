@@ -45,10 +45,9 @@ def has_varlen(device: torch.device, dtype: torch.dtype) -> bool:
 def register_varlen() -> None:
     """Register `VARLEN` with transformers; calling it again does nothing."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 
+    # No mask goes with it: transformers would look in the positions for packed runs, and wait for the GPU to do so.
     AttentionInterface.register(VARLEN, varlen_attention)
-    AttentionMaskInterface.register(VARLEN, flash_attention_mask)
 
 
 def varlen_attention(
@@ -106,10 +105,9 @@ def varlen_attention(
 def register_ulysses() -> None:
     """Register `ULYSSES` with transformers; calling it again does nothing."""
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 
+    # No mask goes with it: transformers would look in the positions for packed runs, and wait for the GPU to do so.
     AttentionInterface.register(ULYSSES, ulysses_attention)
-    AttentionMaskInterface.register(ULYSSES, flash_attention_mask)
 
 
 def ulysses_attention(

@@ -31,7 +31,7 @@ class BypassCorrection:
 
     def __init__(self, config: RolloutCorrectionConfig) -> None:
         rules = [Rejection(*rule) for rule in config.rules()] if config.kinds else []
-        self._options = {**config.options(), "is_batch_normalize": False, "rejections": rules}
+        self._options = {**config.options(), "is_batch_normalize": False, "rejections": rules, "measure": False}
         self._weighs = config.loss_type == "reinforce" and config.is_level is not None
         self._normalizes = self._weighs and config.is_batch_normalize
         self._level = config.is_level or ""
@@ -51,12 +51,12 @@ class BypassCorrection:
         """
         if not self._normalizes:
             return
-        total = count = 0.0
+        total = count = torch.zeros((), dtype=torch.float64, device=model.device)
         for micro, (values, _) in model.infer(micros, EntropyMode.NONE):
             weights, _, _ = self._correct(micro.spread(values), micro.column(batch, "old_log_probs"), micro.mask)
             more, rows = weight_sums(weights, micro.mask, self._level)
             total, count = total + more, count + rows
-        self._divisor = mean_weight(*sum_over_ranks([total, count], model.copies))
+        self._divisor = mean_weight(*sum_over_ranks(torch.stack([total, count]).tolist(), model.copies))
 
     def __call__(
         self, log_probs: torch.Tensor, rollout_log_probs: torch.Tensor, mask: torch.Tensor

@@ -74,8 +74,7 @@ class CriticWorker(SavedWorker, ProfiledWorker):
     @register(Dispatch.DP_COMPUTE_PROTO)
     def compute_values(self, batch: DataProto) -> DataProto:
         """`values` (B, R) float32: the value of the state before each sampled token, 0 elsewhere."""
-        batch = batch.to(self.device)
-        layout = RowLayout(batch, "response_mask")
+        layout = RowLayout(batch, "response_mask", self.device)
         values = torch.zeros(layout.mask.shape, device=self.device)
         for micro, outputs in self.model.infer(layout.micro_batches(None, self._limits)):
             values[micro.rows, : micro.mask.shape[1]] = micro.spread(outputs)
@@ -99,7 +98,8 @@ class CriticWorker(SavedWorker, ProfiledWorker):
         epochs = self.section.ppo_epochs or policy.actor.ppo_epochs
         plan = MiniBatchPlan(batch, prompts * policy.rollout.n, epochs, None, self.model.copies)
         lr = learning_rate(self.section.optim, self.updates_done, self.total_steps)
-        metrics = self._update(batch, plan, lr)
+        with self.model.residence.in_use():
+            metrics = self._update(batch, plan, lr)
         self.updates_done, self._steps_done = self.updates_done + 1, self.model.steps_begun
         named = {f"critic/{name}": value for name, value in {**metrics, "lr": lr}.items()}
         return DataProto(meta_info={"metrics": {**named, **memory_metrics(self.device)}})
@@ -111,9 +111,9 @@ class CriticWorker(SavedWorker, ProfiledWorker):
 
     def _update(self, batch: DataProto, plan: MiniBatchPlan, lr: float) -> dict[str, float]:
         """One optimizer step per mini-batch and epoch, as `policy_update.update_policy` takes them."""
-        batch = batch.to(self.model.device)
+        layout, batch = RowLayout(batch, "loss_mask", self.model.device), batch.to(self.model.device)
         scale, report = float(longest_response(self.config)), UpdateReport(self.model.copies)
-        for micros, share in mini_batches(RowLayout(batch, "loss_mask"), plan, self._limits, scale):
+        for micros, share in mini_batches(layout, plan, self._limits, scale):
             for micro, values_K in self.model.passes(micros):
                 values, mask = micro.spread(values_K), micro.mask
                 loss, clipped = value_loss(
@@ -123,6 +123,7 @@ class CriticWorker(SavedWorker, ProfiledWorker):
                     mask,
                     cliprange=self.section.cliprange_value,
                     loss_agg_mode=self.section.loss_agg_mode,
+                    tensor_metrics=True,
                     **share,
                 )
                 mean = aggregate_loss(values.detach(), mask, "token-mean", **share)

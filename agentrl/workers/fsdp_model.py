@@ -27,6 +27,7 @@ from agentrl.workers.mesh import make_mesh
 from agentrl.workers.meta_start import MetaWeights
 from agentrl.workers.micro_batches import MicroBatch, MicroBatches
 from agentrl.workers.muon import make_optimizer
+from agentrl.workers.residence import Residence
 from agentrl.workers.token_nets import TokenNet
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,17 @@ def weight_dtype(config: FSDPConfig, *, learns: bool) -> torch.dtype:
     A bfloat16 number near 0.1 is 0.0005 from the next one: adding a step of 1e-6 to it changes nothing, however often.
     """
     return torch.float32 if learns else DTYPES[config.model_dtype]
+
+
+def frozen_dtype(config: FSDPConfig, device: torch.device) -> torch.dtype:
+    """The data type in which the weights of a model are kept that never learns, such as the reference.
+
+    Passes in bfloat16 see weights that were rounded to bfloat16, whether that is done when they are loaded or each time
+    when FSDP gathers them: they are loaded so, in half the memory. Beside LoRA adapters, frozen weights keep what
+    `model_dtype` says, since a merged weight is rounded once.
+    """
+    kept, computed = DTYPES[config.model_dtype], compute_dtype(config, device)
+    return computed if computed.itemsize < kept.itemsize else kept
 
 
 class FSDPModel:
@@ -102,7 +114,12 @@ class FSDPModel:
             offloaded = config.param_offload and device.type == "cuda"
             weights.fill(net, torch.device("cpu") if offloaded else device, device)
         self.optimizer = make_optimizer(net, optim, grad_clip) if optim is not None else None
-        self._state_on_host = config.optimizer_offload and _gpu_only("optimizer_offload", device)
+        leaves = [getattr(config, key) and _gpu_only(key, device) for key in ("param_offload", "optimizer_offload")]
+        parameters, moments = (each and not config.offload_policy for each in leaves)
+        self.residence = Residence(net, self.optimizer, device, parameters=parameters, moments=moments)
+        """Where parameters and moments are between two uses."""
+        with self.residence.in_use():  # they leave the device with its end
+            pass
 
     @torch.no_grad()
     def probe(self, look: Callable[[TokenNet], T]) -> T:
@@ -121,11 +138,12 @@ class FSDPModel:
     def infer(self, micros: MicroBatches, *args: Any) -> Iterator[tuple[MicroBatch, Any]]:
         """Run the net on each micro-batch without a gradient. `args` are passed to every forward pass."""
         spare = self._placeholders(micros)
-        for micro in micros.batches:
-            yield micro, self.net(micro, *args)
-        for micro in spare:
-            self.net(micro, *args)
-        _reshard(self.net)
+        with self.residence.in_use():
+            for micro in micros.batches:
+                yield micro, self.net(micro, *args)
+            for micro in spare:
+                self.net(micro, *args)
+            _reshard(self.net)
 
     def passes(self, micros: MicroBatches, *args: Any) -> Iterator[tuple[MicroBatch, Any]]:
         """Run the net on each micro-batch with a gradient: call `backward` on each loss before the next one is taken.
@@ -138,21 +156,20 @@ class FSDPModel:
             *args: passed to every forward pass.
         """
         spare = self._placeholders(micros)
-        for micro in micros.batches:
-            yield micro, self.net(micro, *args)
-        for micro in spare:
-            torch.autograd.backward(_first_tensor(self.net(micro, *args)).sum() * 0.0)
+        with self.residence.in_use():
+            for micro in micros.batches:
+                yield micro, self.net(micro, *args)
+            for micro in spare:
+                torch.autograd.backward(_first_tensor(self.net(micro, *args)).sum() * 0.0)
 
     def step(self, lr: float) -> StepReport:
         """Clip and apply the gradients of all ranks, unless they are not finite, and forget them."""
         if self.optimizer is None:
             raise RuntimeError("a frozen model cannot be updated")
         self.steps_begun += 1
-        if self._state_on_host:
-            self.optimizer.state_to_parameters()
-        norm, taken = self.optimizer.step(lr)
-        if self._state_on_host:
-            self.optimizer.state_to_host()
+        with self.residence.in_use():
+            self.residence.bring_moments()
+            norm, taken = self.optimizer.step(lr)
         if not taken:
             logger.warning("the gradient norm is %s: optimizer step skipped", norm)
         return StepReport(norm, taken)
@@ -191,22 +208,25 @@ class FSDPModel:
 
         Merged weights are new tensors: a dictionary of all of them would be a second model beside the live one.
         """
-        _reshard(self.net)
-        whole = module or self.net
-        state = _named_state(whole)
-        for names in layer_names(list(state)) if self.adapted else [list(state)]:
-            part: dict[str, torch.Tensor] = {}
-            for name, tensor, added in plain_state(whole, {name: state[name] for name in names}):
-                full = _gathered(tensor) if added is None else _merged(tensor, added)
-                if dist.get_rank() == 0:
-                    cast_to = (dtype or tensor.dtype) if full.is_floating_point() else None
-                    part[name] = full.detach().to(device="cpu", dtype=cast_to).contiguous()
-            yield part
+        with self.residence.in_use():
+            _reshard(self.net)
+            whole = module or self.net
+            state = _named_state(whole)
+            for names in layer_names(list(state)) if self.adapted else [list(state)]:
+                part: dict[str, torch.Tensor] = {}
+                for name, tensor, added in plain_state(whole, {name: state[name] for name in names}):
+                    full = _gathered(tensor) if added is None else _merged(tensor, added)
+                    if dist.get_rank() == 0:
+                        cast_to = (dtype or tensor.dtype) if full.is_floating_point() else None
+                        part[name] = full.detach().to(device="cpu", dtype=cast_to).contiguous()
+                yield part
 
     def gathered_own(self, module: nn.Module) -> dict[str, torch.Tensor]:
         """Whole tensors of what learns in a part of a net with adapters, on the CPU. A collective call."""
         _reshard(self.net)
-        return {name: _gathered(tensor).detach().to("cpu") for name, tensor in own_state(_named_state(module)).items()}
+        with self.residence.in_use():
+            own = own_state(_named_state(module))
+            return {name: _gathered(tensor).detach().to("cpu") for name, tensor in own.items()}
 
     def _placeholders(self, micros: MicroBatches) -> list[MicroBatch]:
         """As many passes of nothing as the busiest rank has micro-batches more.
@@ -229,7 +249,7 @@ def _shard(net: TokenNet, device: torch.device, config: FSDPConfig, mesh: Device
     policy = MixedPrecisionPolicy()
     if any(parameter.dtype != dtype for parameter in net.parameters()):
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    offload = config.param_offload and _gpu_only("param_offload", device)
+    offload = config.offload_policy and _gpu_only("offload_policy", device)
     offload_policy = CPUOffloadPolicy() if offload else OffloadPolicy()
     for block in net.blocks():
         fully_shard(

@@ -137,7 +137,7 @@ def _readable_errors(path: str) -> Iterator[None]:
 
 def _for_training(net: Any, model: BackboneConfig) -> Any:
     _disable_dropout(net)
-    if model.enable_gradient_checkpointing:
+    if model.recomputes_activations(net.num_parameters()):
         # transformers renamed it within its version 5.
         enable = getattr(net, "activation_checkpointing_enable", None) or net.gradient_checkpointing_enable
         enable({"use_reentrant": False})

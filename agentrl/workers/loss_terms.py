@@ -29,6 +29,8 @@ class LossTerms:
         self, batch: DataProto, correction: RolloutCorrectionConfig | None, own_log_probs: torch.Tensor | None
     ) -> None:
         self._batch, self._own = batch, own_log_probs
+        # On the device until the update ends: a copy to host memory waits for the GPU.
+        self._seen = None if own_log_probs is None else own_log_probs.to(batch.batch["advantages"].device, copy=True)
         self._bypass = BypassCorrection.of(correction)
         self._kept = torch.zeros(())
 
@@ -42,7 +44,7 @@ class LossTerms:
         self, micro: MicroBatch, log_probs: torch.Tensor, share: LossShare
     ) -> tuple[Terms, torch.Tensor | None, dict[str, torch.Tensor]]:
         """Old log-probs, advantages and mask (b, R) for the policy loss; importance weights; shares of metrics."""
-        old = micro.column(self._batch, "old_log_probs") if self._own is None else self._keep(micro, log_probs)
+        old = micro.column(self._batch, "old_log_probs") if self._seen is None else self._keep(micro, log_probs)
         weights, trained = micro.optional_column(self._batch, "rollout_is_weights"), micro.mask
         shares = {}
         if self._bypass is not None:
@@ -52,12 +54,17 @@ class LossTerms:
             shares["rollout_rs_masked_fraction"] = aggregate_loss(rejected, micro.mask, "token-mean", **share)
         return (old, micro.column(self._batch, "advantages"), trained), weights, shares
 
+    def finish(self) -> None:
+        """Give the update's own log-probs to who asked for them."""
+        if self._own is not None and self._seen is not None:
+            self._own.copy_(self._seen)
+
     def rejects_all(self) -> bool:
         """Whether the mini-batch that was just seen has no token left on any rank. A collective call."""
         return self._bypass is not None and not sum_over_ranks([float(self._kept)])[0]
 
     def _keep(self, micro: MicroBatch, log_probs: torch.Tensor) -> torch.Tensor:
-        assert self._own is not None
+        assert self._seen is not None
         old = log_probs.detach()
-        self._own[micro.rows.cpu(), : old.shape[1]] = old.cpu()
+        self._seen[micro.rows, : old.shape[1]] = old
         return old

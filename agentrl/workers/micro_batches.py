@@ -21,7 +21,7 @@ Runs go to the model in one of three shapes:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -71,6 +71,8 @@ class MicroBatch:
         prompts: what the rows read before `input_ids`, where prompts are shared.
         kernel_args: what attention over packed runs wants to know about them.
         media: the rows' pictures; None: the batch has none.
+        places: (K,) where each chosen token lies in the flattened `mask`.
+        host_sources: `sources` in host memory, for whoever counts them without waiting for a GPU.
     """
 
     rows: torch.Tensor
@@ -82,11 +84,28 @@ class MicroBatch:
     prompts: SharedPrompts | None = None
     kernel_args: dict[str, Any] = field(default_factory=dict)
     media: RowMedia | None = None
+    places: torch.Tensor | None = None
+    host_sources: torch.Tensor | None = None
 
     def spread(self, values_K: torch.Tensor) -> torch.Tensor:
         """Per-token values (K,) -> (b, R), zero where the mask is 0. Keeps the gradient."""
-        grid = torch.zeros(self.mask.shape, dtype=values_K.dtype, device=values_K.device)
-        return grid.masked_scatter(self.mask, values_K)
+        assert self.places is not None, "a placeholder has no rows"
+        # Not `masked_scatter`: its backward pass counts the mask, and waits for the GPU to do so.
+        grid = torch.zeros(self.mask.numel(), dtype=values_K.dtype, device=values_K.device)
+        return grid.index_copy(0, self.places, values_K).view(self.mask.shape)
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """On a GPU, without waiting for it; `host_sources` stays."""
+        if device == self.mask.device:
+            return self
+        names = ("rows", "input_ids", "position_ids", "sources", "labels", "mask", "places")
+        moved: dict[str, Any] = {name: _moved(getattr(self, name), device) for name in names}
+        if self.prompts is not None:
+            moved["prompts"] = SharedPrompts(
+                *(_moved(part, device) for part in (self.prompts.input_ids, self.prompts.lengths, self.prompts.owners))
+            )
+        moved["kernel_args"] = {name: _moved(value, device) for name, value in self.kernel_args.items()}
+        return replace(self, **moved, host_sources=self.sources)
 
     def column(self, batch: DataProto, key: str) -> torch.Tensor:
         """This micro-batch's part (b, R) of a response-shaped column."""
@@ -126,19 +145,24 @@ class MicroBatches:
 class RowLayout:
     """The places of each row's tokens, and the length of its run.
 
+    Counting, comparing and choosing need numbers in host memory: on a GPU each would wait until everything before it is
+    done. So rows are laid out where the batch is, in host memory, and ready micro-batches are sent to the GPU.
+
     Args:
         batch: `input_ids`, `attention_mask` (B, P + R), `responses` and the mask (B, R); `multi_modal_inputs` of rows
             that show pictures, which are read as rows only.
         mask: the column that chooses tokens: `response_mask` or `loss_mask`.
+        device: where micro-batches are read; None: where the batch is.
 
     Raises:
         DataProtoError: a column is missing, shapes do not fit, or prompts are not padded on the left.
     """
 
-    def __init__(self, batch: DataProto, mask: str) -> None:
+    def __init__(self, batch: DataProto, mask: str, device: torch.device | None = None) -> None:
         self.media = batch.non_tensor_batch.get(MULTI_MODAL)
         batch = batch.select([*ROW_COLUMNS, mask], (), ())
         self.input_ids = batch.batch["input_ids"]
+        self._device = device or self.input_ids.device
         self.responses = batch.batch["responses"]
         self.mask = batch.batch[mask].bool()
         rows, width = self.responses.shape
@@ -179,9 +203,10 @@ class RowLayout:
             # Decided on the sums of all ranks: sharing takes a second pass, so every rank must choose the same.
             costs = sum_over_ranks([plain.cost, shared.cost])
             if costs[1] < SHARING_MUST_SAVE * costs[0]:
-                return MicroBatches([self.shared(group) for group in shared.groups], shared=True)
+                return MicroBatches([self.shared(group).to(self._device) for group in shared.groups], shared=True)
         build = self.packed if limits.packed else self.padded
-        return MicroBatches([build([piece.rows[0] for piece in group]) for group in plain.groups], shared=False)
+        batches = [build([piece.rows[0] for piece in group]).to(self._device) for group in plain.groups]
+        return MicroBatches(batches, shared=False)
 
     def _cut_shared(self, rows: list[int], limits: MicroLimits) -> Cut:
         prompts, responses = self.prompt_lengths.tolist(), self.response_lengths.tolist()
@@ -203,8 +228,10 @@ class RowLayout:
         sources = local * ids.shape[1] + (self.prompt_lengths[rows] - 1)[local] + offsets
         media = None
         if self.media is not None:
-            media = RowMedia([self.media[row] for row in chosen], self.run_lengths[rows].tolist())
-        return MicroBatch(rows, ids, None, sources, self.responses[rows[local], offsets], mask, media=media)
+            media = RowMedia([self.media[row] for row in chosen], self.run_lengths[rows].tolist(), ids)
+        places = local * mask.shape[1] + offsets
+        labels = self.responses[rows[local], offsets]
+        return MicroBatch(rows, ids, None, sources, labels, mask, media=media, places=places)
 
     def packed(self, chosen: list[int]) -> MicroBatch:
         """These rows end to end, `(1, N)`."""
@@ -222,6 +249,7 @@ class RowLayout:
             self.responses[rows[local], offsets],
             mask,
             kernel_args={"cu_seq_lens_q": starts.to(torch.int32), "max_length_q": ids.shape[1]},
+            places=local * mask.shape[1] + offsets,
         )
 
     def shared(self, pieces: list[Piece]) -> MicroBatch:
@@ -248,6 +276,7 @@ class RowLayout:
             self.responses[rows[local], offsets],
             mask,
             SharedPrompts(prompt_ids, lengths, owners),
+            places=local * mask.shape[1] + offsets,
         )
 
     def _index(self, numbers: list[int]) -> torch.Tensor:
@@ -263,3 +292,8 @@ class RowLayout:
         """Ids (b, width) of rows moved to the left edge."""
         places = torch.arange(width, device=rows.device) + (self.prompt_width - self.prompt_lengths[rows])[:, None]
         return self.input_ids[rows[:, None], places.clamp_(max=self.input_ids.shape[1] - 1)]
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """A tensor on its way to a GPU; anything else as it is."""
+    return value.pin_memory().to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value

@@ -83,14 +83,15 @@ class AdamW:
         parts = by_mesh([p for p in self.parameters.values() if p.grad is not None])
         norms = [_full(torch.nn.utils.get_total_norm([p.grad for p in part if p.grad is not None])) for part in parts]
         norm = torch.stack(norms).norm() if len(norms) > 1 else norms[0] if norms else torch.zeros(())
-        finite = bool(norm.isfinite())
+        value = float(norm)  # the one number of a step that the GPU is waited for
+        finite = math.isfinite(value)
         if finite:
             for part in parts:
                 torch.nn.utils.clip_grads_with_norm_(part, self.grad_clip, norm)
             self._apply(lr)
         for parameter in self.parameters.values():
             parameter.grad = None
-        return float(norm), finite
+        return value, finite
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Optimizer state by `exp_avg.NAME`, `exp_avg_sq.NAME`, `step.NAME`: the live tensors, not copies."""

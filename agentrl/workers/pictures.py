@@ -27,10 +27,12 @@ class RowMedia:
     Attributes:
         inputs: of each row, those of the whole trajectory; None: it has none.
         lengths: tokens of each row's run; what lies behind is padding.
+        ids: (b, T) the rows' tokens in host memory; None: read those of the micro-batch.
     """
 
     inputs: list[PictureInputs | None]
     lengths: list[int]
+    ids: torch.Tensor | None = None
 
 
 class PictureReader:
@@ -66,7 +68,7 @@ class PictureReader:
         ids = input_ids.clone()
         for row, (inputs, length) in enumerate(zip(media.inputs, media.lengths, strict=True)):
             ids[row, length:] = 0  # a later observation may begin there, whose placeholders would want pictures
-            run = input_ids[row, :length].tolist()
+            run = (input_ids if media.ids is None else media.ids)[row, :length].tolist()
             shown = self._shown(run, inputs)
             positions[:, row, :length] = self._positions(run, shown)
             if shown is not None:

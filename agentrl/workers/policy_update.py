@@ -57,33 +57,33 @@ def update_policy(
     Returns:
         The metrics of `UpdateReport.metrics`.
     """
-    batch = batch.to(model.device)
+    layout, batch = RowLayout(batch, "loss_mask", model.device), batch.to(model.device)
     name, mode = loss_name(config.policy_loss, correction), config.loss_agg_mode
     policy_loss = POLICY_LOSSES.get(name) or find_policy_loss(name, config.policy_loss_kwargs)
     options: dict[str, Any] = _options(config, name)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
     alone = not config.use_kl_loss and config.entropy_coeff == 0  # nothing but the policy loss has a gradient
     terms_of, report = LossTerms(batch, correction, own_log_probs), UpdateReport(model.copies)
-    for step, (micros, share) in enumerate(mini_batches(RowLayout(batch, "loss_mask"), plan, limits, scale)):
+    for step, (micros, share) in enumerate(mini_batches(layout, plan, limits, scale)):
         terms_of.begin(model, micros)
         taken = taken_tokens(name, model, batch, micros, plan.row_numbers, [*seed, step], **options)
         for micro, (log_probs_K, entropies_K) in model.passes(micros, entropy_mode):
             log_probs, mask = micro.spread(log_probs_K), micro.mask
             (old, advantages, trained), weights, shares = terms_of(micro, log_probs, share)
             chosen: dict[str, Any] = {"loss_agg_mode": mode, "rollout_is_weights": weights}
+            chosen |= {"tensor_metrics": True} if name in POLICY_LOSSES else {}  # numbers would wait for the GPU
             chosen |= {} if taken is None else {"taken": taken[micro.rows, : mask.shape[1]]}
             loss, metrics = policy_loss(log_probs, old, advantages, trained, **options, **chosen, **share)
             report.add({"pg_loss": loss, **metrics, **shares})
             if config.use_kl_loss:
                 kl = kl_penalty(log_probs, micro.column(batch, "ref_log_prob"), config.kl_loss_type)
-                kl_loss = aggregate_loss(kl, mask, mode, **share)
+                report.add({"kl_loss": (kl_loss := aggregate_loss(kl, mask, mode, **share))})
                 loss = loss + config.kl_loss_coef * kl_loss
-                report.add({"kl_loss": kl_loss})
-            entropy = aggregate_loss(micro.spread(entropies_K), mask, mode, **share)
-            report.add({"entropy": entropy})
+            report.add({"entropy": (entropy := aggregate_loss(micro.spread(entropies_K), mask, mode, **share))})
             torch.autograd.backward(loss - config.entropy_coeff * entropy)
         idle = alone and terms_of.rejects_all()  # its gradient of 0 is no step: momentum and weight decay would move
         report.add_step(model.skip_step() if idle else model.step(lr))
+    terms_of.finish()
     return report.metrics()
 
 

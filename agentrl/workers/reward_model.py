@@ -17,7 +17,7 @@ from agentrl.workers.classifier import (
     require_whole,
     start_classifier,
 )
-from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
+from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, frozen_dtype
 from agentrl.workers.meta_start import MetaWeights
 from agentrl.workers.micro_batches import RowLayout
 from agentrl.workers.micro_limits import reward_model_limits
@@ -61,7 +61,7 @@ class RewardModelWorker(ProfiledWorker):
         fsdp, model = section.fsdp_config, section.model
         dtype, sp = compute_dtype(fsdp, self.device), fsdp.ulysses_sequence_parallel_size
         attention = choose_attention(self.device, dtype, remove_padding=model.use_remove_padding, sp=sp)
-        info, weight = read_classifier(model), weight_dtype(fsdp, learns=False)
+        info, weight = read_classifier(model), frozen_dtype(fsdp, self.device)
         net, weights = start_classifier(model, info, weight)
         self.model = self._sharded(net, weights)
         if info.is_generic and not self.model.probe(lambda net: is_plain(net.classifier, info)):
@@ -87,8 +87,7 @@ class RewardModelWorker(ProfiledWorker):
         Returns:
             The scores; `meta_info["metrics"]` holds `perf/*`.
         """
-        batch = batch.to(self.device)
-        layout = RowLayout(batch, SCORED)
+        layout = RowLayout(batch, SCORED, self.device)
         scores = torch.zeros(len(batch), device=self.device)
         for micro, outputs in self.model.infer(layout.micro_batches(None, self._limits)):
             scores[micro.rows] = outputs

@@ -51,7 +51,9 @@ class SequenceRanks:
         positions = micro.position_ids
         if positions is None:  # a placeholder: one token
             positions = torch.zeros_like(micro.input_ids)
-        own = ((micro.sources >= first) & (micro.sources < first + share)).nonzero().flatten()
+        # How many there are is counted in host memory: on a GPU that would wait for everything before it.
+        sources = micro.sources if micro.host_sources is None else micro.host_sources
+        own = ((sources >= first) & (sources < first + share)).nonzero().flatten().to(micro.sources.device)
         part = replace(
             micro,
             input_ids=F.pad(micro.input_ids, (0, spare))[:, first : first + share],

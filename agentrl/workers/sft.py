@@ -90,14 +90,15 @@ class SFTWorker(SavedWorker, Worker):
         copies = self.model.copies
         tokens = sum_over_ranks([float(layout.mask.sum())], copies)[0]
         loss, right = self._zero(), self._zero()
-        for _, (log_probs_K, hits_K) in self.model.passes(micros):
-            # Each rank divides by the tokens of all: the sum of their gradients is that of one rank with all rows.
-            micro_loss = -log_probs_K.sum()
-            torch.autograd.backward(micro_loss / max(tokens, 1.0))
-            loss += micro_loss.detach()
-            right += hits_K.sum()
         lr = learning_rate(self.config.optim, self.updates_done, self._total_steps)
-        report = self.model.step(lr)
+        with self.model.residence.in_use():
+            for _, (log_probs_K, hits_K) in self.model.passes(micros):
+                # Each rank divides by the tokens of all: the sum of their gradients is that of one rank with all rows.
+                micro_loss = -log_probs_K.sum()
+                torch.autograd.backward(micro_loss / max(tokens, 1.0))
+                loss += micro_loss.detach()
+                right += hits_K.sum()
+            report = self.model.step(lr)
         self.updates_done += 1
         flops = self._flops(layout.run_lengths) / copies
         sums = sum_over_ranks([float(loss), float(right)], copies)
@@ -137,7 +138,7 @@ class SFTWorker(SavedWorker, Worker):
         export_adapter(Path(folder), self.model, self._lm, self.config.model)
 
     def _cut(self, batch: DataProto) -> tuple[RowLayout, MicroBatches]:
-        layout = RowLayout(batch.select([*ROW_COLUMNS, LOSS_MASK]).to(self.device), LOSS_MASK)
+        layout = RowLayout(batch.select([*ROW_COLUMNS, LOSS_MASK]), LOSS_MASK, self.device)
         return layout, layout.micro_batches(None, self._limits)
 
     def _zero(self) -> torch.Tensor:

@@ -18,8 +18,11 @@ from agentrl.workers.head_stats import Beside, head_stats, plain_weight
 Head = Callable[[torch.Tensor], torch.Tensor]
 """Hidden states (K, H) -> logits (K, V)."""
 
-LOGITS_PER_CHUNK = {"cpu": 2**26, "cuda": 2**26}
-"""Most logits that exist at the same time, by device type: 256 MiB in float32; a step holds two such tensors."""
+LOGITS_PER_CHUNK = 2**26
+"""Most logits that exist at the same time: 256 MiB in float32; a step holds two such tensors."""
+FEWEST_LOGITS = 2**21
+"""With fewer a matrix product has too few rows to be worth its launch."""
+BYTES_PER_LOGIT, SHARE_OF_FREE_MEMORY = 8, 0.25
 
 
 class EntropyMode(Enum):
@@ -71,13 +74,13 @@ def token_log_probs(
     `part` says that `head` gives only this rank's columns of the logits; then this is a collective call.
 
     Works through the positions in chunks; with a gradient, the logits of several chunks are computed again in the
-    backward pass, so at no time do more than `LOGITS_PER_CHUNK` of them exist.
+    backward pass, so at no time do more than `logits_per_chunk` of them exist.
 
     Returns:
         log-probs (K,) and entropies (K,) or None.
     """
     if (weight := plain_weight(head)) is not None:
-        rows = _rows(hidden_KH, vocab_size)
+        rows = _rows(hidden_KH, vocab_size, None)
         return head_stats(weight, hidden_KH, labels_K, temperature, _BESIDE[entropy], rows)
     parts = _by_chunks(_chunk_stats, head, hidden_KH, labels_K, vocab_size, temperature, entropy, part)
     log_probs = torch.cat([part[0] for part in parts])
@@ -91,15 +94,34 @@ def token_hits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As `token_log_probs`, with (K,) whether each label is the most likely token, in place of entropies."""
     if (weight := plain_weight(head)) is not None:
-        log_probs, hits = head_stats(weight, hidden_KH, labels_K, 1.0, Beside.HIT, _rows(hidden_KH, vocab_size))
+        log_probs, hits = head_stats(weight, hidden_KH, labels_K, 1.0, Beside.HIT, _rows(hidden_KH, vocab_size, None))
         assert hits is not None
         return log_probs, hits.bool()
     parts = _by_chunks(_chunk_hits, head, hidden_KH, labels_K, vocab_size, part)
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
-def _rows(hidden_KH: torch.Tensor, vocab_size: int) -> int:
-    return max(1, LOGITS_PER_CHUNK[hidden_KH.device.type] // vocab_size)
+def logits_per_chunk(device: torch.device) -> int:
+    """How many logits may exist at the same time: `LOGITS_PER_CHUNK`, or what a GPU has room for.
+
+    They and what is made of them get a quarter of the free memory, what torch keeps for later included. Powers of two,
+    so that a few free bytes more or less change no sum: with 1.5 GiB free, 384 MiB are room for 50 million, so 2^25.
+    Deterministic runs always take the same.
+    """
+    if device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        return LOGITS_PER_CHUNK
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    fit = max(1, int(free * SHARE_OF_FREE_MEMORY) // BYTES_PER_LOGIT)
+    return min(LOGITS_PER_CHUNK, max(FEWEST_LOGITS, 1 << (fit.bit_length() - 1)))
+
+
+def _rows(hidden_KH: torch.Tensor, vocab_size: int, part: VocabPart | None) -> int:
+    """Positions of a chunk; the same on all ranks that share a vocabulary, since they meet in every chunk."""
+    logits = logits_per_chunk(hidden_KH.device)
+    if part is not None and hidden_KH.device.type == "cuda":  # a number in host memory: no GPU is waited for
+        logits = int(part.extreme(torch.tensor(logits), dist.ReduceOp.MIN))
+    return max(1, logits // vocab_size)
 
 
 def _by_chunks(
@@ -110,7 +132,8 @@ def _by_chunks(
     vocab_size: int,
     *args: Any,
 ) -> list[tuple[torch.Tensor, Any]]:
-    rows = max(1, _rows(hidden_KH, vocab_size) // 2)  # autograd holds four tensors of this size
+    # The last of `args` is the part of the vocabulary in both.
+    rows = max(1, _rows(hidden_KH, vocab_size, args[-1]) // 2)  # autograd holds four tensors of this size
     if len(labels_K) <= rows:
         return [stats(head, hidden_KH, labels_K, *args)]
     parts = []

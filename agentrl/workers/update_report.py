@@ -42,9 +42,7 @@ class UpdateReport:
             `optimizer_steps`: their number; `skipped_steps`: the number of those skipped because their gradient was not
             finite, or because the rollout correction rejected all their tokens.
         """
-        ranks: list[dict[str, float]] = gather_objects(
-            {name: float(total) for name, total in self._sums.items()}, self._copies
-        )
+        ranks: list[dict[str, float]] = gather_objects(_numbers(self._sums), self._copies)
         names = dict.fromkeys(name for rank in ranks for name in rank)
         mini_batches = max(1, len(self._steps))
         norms = [step.grad_norm for step in self._steps if step.taken]
@@ -54,3 +52,10 @@ class UpdateReport:
             "optimizer_steps": float(len(norms)),
             "skipped_steps": float(len(self._steps) - len(norms)),
         }
+
+
+def _numbers(sums: Mapping[str, float | torch.Tensor]) -> dict[str, float]:
+    """All at once: the only time that an update's metrics wait for the GPU."""
+    tensors = {name: total.double() for name, total in sums.items() if isinstance(total, torch.Tensor)}
+    numbers = dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True)) if tensors else {}
+    return {name: float(numbers.get(name, total)) for name, total in sums.items()}

@@ -58,9 +58,9 @@ UNSEEN = {
     },
     "critic.enable": "asks for what `algorithm.adv_estimator` says, and is an error elsewhere",
     **{
-        f"{section}.fsdp_config.{key}_offload": GPU
+        f"{section}.fsdp_config.{key}": GPU
         for section in (f"{AR}actor", f"{AR}ref", "critic", "reward_model")
-        for key in ("param", "optimizer")
+        for key in ("param_offload", "optimizer_offload", "offload_policy")
     },
     **{
         f"{section}.fsdp_config.{key}": RANKS

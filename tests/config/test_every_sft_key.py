@@ -36,6 +36,7 @@ UNSEEN = {
     "model.lora_dropout": "only 0 is allowed with LoRA",
     "model.fsdp_config.param_offload": GPU,
     "model.fsdp_config.optimizer_offload": GPU,
+    "model.fsdp_config.offload_policy": GPU,
     "model.use_remove_padding": GPU,
     **{
         f"model.fsdp_config.{key}": RANKS

@@ -120,8 +120,7 @@ def test_lengths_of_the_rows_count() -> None:
 def test_logits_are_in_chunks_of_the_size_that_the_workers_have() -> None:
     from agentrl.workers import token_stats
 
-    most: Any = token_stats.LOGITS_PER_CHUNK
-    assert (most["cpu"] if isinstance(most, dict) else most) == LOGITS_AT_A_TIME
+    assert token_stats.LOGITS_PER_CHUNK == LOGITS_AT_A_TIME
 
 
 def test_a_measured_peak(tmp_path: Path) -> None:

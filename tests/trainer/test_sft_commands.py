@@ -163,7 +163,7 @@ def test_verls_whole_yaml(tiny_model_dir: Path, tmp_path: Path, caplog: pytest.L
         ("data.multiturn.tools_key=offers", "data.tools_key", "offers"),
         ("data.max_token_len_per_gpu=77", "data.max_token_len", 77),
         ("data.micro_batch_size_per_gpu=3", "data.use_dynamic_bsz", False),
-        ("model.fsdp_config.cpu_offload=true", "model.fsdp_config.param_offload", True),
+        ("model.fsdp_config.cpu_offload=true", "model.fsdp_config.offload_policy", True),
         ("model.fsdp_config.model_dtype=bf16", "model.fsdp_config.model_dtype", "bfloat16"),
         ("use_remove_padding=false", "model.use_remove_padding", False),
         ("data.prompt_dict_keys=question", "data.prompt_dict_keys", ["question"]),

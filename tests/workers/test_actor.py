@@ -257,11 +257,19 @@ def test_micro_batches_never_change_an_update(fields: dict[str, Any], make_actor
         assert metrics[1][f"actor/{name}"] == pytest.approx(metrics[0][f"actor/{name}"], rel=1e-4)
 
 
-def test_gradient_checkpointing_changes_nothing(make_config: Any, make_actor: Any) -> None:
+@pytest.mark.parametrize("asked", [True, None])
+def test_gradient_checkpointing_changes_nothing(
+    asked: bool | None, make_config: Any, make_actor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is asked for, or the model is large; a small one does without."""
     batch = random_batch(LENGTHS, VOCAB)
     config = make_config()
-    config.actor_rollout_ref.model.enable_gradient_checkpointing = True
-    plain, lean = make_actor(), make_actor(config)
+    config.actor_rollout_ref.model.enable_gradient_checkpointing = asked
+    plain = make_actor()
+    assert not plain.model.net.lm.model.layers[0].gradient_checkpointing
+    if asked is None:
+        monkeypatch.setattr("agentrl.config.actor.RECOMPUTE_FROM", 1000)
+    lean = make_actor(config)
     assert lean.model.net.lm.model.layers[0].gradient_checkpointing
     for worker in (plain, lean):
         worker.update_actor(batch)

@@ -119,7 +119,7 @@ def assert_places(worker: ActorRolloutRefWorker, offload: tuple[bool, bool]) -> 
     """Weights and moments lie where the configuration wants them between updates."""
     assert worker.model.optimizer is not None
     tensors = [("", worker.model.net.named_parameters(), offload[0])]
-    tensors.append(("exp_avg", worker.model.optimizer.state_tensors().items(), any(offload)))
+    tensors.append(("exp_avg", worker.model.optimizer.state_tensors().items(), offload[1]))
     for prefix, named, on_host in tensors:
         places = {local(value).device.type for name, value in named if name.startswith(prefix)}
         assert places == {"cpu" if on_host else "cuda"}

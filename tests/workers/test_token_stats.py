@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_cuda import simulated_cuda
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -28,7 +29,7 @@ def make(seed: int = 0) -> tuple[nn.Linear, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("chunk", [13, 13 * 4, 13 * 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, chunk: int, temperature: float, plain: bool) -> None:
-    monkeypatch.setitem(token_stats.LOGITS_PER_CHUNK, "cpu", chunk)
+    monkeypatch.setattr(token_stats, "LOGITS_PER_CHUNK", chunk)
     head, hidden, labels = make()
     log_probs, entropy = token_log_probs(
         head if plain else nn.Sequential(head),
@@ -74,7 +75,7 @@ def test_half_precision_logits_are_reduced_in_float32() -> None:
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("chunk", [13 * 4, 13 * 100])
 def test_hits_are_the_most_likely_tokens(monkeypatch: pytest.MonkeyPatch, chunk: int, plain: bool) -> None:
-    monkeypatch.setitem(token_stats.LOGITS_PER_CHUNK, "cpu", chunk)
+    monkeypatch.setattr(token_stats, "LOGITS_PER_CHUNK", chunk)
     head, hidden, labels = make()
     best = head(hidden).argmax(-1)
     labels[::2] = best[::2]
@@ -101,12 +102,50 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     assert hidden.grad.abs().max() > 0
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("entropy", [EntropyMode.NONE, EntropyMode.VALUE, EntropyMode.GRADIENT])
+def test_4096_positions_of_a_large_vocabulary_take_less_than_1200_mib(
+    entropy: EntropyMode, plain: bool, dtype: torch.dtype
+) -> None:
+    """Forward and backward, on tensors without memory; the gradient of the head itself is counted too."""
+    head = nn.Linear(16, 151_936, bias=False, device="meta", dtype=dtype)
+    hidden = torch.empty(4096, 16, requires_grad=True, device="meta", dtype=dtype)
+    labels = torch.empty(4096, dtype=torch.long, device="meta")
+    with Peak() as peak:
+        log_probs, entropies = token_log_probs(
+            head if plain else nn.Sequential(head), hidden, labels, 151_936, entropy=entropy
+        )
+        loss = log_probs.sum() if entropies is None else log_probs.sum() + entropies.sum()
+        loss.backward()
+    assert 4 * token_stats.LOGITS_PER_CHUNK / 2 < peak.bytes < 1.2 * 2**30, f"{peak.bytes / 2**20:.0f} MiB"
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "kept_gib", "logits"),
+    [(60, 0, 2**26), (2, 0, 2**26), (1.5, 0, 2**25), (0.5, 1.0, 2**25), (0.1, 0, 2**21), (0.0, 0, 2**21)],
+)
+def test_chunks_fit_into_the_free_memory(
+    free_gib: float, kept_gib: float, logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_cuda(monkeypatch):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free_gib * 2**30), 80 * 2**30))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: int(kept_gib * 2**30))
+        gpu = torch.device("cuda", 0)
+        assert token_stats.logits_per_chunk(gpu) == logits
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert token_stats.logits_per_chunk(gpu) == token_stats.LOGITS_PER_CHUNK
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert token_stats.logits_per_chunk(torch.device("cpu")) == token_stats.LOGITS_PER_CHUNK
+
+
 @pytest.mark.parametrize("entropy", [EntropyMode.VALUE, EntropyMode.GRADIENT])
-def test_chunks_bound_the_memory(entropy: EntropyMode, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_bound_the_memory(entropy: EntropyMode, monkeypatch: pytest.MonkeyPatch) -> None:
     """512 positions over 18,750 ids are an eighth of 4,096 over 150,000 each: 64 times less must stay below 1.2 GiB."""
-    chunk = token_stats.LOGITS_PER_CHUNK[device] // 64
-    monkeypatch.setitem(token_stats.LOGITS_PER_CHUNK, "cpu", chunk)
+    chunk = token_stats.LOGITS_PER_CHUNK // 64
+    monkeypatch.setattr(token_stats, "LOGITS_PER_CHUNK", chunk)
     head, hidden = nn.Linear(16, 18_750, bias=False), torch.randn(512, 16, requires_grad=True)
     labels = torch.randint(0, 18_750, (512,))
     with Peak() as peak:

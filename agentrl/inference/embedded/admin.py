@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request as HTTPRequest
@@ -18,15 +17,12 @@ from agentrl.inference.embedded.adapters import adapter_routes
 from agentrl.inference.embedded.engine import PAUSE_MODES
 from agentrl.inference.embedded.frontend import Frontend
 from agentrl.inference.embedded.health import Health
-from agentrl.inference.embedded.http import Handler, answer, read_object, refuse
+from agentrl.inference.embedded.http import Handler, answer, read_object
+from agentrl.inference.embedded.memory_api import memory_routes
 from agentrl.inference.embedded.metrics import metrics_page
 from agentrl.inference.embedded.weight_updates import WeightUpdates
 from agentrl.types import JsonDict
 
-NOT_HERE = {
-    "/release_memory_occupation": "the embedded engine keeps its memory; stop the server instead",
-    "/resume_memory_occupation": "the embedded engine keeps its memory; there is nothing to resume",
-}
 NOT_FLUSHED = (
     "Weights were updated, but the cache was not flushed because requests are still running or queued. Retract or "
     "finish them, then call /flush_cache."
@@ -50,13 +46,9 @@ def admin_routes(frontend: Frontend) -> dict[tuple[str, str], Handler]:
         ("POST", "/update_weights_from_disk"): admin.update_from_disk,
     }
     updates = WeightUpdates(frontend.engine.scheduler.model.device, admin.update, {})
-    table |= updates.routes(admin.update_from_tensor)
+    table |= updates.routes(admin.update_from_tensor) | memory_routes(frontend.engine)
     table |= Health(frontend).routes()
-    return table | adapter_routes(frontend) | {("POST", path): partial(_not_here, path) for path in NOT_HERE}
-
-
-async def _not_here(path: str, _: HTTPRequest) -> Response:
-    return refuse(f"{path}: {NOT_HERE[path]}", 501)
+    return table | adapter_routes(frontend)
 
 
 class Admin:
@@ -87,6 +79,7 @@ class Admin:
             "num_running_reqs": len(scheduler.running),
             "num_waiting_reqs": len(scheduler.waiting),
             "paused": self.engine.paused,
+            "released": sorted(self.engine.occupation.released),
             "kv_slots": scheduler.kv_slots[0],
             "kv_slot_length": scheduler.kv_slots[1],
             "counters": asdict(scheduler.counters),

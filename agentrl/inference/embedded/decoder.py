@@ -151,6 +151,10 @@ class Decoder:
         weights.load_tensors(self.targets, tensors, ignore=self._ignored())
         self._forget_pictures()
 
+    def tensors(self) -> list[Tensor]:
+        """All weights, as parts of the fused tensors."""
+        return [target.view for target in self.targets.values()]
+
     def _forget_pictures(self) -> None:
         if self.vision is not None:
             self.vision.forget()

@@ -15,6 +15,7 @@ from agentrl.chat.vision import load_vision
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.decoder import Decoder
 from agentrl.inference.embedded.kv_cache import KVCache
+from agentrl.inference.embedded.memory import WEIGHTS, Occupation
 from agentrl.inference.embedded.model_spec import ModelSpec, load_spec
 from agentrl.inference.embedded.options import EngineOptions
 from agentrl.inference.embedded.request import GenerationRequest, Progress
@@ -59,6 +60,8 @@ class Engine:
         """The error that ended the thread; None if there was none."""
         self.on_failure: Callable[[], None] = lambda: None
         self.scheduler, self.spec, self.context = self._load()
+        self.occupation = Occupation(self.scheduler)
+        """What of its memory the engine has released."""
         shown = isinstance(self.spec, ModelSpec) and self.spec.pictures is not None
         self.pictures = load_vision(options.model) if shown else None
         """How the model sees pictures; None: it reads text only, or is run by transformers' `generate`."""
@@ -93,6 +96,11 @@ class Engine:
     def weight_version(self) -> str:
         """Name of the weights in use."""
         return self.scheduler.weight_version
+
+    @property
+    def held(self) -> bool:
+        """Whether requests wait: the engine is paused, or has released memory."""
+        return self.paused or bool(self.occupation.released)
 
     def start(self) -> None:
         """Start the thread."""
@@ -177,6 +185,8 @@ class Engine:
         """
 
         def update() -> int:
+            if WEIGHTS in self.occupation.released:
+                raise UserInputError("the weights are released: resume them before an update")
             if abort_all:
                 self._abort(None, "aborted for a weight update")
             load(self.scheduler.model)
@@ -201,7 +211,7 @@ class Engine:
         """Report tokens, do what was posted, wait while paused; False: stop. For queues whose step is a whole batch."""
         self._tell(requests)
         self.drain()
-        while self.paused and not self._stopping:
+        while self.held and not self._stopping:
             self._wake.wait()
             self._wake.clear()
             self.drain()
@@ -234,7 +244,7 @@ class Engine:
         try:
             while not self._stopping:
                 self.drain()
-                if self.paused or not self.scheduler.busy:
+                if self.held or not self.scheduler.busy:
                     self._wake.wait()
                     self._wake.clear()
                     continue

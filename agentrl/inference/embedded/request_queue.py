@@ -53,6 +53,12 @@ class RequestQueue:
         """Whether a step has anything to do."""
         return bool(self.waiting or self.running)
 
+    def drop_cache(self) -> None:
+        """Give the memory of keys and values back; no request runs."""
+
+    def lay_out_cache(self) -> None:
+        """Take it again."""
+
     def abort(self, rid: str | None, message: str) -> list[GenerationRequest]:
         """End the requests whose id starts with `rid` (None: all), keeping what they have sampled."""
         found = [r for r in (*self.waiting, *self.running) if rid is None or r.rid.startswith(rid)]

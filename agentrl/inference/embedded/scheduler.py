@@ -39,6 +39,14 @@ class Scheduler(RequestQueue):
         """Forget the prefix cache."""
         self.table.flush()
 
+    def drop_cache(self) -> None:
+        """Forget the prefix cache and give its memory back; no request runs."""
+        self.table.drop()
+
+    def lay_out_cache(self) -> None:
+        """Take the memory of an empty cache."""
+        self.table.lay_out()
+
     @torch.inference_mode()
     def step(self) -> list[GenerationRequest]:
         """Run one step.

@@ -49,8 +49,16 @@ class SlotTable:
         self.owners: list[GenerationRequest | None] = []
         self.rows = RowTable.new(max_slots, cache.spec.vocab_size)
         self._clock = 0
-        first = (max_slots, max_length) if not reuse else (min(max_slots, FIRST_SLOTS), min(max_length, LENGTH_STEP))
-        self._resize(*first)
+        self.lay_out()
+
+    def lay_out(self) -> None:
+        """Allocate the first slots, or all of them where none is shared."""
+        slots, length = self.max_slots, self.max_length
+        self._resize(*((slots, length) if not self.reuse else (min(slots, FIRST_SLOTS), min(length, LENGTH_STEP))))
+
+    def drop(self) -> None:
+        """Forget everything and free it; no slot has an owner."""
+        self._resize(0, 0)
 
     @property
     def active(self) -> Ints:

@@ -77,6 +77,10 @@ class HFModel:
         with torch.no_grad():
             weights.load_tensors(targets, tensors)
 
+    def tensors(self) -> list[Tensor]:
+        """All weights."""
+        return list(self.lm.state_dict().values())
+
     @torch.no_grad()
     def prompt_log_probs(self, ids: list[int]) -> list[float]:
         """Log-probs of all ids but the first, at temperature 1."""

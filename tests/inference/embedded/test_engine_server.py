@@ -151,8 +151,6 @@ def test_bad_bodies_get_400_and_the_server_lives(body: Any, message: str, server
     [
         ("/generate", {"input_ids": [1], "sampling_params": {"json_schema": "{}"}}),
         ("/generate", {"input_ids": [1], "sampling_params": {"regex": "a"}}),
-        ("/release_memory_occupation", {}),
-        ("/resume_memory_occupation", {}),
     ],
 )
 def test_what_is_not_there_is_501_with_a_reason(path: str, body: Any, server: httpx.Client) -> None:
