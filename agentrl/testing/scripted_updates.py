@@ -11,19 +11,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import orjson
 import torch
 from aiohttp import web
 
 from agentrl.inference.weights.buckets import from_fields, total_bytes, unflatten
-from agentrl.inference.weights.group import UpdateGroup, connect
+from agentrl.inference.weights.group import UpdateGroup, join_store
 from agentrl.inference.weights.shared_memory import read_shared
 from agentrl.plugins.threads import call_in_thread
 
-if TYPE_CHECKING:
-    from agentrl.testing.scripted_engine import ScriptedEngine
+
+class Updated(Protocol):
+    """The engine that takes the updates."""
+
+    update_faults: dict[str, str]
+
+    def die(self, request: web.Request) -> web.Response:
+        """Break every connection from now on."""
+
+    def set_version(self, version: str) -> None:
+        """Report this version."""
+
 
 _TIMEOUT_S = 60.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -38,7 +48,7 @@ class ScriptedUpdates:
         calls: the paths of all requests of updates, faulty ones included.
     """
 
-    def __init__(self, engine: ScriptedEngine) -> None:
+    def __init__(self, engine: Updated) -> None:
         self._engine = engine
         self.weights: dict[str, torch.Tensor] = {}
         self.is_open = False
@@ -93,7 +103,7 @@ class ScriptedUpdates:
 
         def join() -> UpdateGroup:
             return UpdateGroup(
-                connect(body["master_address"], body["master_port"], _TIMEOUT_S),
+                join_store(body["master_address"], body["master_port"], _TIMEOUT_S),
                 body["group_name"],
                 rank=body["rank_offset"],
                 world_size=body["world_size"],

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-from agentrl.config import RunConfig
-
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +40,6 @@ def free_bytes(folder: Path) -> int:
 def in_gib(num_bytes: int) -> str:
     """`12.3 GiB`; small numbers in MiB."""
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**28 else f"{num_bytes / 2**20:.1f} MiB"
-
-
-def export_need(config: RunConfig, num_bytes: int) -> list[Need]:
-    """What an update of the engines writes to a disk; nothing where it travels through memory.
-
-    Args:
-        config: the run.
-        num_bytes: of the weights as engines read them.
-    """
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.weight_sync not in ("auto", "disk") or config.actor_rollout_ref.model.adapts:
-        return []
-    if rollout.weight_sync_dir is not None:
-        return [Need("an export for the engines", Path(rollout.weight_sync_dir), num_bytes)]
-    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK) and free_bytes(SHARED_MEMORY) > 2 * num_bytes:
-        return []
-    return [Need("an export for the engines", Path(tempfile.gettempdir()), num_bytes)]
 
 
 def _existing(folder: Path) -> Path:

@@ -20,7 +20,7 @@ from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
-from agentrl.trainer.disk_space import export_need
+from agentrl.trainer.disk_space import Need
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
@@ -319,8 +319,8 @@ class RayPPOTrainer:
         """Look whether the disks have room for what the rest of the run writes."""
         left, every = self.inputs.total_steps - self.state.step, self.config.trainer.save_freq
         planned = -(-left // every) if every > 0 and not self.config.trainer.val_only else 0
-        model = Path(self.config.actor_rollout_ref.model.path)
-        self.saver.check_room(planned, export_need(self.config, model_bytes(model)))
+        exports, size = self.processes.files_folder, model_bytes(Path(self.config.actor_rollout_ref.model.path))
+        self.saver.check_room(planned, [Need("weights for the engines", exports, size)] if exports else [])
 
     def _save(self) -> None:
         """Write a checkpoint of the last finished step. A stop waits for it, so that workers are not killed writing."""

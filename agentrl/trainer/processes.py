@@ -153,6 +153,11 @@ class RunProcesses:
         return [group.count_updates() for group in (self.actor, self.critic) if group is not None]
 
     @property
+    def files_folder(self) -> Path | None:
+        """Where weights are written for the engines; None: they travel without files."""
+        return self._weight_sync.files_folder
+
+    @property
     def learning(self) -> list[tuple[str, WorkerGroup]]:
         """The groups that a checkpoint holds, with the names of their folders in it."""
         return [("actor", self.actor), *([("critic", self.critic)] if self.critic is not None else [])]

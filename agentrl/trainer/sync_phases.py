@@ -97,14 +97,14 @@ class EnginesInUpdate:
         return await each({address: limited(address) for address in self.left})
 
 
-async def begin(client: EngineClient, version: int, limit_s: float) -> None:
+async def begin_update(client: EngineClient, version: int, limit_s: float) -> None:
     """Open an update of weights that come bucket by bucket."""
     calls = UpdateCalls(client, limit_s)
     await calls.name_version(f"updating-{version}")
     await calls.begin()
 
 
-async def end(client: EngineClient, version: int, limit_s: float) -> None:
+async def end_update(client: EngineClient, version: int, limit_s: float) -> None:
     """Close it, and name what came."""
     calls = UpdateCalls(client, limit_s)
     await calls.end()

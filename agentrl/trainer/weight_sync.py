@@ -17,7 +17,7 @@ from agentrl.config.weight_transport import Transport
 from agentrl.errors import EngineUnavailable
 from agentrl.inference.client import EngineClient
 from agentrl.single_controller import WorkerGroup
-from agentrl.trainer.sync_phases import EnginesInUpdate, begin, check_version, end
+from agentrl.trainer.sync_phases import EnginesInUpdate, begin_update, check_version, end_update
 from agentrl.workers.weight_senders import SendJob, SendReport
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -64,6 +64,11 @@ class WeightSync:
             _remove_stale(parent)
             parent.mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(prefix=f"agentrl-weights-{os.getpid()}-", dir=parent))
+
+    @property
+    def files_folder(self) -> Path | None:
+        """Where whole weights are written for the engines; None: they travel without files."""
+        return self._folder if self._mode == "disk" else None
 
     def sync(self, version: int, addresses: Sequence[str], fleet: Sequence[str] = ()) -> list[str]:
         """Send the actor's present weights to every server as `version`.
@@ -125,10 +130,10 @@ class WeightSync:
         if files is not None:
             engines.run("load", lambda client: client.update_weights_from_disk(str(files), version))
         else:
-            engines.run("begin", lambda client: begin(client, version, engines.timeout_s))
+            engines.run("begin", lambda client: begin_update(client, version, engines.timeout_s))
             if not self._send(engines, fleet):
                 return False
-            engines.run("end", lambda client: end(client, version, engines.timeout_s))
+            engines.run("end", lambda client: end_update(client, version, engines.timeout_s))
         engines.run("flush", lambda client: client.flush_cache())
         engines.run("version", lambda client: check_version(client, version))
         engines.run("continue", lambda client: client.resume())

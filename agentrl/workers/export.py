@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 from agentrl.config.actor import ModelConfig
 from agentrl.errors import CheckpointError
 from agentrl.hub import model_folder
+from agentrl.workers.shard_files import INDEX, WEIGHTS
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",

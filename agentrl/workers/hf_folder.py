@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import json
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,26 +26,15 @@ from agentrl.config.actor import ModelConfig
 from agentrl.errors import CheckpointError
 from agentrl.hub import model_folder
 from agentrl.inference.weights.buckets import TensorSpec, total_bytes
-from agentrl.workers.export import INDEX, WEIGHTS, complete_folder
+from agentrl.workers.export import complete_folder
 from agentrl.workers.fsdp_model import FSDPModel
+from agentrl.workers.shard_files import INDEX, WEIGHTS, ShardFile
 from agentrl.workers.weight_source import Bucket, WeightSource
 
 BUCKET_BYTES = 2**26
 """What a rank holds of the model beside its shard while a folder is written."""
 FILE_BYTES = 2**30
 """Where a new file begins."""
-_CODES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 def write_hf_folder(folder: str | Path, model: FSDPModel, lm: Any, config: ModelConfig) -> None:
@@ -118,12 +106,11 @@ class HFFolder:
         for place, file in enumerate(self._files):
             if place % dist.get_world_size() != dist.get_rank():
                 continue
-            with (self._folder / file.name).open("wb") as out:
-                out.write(_header(file.specs))
+            with ShardFile(self._folder / file.name, file.specs) as out:
                 for _ in file.buckets:
                     bucket = next(buckets)
                     for spec in bucket.specs:
-                        out.write(_bytes_of(bucket.tensors.pop(spec.name)))
+                        out.write(spec.name, bucket.tensors.pop(spec.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +159,6 @@ def _files(buckets: list[tuple[TensorSpec, ...]]) -> list[_File]:
     ]
 
 
-def _header(specs: tuple[TensorSpec, ...]) -> bytes:
-    """The head of a safetensors file: eight bytes with its length, then JSON with the place of every tensor."""
-    head: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    place = 0
-    for spec in specs:
-        end = place + spec.num_bytes
-        head[spec.name] = {"dtype": _CODES[spec.dtype], "shape": list(spec.shape), "data_offsets": [place, end]}
-        place = end
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers begin where their type may
-    return struct.pack("<Q", len(text)) + text
-
-
 def _write_index(folder: Path, files: list[_File]) -> None:
     places = {spec.name: file.name for file in files for spec in file.specs}
     head = {"total_size": sum(total_bytes(file.specs) for file in files)}
@@ -199,10 +173,6 @@ def _write_config(folder: Path, lm: Any, dtype: torch.dtype) -> None:
         from transformers.dynamic_module_utils import custom_object_save
 
         custom_object_save(lm, folder, config=config)
-
-
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -37,7 +37,7 @@ class SendJob:
         transport: `distributed`, `ipc` (handles of GPU memory, on CPUs shared memory) or `tensor` (in the request).
         engines: by address, the number of each: engine k has the GPUs of the ranks k * n to (k + 1) * n - 1.
         engine_ranks: n, the ranks of each engine (its tensor-parallel size).
-        bucket_bytes: most bytes of a bucket.
+        bucket_bytes: most bytes of weights that a rank holds beside its shards, unless one tensor has more.
         timeout_s: limit of the whole way.
     """
 
@@ -47,6 +47,11 @@ class SendJob:
     bucket_bytes: int
     timeout_s: float
 
+    @property
+    def gathered_bytes(self) -> int:
+        """Half of `bucket_bytes`: what is gathered is laid out once more, as one run of bytes."""
+        return self.bucket_bytes // 2
+
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
@@ -55,12 +60,10 @@ class SendReport:
     Attributes:
         failed: engines to leave out, and why.
         again: the others did not get all of it, and must begin again from the start.
-        peak_bytes: most bytes of weights that this rank held beside its shards.
     """
 
     failed: Mapping[str, EngineError] = field(default_factory=dict)
     again: bool = False
-    peak_bytes: int = 0
 
 
 class WeightSender:
@@ -75,7 +78,6 @@ class WeightSender:
     def __init__(self, source: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
         self._source, self._dtype, self._device = source, dtype, device
         self._group = GroupSender("nccl" if device.type == "cuda" else "gloo")
-        self._peak = 0
         self._enough = False
         """Nobody takes what is still gathered."""
 
@@ -83,8 +85,8 @@ class WeightSender:
         """Bring all weights to engines that have begun an update. Only rank 0's report tells of engines."""
         lends = job.transport == "ipc" and self._device.type == "cuda"
         keeps = lends or dist.get_rank() == 0
-        self._peak, self._enough = 0, not keeps
-        buckets = self._buckets(job)
+        self._enough = not keeps
+        buckets = self._source.buckets(job.gathered_bytes, self._dtype, keep=lambda number: not self._enough)
         report = SendReport()
         try:
             if lends:
@@ -95,17 +97,11 @@ class WeightSender:
             self._enough = True
             for _ in buckets:
                 pass
-        return SendReport(report.failed, report.again, self._peak)
+        return report
 
     def close(self) -> None:
         """Leave the group."""
         self._group.close()
-
-    def _buckets(self, job: SendJob) -> Iterator[Bucket]:
-        keep = lambda number: not self._enough  # noqa: E731
-        for bucket in self._source.buckets(job.bucket_bytes, self._dtype, keep=keep):
-            self._peak = max(self._peak, sum(t.numel() * t.element_size() for t in bucket.tensors.values()))
-            yield bucket
 
     async def _talk(self, job: SendJob, buckets: Iterator[Bucket]) -> SendReport:
         """On rank 0: all buckets to all engines, by one way."""
@@ -117,11 +113,11 @@ class WeightSender:
                 failed, again = await self._group.send(clients, job.engine_ranks, aligned, self._device, deadline)
                 return SendReport(failed, again)
             if job.transport == "tensor":
-                return await _one_by_one(clients, buckets, _file_fields, deadline)
-            plan = self._source.plan(job.bucket_bytes, self._dtype)
+                return await _one_by_one(clients, buckets, _file_fields, job.timeout_s)
+            plan = self._source.plan(job.gathered_bytes, self._dtype)
             largest = max(sum(total_bytes(unit.specs) for unit in units) for units in plan)
             with SharedMemory(largest) as memory:
-                return await _one_by_one(clients, buckets, partial(_shared_fields, memory), deadline)
+                return await _one_by_one(clients, buckets, partial(_shared_fields, memory), job.timeout_s)
         finally:
             await asyncio.gather(*(client.close() for client in clients.values()))
 
@@ -137,7 +133,9 @@ class WeightSender:
             lent: list[str] = [""] * dist.get_world_size()
             dist.all_gather_object(lent, device_handles(flat, specs, dist.get_rank() % job.engine_ranks))
             if dist.get_rank() == 0:
-                failed |= asyncio.run(_offer(job, lent, failed, deadline))
+                new = asyncio.run(_offer(job, lent, failed, deadline))
+                failed |= new
+                deadline = time.monotonic() + job.timeout_s if new else deadline
             dist.barrier()  # until all engines have read it, the memory is theirs
         return SendReport(failed)
 
@@ -146,16 +144,19 @@ async def _one_by_one(
     clients: Mapping[str, EngineClient],
     buckets: Iterator[Bucket],
     fields_of: Callable[[Bucket], JsonDict],
-    deadline: float,
+    timeout_s: float,
 ) -> SendReport:
     """Every bucket to every engine on its own: one that fails is left out, and the others go on."""
     failed: dict[str, EngineError] = {}
+    deadline = time.monotonic() + timeout_s
     for bucket in buckets:
-        fields, limit_s = fields_of(bucket), _left(deadline)
+        fields, limit_s, before = fields_of(bucket), _left(deadline), len(failed)
         left = {address: client for address, client in clients.items() if address not in failed}
         failed |= await each({address: UpdateCalls(client, limit_s).load(fields) for address, client in left.items()})
         if len(failed) == len(clients):
             break
+        if len(failed) > before:  # a silent engine took the time of the others
+            deadline = time.monotonic() + timeout_s
     return SendReport(failed)
 
 

@@ -38,7 +38,7 @@ BUCKETS = [
     *("buckets/qwen2/shard 2", "buckets/qwen3_moe/shard 2", "buckets/qwen3/tp 2", "buckets_bfloat16/qwen3_moe/tp 2"),
     *("buckets_lora/qwen2/shard 2", "buckets/llama/shard 2 x tp 2", "buckets/qwen3_moe/replicate 2 x shard 2"),
 ]
-CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2")
+CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2", "shard 2 x sp 2")
 
 
 @pytest.fixture(scope="module")

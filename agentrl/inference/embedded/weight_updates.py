@@ -18,7 +18,7 @@ from starlette.responses import Response
 from agentrl.errors import UserInputError
 from agentrl.inference.embedded.http import Handler, answer, read_object
 from agentrl.inference.weights.buckets import TensorSpec, from_fields, total_bytes, unflatten
-from agentrl.inference.weights.group import BACKENDS, UpdateGroup, connect
+from agentrl.inference.weights.group import BACKENDS, UpdateGroup, join_store
 from agentrl.inference.weights.shared_memory import read_shared
 from agentrl.plugins.threads import call_in_thread
 from agentrl.types import JsonDict
@@ -91,7 +91,7 @@ class WeightUpdates:
             raise UserInputError(f"master_address and numbers: got {body.get('master_address')!r}, {numbers}")
 
         def join() -> UpdateGroup:
-            store = connect(body["master_address"], body["master_port"], TIMEOUT_S)
+            store = join_store(body["master_address"], body["master_port"], TIMEOUT_S)
             return UpdateGroup(
                 store,
                 name,

@@ -28,7 +28,7 @@ class UpdateGroup:
     """One end of a group. Making it waits until all ranks have joined.
 
     Args:
-        store: where the ranks meet: from `listen` or `connect`.
+        store: where the ranks meet: from `host_store` or `join_store`.
         name: of the group, the same on all ranks, and never used before at this store.
         rank: 0 sends.
         world_size: number of ranks.
@@ -84,12 +84,12 @@ class UpdateGroup:
             group.abort()
 
 
-def listen(host: str, timeout_s: float) -> TCPStore:
+def host_store(host: str, timeout_s: float) -> TCPStore:
     """The store of a group's rank 0, on a free port."""
     return TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
 
 
-def connect(host: str, port: int, timeout_s: float) -> TCPStore:
+def join_store(host: str, port: int, timeout_s: float) -> TCPStore:
     """The store of the other ranks.
 
     Raises:

@@ -19,7 +19,7 @@ from agentrl.errors import EngineError, EngineTimeout, EngineUnavailable
 from agentrl.inference.client import EngineClient
 from agentrl.inference.weights.buckets import as_fields, flatten, specs_of
 from agentrl.inference.weights.calls import Answers, UpdateCalls, each, together
-from agentrl.inference.weights.group import UpdateGroup, address_towards, listen
+from agentrl.inference.weights.group import UpdateGroup, address_towards, host_store
 
 JOIN_S = 30.0
 """How long all ranks of a group may take to find each other."""
@@ -89,7 +89,7 @@ class GroupSender:
         self.close()
         limit_s = min(_left(deadline), JOIN_S)
         host = address_towards(list(clients))
-        stores, name = [listen(host, limit_s)], f"agentrl-{uuid.uuid4().hex[:12]}"
+        stores, name = [host_store(host, limit_s)], f"agentrl-{uuid.uuid4().hex[:12]}"
         world = 1 + engine_ranks * len(clients)
         fields = {
             "master_address": host,
