@@ -37,7 +37,8 @@ def until(process: Process, condition: Callable[[], bool]) -> None:
     """Wait until something has happened in a run that goes on."""
     deadline = time.monotonic() + 1500
     while not condition():
-        assert process.popen.poll() is None, process.finish()
+        if process.popen.poll() is not None:
+            pytest.fail(process.finish()[1])
         assert time.monotonic() < deadline
         time.sleep(0.5)
 

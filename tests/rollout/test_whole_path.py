@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 import torch
@@ -50,6 +51,9 @@ def servers(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         }
     )
     with EngineFleet.start(config, tmp_path_factory.mktemp("logs")) as servers:
+        for address in servers.addresses:  # as a run does with its first weights
+            named = httpx.post(f"{address}/update_weight_version", json={"new_version": "0"}, trust_env=False)
+            assert named.json()["success"]
         yield servers
 
 

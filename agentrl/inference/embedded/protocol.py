@@ -161,7 +161,8 @@ def _requests(
         )
     if params.stop and not engine.tokenizer.available:
         raise UserInputError("sampling_params.stop: the model folder has no tokenizer; use stop_token_ids")
-    stops = frozenset(params.stop_token_ids) | frozenset(() if params.ignore_eos else engine.spec.eos_token_ids)
+    # With `ignore_eos` SGLang looks at no stop id at all, not only not at the model's own.
+    stops = frozenset(() if params.ignore_eos else (*params.stop_token_ids, *engine.spec.eos_token_ids))
     start, wanted = body.get("logprob_start_len"), bool(body.get("return_logprob"))
     seeded = params.sampling_seed is not None
     seed = params.sampling_seed if params.sampling_seed is not None else engine.options.seed

@@ -177,7 +177,7 @@ def test_penalties(harness: Harness, tiny_model_dir: Path, reference: Callable[.
 
 
 def test_min_new_tokens_keeps_stop_ids_away(harness: Harness) -> None:
-    favourite = {"logit_bias": {"7": 100.0}, "stop_token_ids": [7]}
+    favourite = {"logit_bias": {"7": 100.0}, "stop_token_ids": [7], "ignore_eos": False}
     assert harness.generate([1, 2, 3], **favourite)["output_ids"] == [7]
     late = harness.generate([1, 2, 3], min_new_tokens=5, **favourite)
     assert len(late["output_ids"]) == 6
@@ -193,6 +193,8 @@ def test_the_models_own_stop_id_and_ignore_eos(harness: Harness) -> None:
     assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": eos}
     assert stopped["text"] == ""
     assert harness.generate([1, 2], ignore_eos=True, **bias)["output_ids"] == [eos] * 12
+    both = {**bias, "stop_token_ids": [eos]}
+    assert harness.generate([1, 2], ignore_eos=True, **both)["output_ids"] == [eos] * 12, "as SGLang has it"
 
 
 def test_no_new_tokens(harness: Harness) -> None:
