@@ -21,7 +21,7 @@ PROMISED = {
     # Fields of SandboxFusion's answers.
     "driver", "executor_pod_name",
     # What users' own tests build.
-    "build_tiny_classifier",
+    "build_tiny_classifier", "NEEDS_SEEDS",
     # A value that is read, never named: `Habit("tool")`, the path of a file that the demo writes.
     "TOOL", "held_out",
 }  # fmt: skip

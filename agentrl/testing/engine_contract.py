@@ -28,7 +28,7 @@ GREEDY: JsonDict = {"temperature": 0.0, "ignore_eos": True}
 TOLERANCE = 1e-4
 _WAIT_S = 120.0
 SPARE = 10
-"""A request of so many tokens more than the context is refused by every engine: SGLang gets 8 more than it may use."""
+"""A request this much longer than the context is refused by every engine: SGLang gets 8 more than it may use."""
 _RUNNING = re.compile(r"^(?:sglang:num_running_reqs|vllm:num_requests_running)(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.config.resource_pools import pool_of
+from agentrl.config.weight_transport import weight_transport
 from agentrl.errors import ConfigError
 from agentrl.inference.fleet import MakePlaces
 from agentrl.placement.of_run import place
@@ -42,7 +43,14 @@ def reserve_places(config: RunConfig, pools: Mapping[str, ResourcePool]) -> Make
     if planned.mode == "given":
         return None
     if planned.mode == "cpu":
-        return ray_places if ray_machines.several() else None
+        if not ray_machines.several():
+            return None
+        if weight_transport(config) == "ipc":
+            raise ConfigError(
+                "actor_rollout_ref.rollout.weight_sync: got ipc, but engines are on several machines, which share no "
+                "memory: use distributed or disk"
+            )
+        return ray_places
     if planned.mode == "colocated":
         bundles = [
             ray_placement.shared_bundles(named[engine.pool], engine.ranks) for engine in planned.engines if engine.pool

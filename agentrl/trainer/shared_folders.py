@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.config.resource_pools import roles_of
+from agentrl.config.weight_transport import weight_transport
 from agentrl.errors import ConfigError
 from agentrl.trainer.folders import make_folders
 
@@ -23,6 +24,7 @@ ANSWER_S = 120.0
 """How long a machine may take to look at the folders."""
 _PROBE = ".agentrl-probe-"
 _NO_MODEL = "nothing"
+_SYNC_KEY = "actor_rollout_ref.rollout.weight_sync_dir"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,11 @@ def check_shared_folders(config: RunConfig, rank_nodes: Collection[str]) -> None
     Raises:
         ConfigError: lists each folder that a machine does not share or lacks, with the machine.
     """
-    from agentrl.single_controller.ray_machines import alive, machine_name
+    from agentrl.single_controller.ray_machines import alive, machine_name, several
 
-    here, *others = [node["NodeID"] for node in alive()]
-    if not others:
+    if not several():
         return
+    here, *others = [node["NodeID"] for node in alive()]
     shared, needed = _folders(config), _needed_everywhere(config)
     make_folders(shared)
     asked = Asked(f"{_PROBE}{uuid.uuid4().hex}", shared, _models(config))
@@ -157,18 +159,21 @@ def _ask(wanted: Mapping[str, Asked]) -> dict[str, Answer | None]:
 
 def _folders(config: RunConfig) -> dict[str, str]:
     """The folders that must be the same for all, by key, as this machine understands relative ones."""
-    sync = config.actor_rollout_ref.rollout.weight_sync_dir
     given = {"trainer.default_local_dir": config.trainer.default_local_dir}
-    given |= {} if sync is None else {"actor_rollout_ref.rollout.weight_sync_dir": sync}
+    sync = config.actor_rollout_ref.rollout.weight_sync_dir
+    given |= {_SYNC_KEY: sync} if sync is not None and _sends_files(config) else {}
     return {key: str(Path(folder).absolute()) for key, folder in given.items()}
 
 
 def _needed_everywhere(config: RunConfig) -> set[str]:
-    """Keys of the folders that machines without ranks need too."""
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.server.addresses is not None or rollout.weight_sync == "tensor":
+    """Keys of the folders that machines without ranks need too: any of them may get an engine."""
+    if config.actor_rollout_ref.rollout.server.addresses is not None or not _sends_files(config):
         return set()
-    return {"actor_rollout_ref.rollout.weight_sync_dir" if rollout.weight_sync_dir else "trainer.default_local_dir"}
+    return {_SYNC_KEY if config.actor_rollout_ref.rollout.weight_sync_dir else "trainer.default_local_dir"}
+
+
+def _sends_files(config: RunConfig) -> bool:
+    return weight_transport(config) in ("disk", "adapter")
 
 
 def _models(config: RunConfig) -> dict[str, str]:

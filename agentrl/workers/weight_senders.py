@@ -37,7 +37,7 @@ class SendJob:
         transport: `distributed`, `ipc` (handles of GPU memory, on CPUs shared memory) or `tensor` (in the request).
         engines: by address, the number of each: engine k has the GPUs of the ranks k * n to (k + 1) * n - 1.
         engine_ranks: n, the ranks of each engine (its tensor-parallel size).
-        bucket_bytes: most bytes of a bucket.
+        bucket_bytes: most bytes of weights that a rank holds beside its shards, unless one tensor has more.
         timeout_s: limit of the whole way.
     """
 
@@ -46,6 +46,11 @@ class SendJob:
     engine_ranks: int
     bucket_bytes: int
     timeout_s: float
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Half of `bucket_bytes`: what is gathered is laid out once more, as one run of bytes."""
+        return self.bucket_bytes // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ class WeightSender:
         lends = job.transport == "ipc" and self._device.type == "cuda"
         keeps = lends or dist.get_rank() == 0
         self._enough = not keeps
-        buckets = self._source.buckets(job.bucket_bytes, self._dtype, keep=lambda number: not self._enough)
+        buckets = self._source.buckets(job.gathered_bytes, self._dtype, keep=lambda number: not self._enough)
         report = SendReport()
         try:
             if lends:
@@ -109,7 +114,7 @@ class WeightSender:
                 return SendReport(failed, again)
             if job.transport == "tensor":
                 return await _one_by_one(clients, buckets, _file_fields, job.timeout_s)
-            plan = self._source.plan(job.bucket_bytes, self._dtype)
+            plan = self._source.plan(job.gathered_bytes, self._dtype)
             largest = max(sum(total_bytes(unit.specs) for unit in units) for units in plan)
             with SharedMemory(largest) as memory:
                 return await _one_by_one(clients, buckets, partial(_shared_fields, memory), job.timeout_s)

@@ -95,7 +95,7 @@ class StandIns:
         patch.setattr(setup, "load_renderer", renderer)
         patch.setattr(processes, "create_worker_group", start_local)
         patch.setattr(ray_runtime, "init_ray", ray_cluster)
-        patch.setattr(ray_placement, "reserve", lambda pools: self.keep("pools", sorted(pools)))
+        patch.setattr(ray_placement, "reserve", lambda pools, _: self.keep("pools", sorted(pools)))
         patch.setattr(ray_pool, "RayPool", rollout_pool)
         patch.setattr(EngineHost, "_spawn", spawn)
         patch.setattr(EngineFleet, "_wait_until_healthy", healthy)

@@ -21,8 +21,10 @@ from agentrl.inference.sglang import launch_command
 
 ROLLOUT = "actor_rollout_ref.rollout."
 KWARGS = f"{ROLLOUT}engine_kwargs."
-UNNAMED = {"uvicorn-log-level", "worker-extension-cls"}
+UNNAMED = {"uvicorn-log-level", "worker-extension-cls", "enable-sleep-mode"}
 """Flags of vLLM that a user may well give again: the last one counts."""
+UNNAMED |= {"sleep-on-idle", "disable-overlap-schedule", "enable-memory-saver"}
+"""And of SGLang, where a switch that is given twice is on."""
 
 
 def config_with(engine: str, device: str = "cpu", **flags: object) -> RunConfig:

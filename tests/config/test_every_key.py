@@ -42,6 +42,8 @@ UNSEEN = {
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
     "reward_model.model.trust_remote_code": "needs a model folder with code of its own",
     "trainer.profile_tool": GPU,
+    f"{ROLLOUT}weight_sync_timeout_s": "shows when an engine is silent: tests/trainer/test_sync_faults.py",
+    f"{ROLLOUT}update_weights_bucket_megabytes": "a tiny model fits into one bucket: tests/workers/test_mesh.py",
     **{
         f"{ROLLOUT}{key}": "chooses GPUs: tests/placement plans it on made-up clusters"
         for key in ("placement", "n_gpus")

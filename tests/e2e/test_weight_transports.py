@@ -30,7 +30,7 @@ from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 BATCH = random_batch([(3, 20), (7, 12), (5, 16), (4, 9)], 261, seed=1)
-SMALL_BUCKETS = 20_000
+SMALL_BUCKETS = 40_000
 """Bytes: the tiny model then travels in several."""
 
 

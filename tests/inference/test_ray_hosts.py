@@ -149,7 +149,7 @@ def test_a_machine_is_lost_with_an_engine_and_a_rank(
     config = config_of(tmp_path, tiny_model_dir, "cpu", launch=2)
     group = create_worker_group("ray", ResourcePool([1, 1], threads_per_rank=1), Sum)
     assert group.total() == [3.0, 3.0]  # type: ignore[attr-defined]
-    with EngineFleet.start(config, make_places=reserve_places(config, {"actor": ResourcePool()})) as fleet:
+    with EngineFleet.start(config, make_places=ray_places) as fleet:
         first, second = fleet.addresses
         here = alive()[0]["NodeManagerAddress"]
         assert first.startswith(f"http://{here}:")

@@ -41,6 +41,7 @@ def other(tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch)
         b, c = wanted["b"], wanted["c"]
         return {"b": look(replace(b, folders=on_b(b.folders), models=on_b(b.models))), "c": look(c)}
 
+    monkeypatch.setattr(ray_machines, "several", lambda: True)
     monkeypatch.setattr(ray_machines, "alive", lambda: [{"NodeID": name} for name in "abc"])
     monkeypatch.setattr(ray_machines, "machine_name", lambda node: f"10.0.0.{'abc'.index(node) + 1}")
     monkeypatch.setattr(shared_folders, "_ask", ask)
@@ -69,6 +70,9 @@ def test_a_machine_without_ranks_needs_only_the_weights(config: RunConfig, other
     config.actor_rollout_ref.rollout.weight_sync_dir = None
     (problem,) = problems(config, "a")
     assert problem.startswith("trainer.default_local_dir: got"), "weights are in the run folder"
+    config.actor_rollout_ref.rollout.weight_sync = "distributed"
+    check_shared_folders(config, ["a"])
+    config.actor_rollout_ref.rollout.weight_sync = "auto"
     config.actor_rollout_ref.rollout.server.addresses = ["http://h:1"]
     check_shared_folders(config, ["a"])
 

@@ -34,7 +34,7 @@ def test_every_engine_rank_gets_the_handles_of_its_gpu(
             weight_senders.WeightSource(worker.model, worker._lm), torch.bfloat16, torch.device("cuda")
         )
         monkeypatch.setattr(sender._source, "buckets", on_gpu(sender._source.buckets))
-        report = sender.send(SendJob("ipc", {"http://engine": 0}, 1, 20_000, 60.0))
+        report = sender.send(SendJob("ipc", {"http://engine": 0}, 1, 40_000, 60.0))
     assert not report.failed
     assert [request["serialized_named_tensors"] for request in requests] == [
         [f"handles {number + 1} for 0"] for number in range(len(lent))
