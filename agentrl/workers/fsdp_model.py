@@ -111,7 +111,7 @@ class FSDPModel:
             net.cut(mesh.tp)
         _shard(net, device, config, mesh.fsdp)
         if weights is not None:
-            offloaded = config.param_offload and device.type == "cuda"
+            offloaded = config.offload_policy and device.type == "cuda"
             weights.fill(net, torch.device("cpu") if offloaded else device, device)
         self.optimizer = make_optimizer(net, optim, grad_clip) if optim is not None else None
         leaves = [getattr(config, key) and _gpu_only(key, device) for key in ("param_offload", "optimizer_offload")]
@@ -128,7 +128,8 @@ class FSDPModel:
         net.eval()
         net.forward = lambda: look(net)  # type: ignore[method-assign,misc,assignment]
         try:
-            return cast(T, net())
+            with self.residence.in_use():
+                return cast(T, net())
         finally:
             del net.forward
             net.train(training)
