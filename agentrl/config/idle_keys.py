@@ -117,7 +117,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
             *("data.train_batch_size", "data.gen_batch_size", "data.dataset_weights", "data.shuffle", "data.seed"),
             *("trainer.total_*", "trainer.test_freq", "trainer.val_before_train"),
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
-            "trainer.async_save",
+            *("trainer.async_save", f"{_ROLLOUT}free_cache_engine"),
             *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps", "trainer.profile_*"),
             "trainer.log_train_generations",
         ),

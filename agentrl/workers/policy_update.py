@@ -59,7 +59,7 @@ def update_policy(
     """
     layout, batch = RowLayout(batch, "loss_mask", model.device), batch.to(model.device)
     name, mode = loss_name(config.policy_loss, correction), config.loss_agg_mode
-    policy_loss = POLICY_LOSSES.get(name) or find_policy_loss(name, config.policy_loss_kwargs)
+    policy_loss = POLICY_LOSSES[name] if name in POLICY_LOSSES else find_policy_loss(name, config.policy_loss_kwargs)
     options: dict[str, Any] = _options(config, name)
     entropy_mode = EntropyMode.GRADIENT if config.entropy_coeff != 0 else EntropyMode.VALUE  # a gradient only if used
     alone = not config.use_kl_loss and config.entropy_coeff == 0  # nothing but the policy loss has a gradient

@@ -125,6 +125,7 @@ def _of_rollouts(folder: Path) -> Values:
         f"{ROLLOUT}weight_sync": ["tensor", "ipc"],
         f"{ROLLOUT}weight_sync_dir": [str(folder / "sync")],
         f"{ROLLOUT}max_model_len": [5000],
+        f"{ROLLOUT}dtype": ["bfloat16"],
         f"{ROLLOUT}embedded.max_context_length": [5000],
         f"{ROLLOUT}server.addresses": [["http://127.0.0.1:9"]],
         f"{ROLLOUT}server.args": [["--x"]],
