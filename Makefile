@@ -37,7 +37,7 @@ test-sglang:
 	@$(MAKE) --no-print-directory setup VENV=.venv
 	$(SGLANG)/bin/python tests/wire/sglang_on_cpu.py
 	AGENTRL_SGLANG_PYTHON=$(abspath $(SGLANG))/bin/python $(BIN)/python -m pytest -p no:xdist -m "not slow" -k sglang \
-	  tests/inference/test_engine_contract.py tests/wire/test_engine_contract.py tests/e2e/test_engines.py
+	  tests/inference/test_engine_contract.py tests/wire/test_recorded_engine.py tests/e2e/test_engines.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

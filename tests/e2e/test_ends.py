@@ -52,7 +52,7 @@ def test_a_dead_engine_is_started_again_with_the_weights_of_the_run(workspace: W
         process.press_ctrl_c()
         code, output = process.finish()
     assert code == 130, output
-    assert "ended with exit code" in output
+    assert "was killed by SIGKILL (9)" in output
     assert all(row["training/rollout_probs_diff_max"] < 1e-5 for row in run.metrics)
     assert [int(row["step"]) for row in run.metrics] == list(range(1, len(run.metrics) + 1))
 

@@ -147,9 +147,9 @@ def test_a_machine_is_lost_with_an_engine_and_a_rank(
 ) -> None:
     """The engine is started elsewhere, the call of the ranks ends and names the machine. The cluster's last test."""
     config = config_of(tmp_path, tiny_model_dir, "cpu", launch=2)
-    group = create_worker_group("ray", ResourcePool([1, 1], threads_per_rank=1), Sum)
-    assert group.total() == [3.0, 3.0]  # type: ignore[attr-defined]
-    with EngineFleet.start(config, make_places=ray_places) as fleet:
+    ranks = create_worker_group("ray", ResourcePool([1, 1], threads_per_rank=1), Sum)
+    with ranks as group, EngineFleet.start(config, make_places=ray_places) as fleet:
+        assert group.total() == [3.0, 3.0]  # type: ignore[attr-defined]
         first, second = fleet.addresses
         here = alive()[0]["NodeManagerAddress"]
         assert first.startswith(f"http://{here}:")
@@ -158,7 +158,7 @@ def test_a_machine_is_lost_with_an_engine_and_a_rank(
         assert all(start["env"]["OMP_NUM_THREADS"] == "1" for start in starts_of(tmp_path))  # as this process has it
         call = group.submit("total", 600.0)
         cluster.lose(1)
-        with pytest.raises(WorkerError, match=r"^rank 1 of 2 \(Sum\) died in total: machine 127\.0\.0\.2 \(Ray node"):
+        with pytest.raises(WorkerError, match=r"^rank \d of 2 \(Sum\) died in total: machine 127\.0\.0\.2 \(Ray node"):
             call.get()
         until(lambda: len(fleet.tend()) == 1)
         until(lambda: len(fleet.tend()) == 2)
@@ -167,4 +167,3 @@ def test_a_machine_is_lost_with_an_engine_and_a_rank(
         assert fleet.addresses[1].startswith(f"http://{here}:")
         assert "engine 1 is lost: machine 127.0.0.2 (Ray node " in caplog.text
         assert f"Starting it again on machine {here}" in caplog.text
-    group.shutdown()
