@@ -211,7 +211,8 @@ class Engine:
         """Report tokens, do what was posted, wait while paused; False: stop. For queues whose step is a whole batch."""
         self._tell(requests)
         self.drain()
-        while self.held and not self._stopping:
+        # A batch that has lost all requests (a pause that retracts or aborts) is left, so that its memory is free.
+        while self.held and self.scheduler.running and not self._stopping:
             self._wake.wait()
             self._wake.clear()
             self.drain()

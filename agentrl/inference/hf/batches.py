@@ -43,6 +43,7 @@ class BatchQueue(RequestQueue):
     def __init__(self, model: HFModel, *, max_running: int, max_tokens: int, weight_version: str, tick: Tick) -> None:
         super().__init__(max_running=max_running, weight_version=weight_version)
         self.model, self.max_tokens, self.tick = model, max_tokens, tick
+        self._rows: list[GenerationRequest] = []
         self._leave = False
 
     @property
@@ -55,6 +56,10 @@ class BatchQueue(RequestQueue):
 
     def retract(self) -> None:
         """Leave the batch; its requests wait with their sampled tokens, which are computed again."""
+        # They wait from now on: a weight update may come before `generate` has returned, and wants that none runs.
+        self.waiting.extendleft(request for request in reversed(self._rows) if request in self.running)
+        self.running.clear()
+        self._rows = []
         self._leave = True
 
     def step(self) -> list[GenerationRequest]:
@@ -64,9 +69,7 @@ class BatchQueue(RequestQueue):
         if scored := [request for request in rows if request.logprob_start is not None and not request.ids]:
             self._score(scored)
         self._generate(rows, full=bool(self.waiting))
-        left = [request for request in rows if request.finish is None]
-        self.running.clear()
-        self.waiting.extendleft(reversed(left))
+        self.retract()
         return []
 
     def _next_rows(self) -> list[GenerationRequest]:
@@ -79,7 +82,7 @@ class BatchQueue(RequestQueue):
             if rows and longest * (len(rows) + 1) > self.max_tokens:
                 break
             rows.append(self.waiting.popleft())
-        self.running = set(rows)
+        self._rows, self.running = rows, set(rows)
         self.counters.prompt_tokens += sum(request.total for request in rows)
         return rows
 

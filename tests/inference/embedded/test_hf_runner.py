@@ -85,6 +85,33 @@ def test_a_batch_is_left_when_as_many_wait(hf: Harness, make_harness: Callable[.
     assert hf.generate([5, 2], **HOT, sampling_seed=2)["output_ids"] == wanted[2]
 
 
+@pytest.mark.parametrize("mode", ["retract", "abort"])
+def test_a_batch_is_left_when_a_pause_takes_its_requests(mode: str, hf: Harness) -> None:
+    """They wait at once, in their order; then weights are replaced and memory is released while the pause lasts."""
+    wanted = [hf.generate([5, number], **HOT, sampling_seed=number)["output_ids"] for number in range(3)]
+    requests = [hf.submit([5, number], **HOT, sampling_seed=number) for number in range(3)]
+    requests[0].stream = True
+    running: list[int] = []
+
+    def pause(_: list[Any]) -> None:
+        if len(requests[0].ids) == 3 and not running:
+            running.append(len(hf.scheduler.running))
+            hf.engine.pause(mode)
+            hf.engine.call(lambda: running.append(len(hf.scheduler.running)))
+
+    hf.engine.listener = lambda heard: (hf._hear(heard), pause(heard))
+    hf.engine.step()
+    assert running == [3, 0]
+    assert [len(request.ids) for request in requests] == [3, 3, 3]
+    assert list(hf.scheduler.waiting) == (requests if mode == "retract" else [])
+    hf.do(hf.engine.call(lambda: hf.engine.occupation.release(["weights"], paused=True)))
+    hf.do(hf.engine.call(lambda: hf.engine.occupation.resume(["weights"])))
+    hf.do(hf.engine.resume())
+    hf.run()
+    ids = [request.ids for request in requests]
+    assert ids == (wanted if mode == "retract" else [each[:3] for each in wanted])
+
+
 def test_batches_keep_to_rows_and_memory(make_harness: Callable[..., Harness]) -> None:
     harness = make_harness(runner="hf", max_running_requests=3)
     sizes: list[int] = []
