@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,12 @@ ALONE = [
     *("critic/qwen3_moe/", "critic/qwen2/", "lora/qwen3_moe/", "lora/qwen2/", "reward_model/qwen3/", "sft/llama/"),
 ]
 SPREAD = [
-    *(f"actor/{family}/{mesh}" for family in CORE for mesh in ("shard 2", "shard 2 x tp 2")),
-    *(f"{role}/qwen3_moe/shard 2" for role in ("critic", "lora", "reward_model")),
-    *("actor/qwen2/replicate 2", "actor/llama/tp 2", "actor/qwen3/shard 4", "critic/qwen2/sp 2 x tp 2"),
+    *(f"actor/{family}/shard 2" for family in CORE),
+    *("actor/qwen3_moe/shard 2 x tp 2", "lora/qwen3_moe/shard 2", "critic/qwen3_moe/shard 2", "actor/llama/tp 2"),
+]
+SLOW = [
+    *("actor/qwen2/shard 2 x tp 2", "actor/qwen3/shard 2 x tp 2", "actor/llama/shard 2 x tp 2"),
+    *("reward_model/qwen3_moe/shard 2", "actor/qwen2/replicate 2", "actor/qwen3/shard 4", "critic/qwen2/sp 2 x tp 2"),
     "actor/llama/replicate 2 x tp 2",
 ]
 SAVED = ["save/llama/", "save/llama/shard 2", "save/llama/shard 2 x tp 2", "save/qwen3_moe/", "save/qwen3_moe/shard 2"]
@@ -49,11 +53,29 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Found:
+    """By job, what each rank found; the quick jobs are done together, and so are the slow ones."""
+
+    def __init__(self, models: Path, folder: Path) -> None:
+        self._models, self._folder = models, folder
+        self._known: dict[str, list[Any]] = {}
+
+    def __getitem__(self, job: str) -> list[Any]:
+        if job not in self._known:
+            slow = job in SLOW
+            output = self._folder / ("slow" if slow else "quick")
+            self._known |= find(self._models, output, SLOW if slow else [*ALONE, *SPREAD, *SAVED])
+        return self._known[job]
+
+
 @pytest.fixture(scope="module")
-def found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """By job, what each rank found; one start of ranks for each number of them."""
-    output, script = tmp_path_factory.mktemp("found") / "found", Path(__file__).with_name("meta_ranks.py")
-    jobs = [*ALONE, *SPREAD, *SAVED]
+def found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return Found(models, tmp_path_factory.mktemp("found"))
+
+
+def find(models: Path, output: Path, jobs: Sequence[str]) -> dict[str, list[Any]]:
+    """One start of ranks for each number of them."""
+    script = Path(__file__).with_name("meta_ranks.py")
     with subprocess.Popen(
         [sys.executable, str(script), str(models), str(output), *jobs],
         stderr=subprocess.PIPE,
@@ -74,17 +96,25 @@ def found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, l
     return found
 
 
-@pytest.mark.parametrize("job", [*ALONE, *SPREAD])
-def test_both_ways_give_the_same_weights(job: str, found: dict[str, list[Any]]) -> None:
+def slow(*values: str) -> list[Any]:
+    return [pytest.param(*value.split(" of "), marks=pytest.mark.slow, id=value) for value in values]
+
+
+@pytest.mark.parametrize("job", [*ALONE, *SPREAD, *slow(*SLOW)])
+def test_both_ways_give_the_same_weights(job: str, found: Found) -> None:
     """Parameters, buffers, heads, adapters and the random state after them."""
     assert [rank["odd"] for rank in found[job]] == [[]] * len(found[job])
 
 
-@pytest.mark.parametrize("family", CORE)
-@pytest.mark.parametrize("mesh", ["shard 2", "shard 2 x tp 2"])
-def test_a_rank_reads_its_part_in_small_pieces(
-    family: str, mesh: str, found: dict[str, list[Any]], models: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("mesh", "family"),
+    [
+        *(("shard 2", family) for family in CORE),
+        ("shard 2 x tp 2", "qwen3_moe"),
+        *slow(*(f"shard 2 x tp 2 of {family}" for family in CORE if family != "qwen3_moe")),
+    ],
+)
+def test_a_rank_reads_its_part_in_small_pieces(family: str, mesh: str, found: Found, models: Path) -> None:
     """Every byte is read by one rank, but for what a mesh holds twice: norms, and what no plan cuts."""
     ranks = [rank["reads"] for rank in found[f"actor/{family}/{mesh}"]]
     held = {name: t.numel() * 4 for name, t in load_file(models / family / "model.safetensors").items()}
@@ -100,7 +130,7 @@ def test_a_rank_reads_its_part_in_small_pieces(
 
 
 @pytest.mark.parametrize("job", SAVED)
-def test_a_checkpoint_in_the_background_is_of_the_moment_when_it_began(job: str, found: dict[str, list[Any]]) -> None:
+def test_a_checkpoint_in_the_background_is_of_the_moment_when_it_began(job: str, found: Found) -> None:
     """An update meanwhile changes weights and moments, and not what is written; and the checkpoint resumes."""
     assert [rank["odd"] for rank in found[job]] == [[]] * len(found[job])
 
@@ -108,7 +138,7 @@ def test_a_checkpoint_in_the_background_is_of_the_moment_when_it_began(job: str,
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 @pytest.mark.parametrize("how", ["at once", "behind/huggingface"])
 def test_the_model_folder_is_the_same_for_any_number_of_ranks(
-    family: str, how: str, found: dict[str, list[Any]], models: Path
+    family: str, how: str, found: Found, models: Path
 ) -> None:
     folders = [models / "saved" / f"{job.split('/')[1]} {job.split('/')[2]}" / how for job in SAVED if family in job]
     first = {file.name: file.read_bytes() for file in folders[0].iterdir()}
