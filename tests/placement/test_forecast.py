@@ -123,6 +123,7 @@ def test_logits_are_in_chunks_of_the_size_that_the_workers_have() -> None:
     assert token_stats.LOGITS_PER_CHUNK == LOGITS_AT_A_TIME
 
 
+@pytest.mark.slow  # a figure of this machine, which other work on it changes
 def test_a_measured_peak(tmp_path: Path) -> None:
     """A process that takes an update needs what the forecast says; benchmarks/memory_forecast.py has larger models."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
