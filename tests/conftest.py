@@ -69,6 +69,15 @@ def _import_path() -> Iterator[None]:
     sys.path[:] = before
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _ray_ends_with_its_module() -> Iterator[None]:
+    """A run joins the cluster that its process is connected to, so a connection must not outlive its tests."""
+    yield
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+
+
 @pytest.fixture(scope="session")
 def shared_folder() -> Path:
     """Real data and models that some machines have beside the checkout."""
