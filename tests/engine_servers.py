@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,12 @@ def wait_until_well(address: str, process: subprocess.Popen[Any], log: Path, lim
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nobody listens on now, and that the system gives to nobody who does not ask for it by number.
+
+    A port of the system's own range could be taken by any process before the server has started.
+    """
+    while True:
+        port = random.SystemRandom().randrange(21_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port

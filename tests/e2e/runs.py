@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from engine_servers import free_port
 
 from agentrl.config import RunConfig, load_config
 from agentrl.trainer.run import run_training
@@ -242,9 +242,7 @@ def wait_for_steps(run: Run, count: int, process: Process) -> None:
 @contextmanager
 def serving(model: Path, *options: str) -> Iterator[str]:
     """`agentrl serve engine` on a free port; gives its address."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     arguments = ["--model", str(model), "--port", str(port), "--threads", "1", "--device", "cpu"]
     arguments += ["--max-running-requests", "8", "--max-context-length", "128"]
     address = f"http://127.0.0.1:{port}"

@@ -6,7 +6,6 @@ With the embedded engine here; with SGLang on a CPU where `AGENTRL_SGLANG_PYTHON
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from engine_servers import free_port
 from needs import python_with
 
 from agentrl.config.root import RunConfig
@@ -37,9 +37,7 @@ SMALL_BUCKETS = 40_000
 @contextmanager
 def served(model: Path, python: str | None, folder: Path) -> Iterator[str]:
     """An engine as a process of its own: embedded, or SGLang in another environment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     environment = dict(os.environ)
     arguments = [sys.executable, "-m", "agentrl.inference.embedded", "--model", str(model), "--port", str(port)]

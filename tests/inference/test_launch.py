@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from engine_servers import free_port
 from fake_sglang import make_python, starts_of
 
 from agentrl.config.root import RunConfig
@@ -63,12 +64,6 @@ def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_two_servers_start_serve_restart_and_leave_nothing(

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from engine_servers import free_port
 
 from agentrl.clients import WorkerScope
 from agentrl.errors import ConfigError, PluginError, ToolServiceError
@@ -102,7 +103,7 @@ async def test_http(http_server: str, tmp_path: Path, scope: WorkerScope) -> Non
 
 @pytest.fixture(scope="module")
 def http_server() -> Iterator[str]:
-    port = _free_port()
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, SERVER, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -117,14 +118,6 @@ def http_server() -> Iterator[str]:
     yield f"http://127.0.0.1:{port}/mcp"
     process.kill()
     process.wait()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_tool_that_no_server_offers(tmp_path: Path) -> None:

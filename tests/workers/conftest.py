@@ -8,17 +8,36 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.root import RunConfig
+from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.single_controller.ray_runtime import RaySession, init_ray
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 
 MakeConfig = Callable[..., RunConfig]
+MakeGroup = Callable[..., WorkerGroup]
 MakeActor = Callable[..., ActorRolloutRefWorker]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def ray_session() -> Iterator[RaySession]:
     with init_ray(num_cpus=2) as session:
         yield session
+
+
+@pytest.fixture
+def make_group(ray_session: RaySession) -> Iterator[MakeGroup]:
+    """A ready group of one rank in this process, or of two on Ray."""
+    groups: list[WorkerGroup] = []
+
+    def make(ranks: int, worker: type, *args: object) -> WorkerGroup:
+        pool = ResourcePool((ranks,), threads_per_rank=1)
+        group = create_worker_group("local" if ranks == 1 else "ray", pool, worker, *args)
+        groups.append(group)
+        group.init_model(10)
+        return group
+
+    yield make
+    for group in groups:
+        group.shutdown()
 
 
 @pytest.fixture

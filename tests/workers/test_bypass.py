@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_actor import LENGTHS, VOCAB, gradients, plain_log_probs
 from test_on_policy import on_policy, with_pass
-from test_ranks import MakeGroup, assert_close, assert_metrics_close, make_group, run, weights_of  # noqa: F401
+from test_ranks import MakeGroup, assert_close, assert_metrics_close, run, weights_of
 from transformers import AutoModelForCausalLM
 
 from agentrl.algorithms import Rejection, rollout_correction
@@ -110,7 +110,7 @@ def test_two_ranks_correct_as_one_and_take_their_own_log_probs_as_one(
     tmp_path: Path,
     batch: DataProto,
     make_config: Any,
-    make_group: MakeGroup,  # noqa: F811
+    make_group: MakeGroup,
 ) -> None:
     """On-policy, where every ratio is 1 and nothing is rejected, one rank computes old log-probs and two do not.
 

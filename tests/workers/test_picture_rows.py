@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from agentrl.errors import DataProtoError
 from agentrl.pictures import Picture, content_of, read_picture
 from agentrl.rollout.batching import collate
 from agentrl.rollout.records import RolloutRow, TokenArrays
-from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
-from agentrl.single_controller.ray_runtime import RaySession
 from agentrl.testing.vision_models import build_tiny_vision_model
 from agentrl.types import StopReason
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
@@ -149,21 +146,6 @@ def test_pictures_that_the_tokens_do_not_show_are_an_error(folders: dict[str, Pa
     wrong = renderer.vision.inputs([picture(32, 32)])
     with pytest.raises(DataProtoError, match=r"the tokens show pictures of \[6\] tokens, but they have \[16\]"):
         reader.arguments(backbone, torch.tensor([ids]), RowMedia([wrong], [len(ids)]))
-
-
-@pytest.fixture
-def make_group(ray_session: RaySession) -> Iterator[Any]:
-    groups: list[WorkerGroup] = []
-
-    def make(ranks: int, worker: type, *args: object) -> WorkerGroup:
-        pool = ResourcePool((ranks,), threads_per_rank=1)
-        groups.append(create_worker_group("local" if ranks == 1 else "ray", pool, worker, *args))
-        groups[-1].init_model(10)
-        return groups[-1]
-
-    yield make
-    for group in groups:
-        group.shutdown()
 
 
 def test_two_ranks_learn_what_one_learns(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
-from agentrl.single_controller.ray_runtime import RaySession
+from agentrl.single_controller import WorkerGroup
 from agentrl.testing.batches import random_batch
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.critic import CriticWorker
@@ -38,23 +37,6 @@ PARTITIONS = {
 }
 """Which rows go to which of two ranks; the others are dealt in order."""
 BATCHES = [UNEVEN, ONE_ROW, LOPSIDED, BALANCED]
-
-
-@pytest.fixture
-def make_group(ray_session: RaySession) -> Iterator[MakeGroup]:
-    """A ready group of one rank in this process, or of two on Ray."""
-    groups: list[WorkerGroup] = []
-
-    def make(ranks: int, worker: type, *args: object) -> WorkerGroup:
-        pool = ResourcePool((ranks,), threads_per_rank=1)
-        group = create_worker_group("local" if ranks == 1 else "ray", pool, worker, *args)
-        groups.append(group)
-        group.init_model(10)
-        return group
-
-    yield make
-    for group in groups:
-        group.shutdown()
 
 
 def config_of(make_config: Any) -> RunConfig:

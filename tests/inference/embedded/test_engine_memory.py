@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from engine_process import command, free_port, wait_healthy
+from engine_process import command, wait_healthy
+from engine_servers import free_port
 from simulated_cuda import gpu_or_simulated
 
 from agentrl.inference.embedded.engine import Engine

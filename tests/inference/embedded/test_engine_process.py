@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from engine_process import command, free_port, wait_healthy
+from engine_process import command, wait_healthy
+from engine_servers import free_port
 from starlette.testclient import TestClient
 
 from agentrl.inference.embedded.decoder import Decoder

@@ -16,7 +16,8 @@ import httpx
 import orjson
 import pytest
 import torch
-from engine_process import command, free_port, wait_healthy
+from engine_process import command, wait_healthy
+from engine_servers import free_port
 from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import load_file, save, save_file
 from transformers import AutoModelForCausalLM
