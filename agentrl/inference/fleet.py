@@ -217,7 +217,8 @@ class EngineFleet:
         ill_report = next(report for report in self._reports.values() if report.state != "well")
         place = self._places[ill_report.index]
         log = place.result(place.submit("log_end"), _ANSWER_S)
-        return f"no healthy engine at {ill_report.address} within {limit_s:g} s. {log}"
+        key = "actor_rollout_ref.rollout.server.start_timeout_s"
+        return f"no healthy engine at {ill_report.address} within {limit_s:g} s ({key}). {log}"
 
     def _check_reach(self) -> None:
         """Engines on other machines answer this one too.
