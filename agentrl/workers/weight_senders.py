@@ -28,6 +28,9 @@ from agentrl.inference.weights.shared_memory import SharedMemory
 from agentrl.types import JsonDict
 from agentrl.workers.weight_source import Bucket, WeightSource
 
+PARTING_S = 1.0
+"""How long engines may take to leave the last group when a run ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
@@ -87,11 +90,12 @@ class WeightSender:
         keeps = lends or dist.get_rank() == 0
         self._enough = not keeps
         buckets = self._source.buckets(job.gathered_bytes, self._dtype, keep=lambda number: not self._enough)
+        if lends:
+            # A rank that fails (it runs out of memory) must not gather on: the others wait for it at this bucket.
+            return self._lend(job, buckets)
         report = SendReport()
         try:
-            if lends:
-                report = self._lend(job, buckets)
-            elif keeps:
+            if keeps:
                 report = asyncio.run(self._talk(job, buckets))
         finally:
             self._enough = True
@@ -100,8 +104,15 @@ class WeightSender:
         return report
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group, and let engines leave it, which may go on serving others."""
         self._group.close()
+        if self._group.held:
+            asyncio.run(self._part())
+
+    async def _part(self) -> None:
+        clients = {address: _client(address) for address in self._group.held}
+        await self._group.let_leave(clients, time.monotonic() + PARTING_S)
+        await asyncio.gather(*(client.close() for client in clients.values()))
 
     async def _talk(self, job: SendJob, buckets: Iterator[Bucket]) -> SendReport:
         """On rank 0: all buckets to all engines, by one way."""
