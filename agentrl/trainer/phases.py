@@ -43,13 +43,20 @@ class Engines(Protocol):
         """End one; a later `tend` starts it again."""
 
 
+class Send(Protocol):
+    """Gives engines, which have memory for weights, the actor's."""
+
+    def __call__(self, version: int, addresses: list[str], *, resume: bool = True) -> None:
+        """Send them as this version; `resume`: let the engines go on."""
+
+
 class Phases:
     """Owns the turns of engines and ranks.
 
     Args:
         engines: they take turns with the ranks.
         make_client: builds a client for an address.
-        send: gives engines, which have memory for weights, the actor's as this version.
+        send: gives engines the actor's weights.
         actor: the ranks whose weights are sent.
         groups: all ranks on these GPUs.
         frees: whether engines release their memory at all; if not, every call does nothing.
@@ -60,7 +67,7 @@ class Phases:
         self,
         engines: Engines,
         make_client: Callable[[str], EngineClient],
-        send: Callable[[int, list[str]], None],
+        send: Send,
         *,
         actor: WorkerGroup,
         groups: Sequence[WorkerGroup],
@@ -105,7 +112,7 @@ class Phases:
         ready = self._tell(rested, self._resume_weights) if WEIGHTS in self._tags else rested
         try:
             if ready:
-                self._send(version, ready)
+                self._send(version, ready, resume=False)  # without a cache they cannot even show that they are well
         finally:
             try:
                 self._offload()

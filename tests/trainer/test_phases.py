@@ -72,8 +72,8 @@ def client(address: str) -> EngineClient:
 
 
 def make(fleet: Fleet, calls: list[str], send: Any = None, **options: Any) -> Phases:
-    def send_all(version: int, addresses: list[str]) -> None:
-        calls.append("send")
+    def send_all(version: int, addresses: list[str], *, resume: bool = True) -> None:
+        calls.append("send and continue" if resume else "send")
         for address in addresses:
             engine = next(engine for engine in fleet.engines if engine.address == address)
             engine.calls.append(f"update {version}")
@@ -147,12 +147,12 @@ async def test_where_all_engines_fail_the_new_ones_get_the_weights(fleet: Fleet)
     for engine in fleet.engines:
         engine.released.clear()  # both were started again behind the run's back: SGLang ends when it is told to resume
     assert await asyncio.to_thread(phases.serve, 3)
-    assert calls == ["yield_device", "send"]
+    assert calls == ["yield_device", "send and continue"]
     assert (len(fleet.dropped), fleet.tended) == (2, 1)
 
 
 async def test_weights_that_no_engine_takes_leave_engines_with_their_memory(fleet: Fleet) -> None:
-    def refuse(version: int, addresses: list[str]) -> None:
+    def refuse(version: int, addresses: list[str], *, resume: bool = True) -> None:
         raise EngineUnavailable("no engine took the new weights")
 
     calls: list[str] = []
