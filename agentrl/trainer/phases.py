@@ -33,11 +33,11 @@ class Engines(Protocol):
     """The engines that the run started."""
 
     @property
-    def addresses(self) -> list[str]:
-        """Where they are, well or not."""
+    def kept(self) -> list[str]:
+        """Where they are, well or not, but for those that are given up."""
 
-    def tend(self) -> list[str]:
-        """Start those again that ended; the addresses of those that are well."""
+    def tend(self, *, wait: bool = False) -> list[str]:
+        """Start those again that ended; the addresses of those that are well. `wait`: for those that start."""
 
     def drop(self, address: str) -> None:
         """End one; a later `tend` starts it again."""
@@ -88,7 +88,7 @@ class Phases:
             return
         began = time.perf_counter()
         self._resting = []  # from here on engines are brought back, whatever happens
-        self._resting = self._tell(self._engines.addresses, self._release)
+        self._resting = self._tell(self._engines.kept, self._release)
         self._seconds["timing_s/release_engines"] = time.perf_counter() - began
 
     def load(self) -> None:
@@ -118,8 +118,8 @@ class Phases:
                 self._offload()
             finally:
                 back = self._tell(ready, self._resume_cache)
-        if len(back) < len(self._engines.addresses):
-            well = self._engines.tend()
+        if len(back) < len(self._engines.kept):
+            well = self._engines.tend(wait=True)  # it is ended again if it still starts when the ranks' turn comes
             if not back:
                 self._send(version, well)
         self._seconds["timing_s/resume_engines"] = time.perf_counter() - began

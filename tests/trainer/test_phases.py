@@ -45,12 +45,13 @@ class Fleet:
     tended: int = 0
 
     @property
-    def addresses(self) -> list[str]:
+    def kept(self) -> list[str]:
         return [engine.address for engine in self.engines]
 
-    def tend(self) -> list[str]:
+    def tend(self, *, wait: bool = False) -> list[str]:
+        assert wait, "on shared GPUs an engine can only start while the ranks are away"
         self.tended += 1
-        return [address for address in self.addresses if address not in self.dropped]
+        return [address for address in self.kept if address not in self.dropped]
 
     def drop(self, address: str) -> None:
         self.dropped.append(address)
