@@ -78,15 +78,6 @@ def cached_config(name: str) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def config_file(name: str) -> Path | None:
-    """`config.json` of a model in its folder, or in the hub's cache; None: it is in neither."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        return cached_config(name) if name else None
-    file = folder / "config.json"
-    return file if file.is_file() else None
-
-
 def check_model(name: str) -> None:
     """Refuse what is no model to load: no folder, or one without a configuration or weights.
 

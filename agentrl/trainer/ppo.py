@@ -321,7 +321,7 @@ class RayPPOTrainer:
         """Look whether the disks have room for what the rest of the run writes."""
         left, every = self.inputs.total_steps - self.state.step, self.config.trainer.save_freq
         planned = -(-left // every) if every > 0 and not self.config.trainer.val_only else 0
-        exports, size = self.processes.files_folder, model_bytes(self.config.actor_rollout_ref.model.path)
+        exports, size = self.processes.files_folder, model_bytes(Path(self.config.actor_rollout_ref.model.path))
         self.saver.check_room(planned, [Need("weights for the engines", exports, size)] if exports else [])
 
     def _save(self) -> None:

@@ -262,7 +262,7 @@ class RunProcesses:
             self._make_client,
             mode=weight_transport(self._config),
             folder=weights_folder(self._config),
-            model_bytes=model_bytes(self._config.actor_rollout_ref.model.path),
+            model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
             timeout_s=rollout.weight_sync_timeout_s,
             bucket_bytes=rollout.sync_bucket_bytes,
             engine_ranks=rollout.tensor_model_parallel_size if uses_cuda(self._config) else 1,

@@ -113,7 +113,7 @@ class SFTTrainer:
             self._resume()
             every = self._steps_between(self.config.trainer.save_freq)
             planned = -(-(self.total_steps - self.step) // every) if every > 0 else 0
-            size = model_bytes(self.config.model.path)
+            size = model_bytes(Path(self.config.model.path))
             self.saver.check_room(planned, [Need("the trained model", self.folder, size)])
             try:
                 while self.step < self.total_steps:

@@ -14,10 +14,8 @@ import psutil
 
 from agentrl.config.weight_transport import Transport
 from agentrl.errors import EngineUnavailable
-from agentrl.hub import config_file
 from agentrl.inference.client import EngineClient
 from agentrl.leftovers import owned_prefix, remove_leftovers
-from agentrl.placement.model_shape import find_shape
 from agentrl.single_controller import WorkerGroup
 from agentrl.trainer.sync_phases import EnginesInUpdate, begin_update, check_version, end_update
 from agentrl.workers.weight_senders import SendJob, SendReport
@@ -165,12 +163,9 @@ class WeightSync:
         return not report.again
 
 
-def model_bytes(model: str) -> int:
-    """Bytes of the weights of a model: a folder, or a name of the hub. Of one that is not here, two for each weight."""
-    config = config_file(model)
-    found = 0 if config is None else sum(file.stat().st_size for file in config.parent.glob("*.safetensors"))
-    shape = None if found else find_shape(model)
-    return found if shape is None else 2 * shape.parameters
+def model_bytes(folder: Path) -> int:
+    """Bytes of the weight files in a model folder."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def _roomy_parent(needed: int) -> Path:
