@@ -90,13 +90,16 @@ class WeightSender:
         keeps = lends or dist.get_rank() == 0
         self._enough = not keeps
         buckets = self._source.buckets(job.gathered_bytes, self._dtype, keep=lambda number: not self._enough)
-        if lends:
-            # A rank that fails (it runs out of memory) must not gather on: the others wait for it at this bucket.
-            return self._lend(job, buckets)
         report = SendReport()
         try:
-            if keeps:
+            if lends:
+                report = self._lend(job, buckets)
+            elif keeps:
                 report = asyncio.run(self._talk(job, buckets))
+        except BaseException:
+            if lends:  # out of memory, say: the others wait for this rank at this bucket, and it must not gather on
+                buckets = iter(())
+            raise
         finally:
             self._enough = True
             for _ in buckets:
