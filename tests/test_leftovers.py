@@ -44,6 +44,16 @@ def test_only_what_dead_processes_of_this_machine_own_goes(tmp_path: Path) -> No
     assert set(tmp_path.iterdir()) == kept
 
 
+def test_what_other_machines_abandoned_goes(tmp_path: Path) -> None:
+    """A pod that is started anew has another name, and nobody else removes what it left on a shared disk."""
+    old, new = (make(tmp_path, f"agentrl-things-4711-0a1b2c-{name}") for name in ("old", "new"))
+    os.utime(old, (0, 0))
+    remove_leftovers(tmp_path, "agentrl-things")
+    assert old.exists()
+    remove_leftovers(tmp_path, "agentrl-things", unchanged_s=3600)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_what_may_not_be_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `/tmp` and `/dev/shm`, where everybody writes, only its owner removes a file."""
 

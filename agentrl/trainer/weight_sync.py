@@ -22,6 +22,8 @@ from agentrl.workers.weight_senders import SendJob, SendReport
 
 SHARED_MEMORY = Path("/dev/shm")
 _KIND = "agentrl-weights"
+_ABANDONED_S = 7 * 86_400.0
+"""A run changes its folder at every update, wherever it is."""
 
 
 class WeightSync:
@@ -61,7 +63,7 @@ class WeightSync:
         self._folder: Path | None = None
         if mode in ("disk", "adapter"):
             parent = folder or _roomy_parent(model_bytes)
-            remove_leftovers(parent, _KIND)
+            remove_leftovers(parent, _KIND, unchanged_s=_ABANDONED_S)
             parent.mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix(_KIND), dir=parent))
 

@@ -234,3 +234,10 @@ async def test_an_engine_that_was_started_anew_joins_a_new_group(
     assert [len(engine.updates._groups) for engine in both] == [1, 1], "an engine is in no group that is given up"
     await call_in_thread(run.ranks.sender.close)
     assert [len(engine.updates._groups) for engine in both] == [0, 0], "nor in one of a run that has ended"
+
+
+async def test_an_engine_that_is_too_old_is_told_as_such(pairs: Callable[[], Awaitable[Pair]], tmp_path: Path) -> None:
+    bad = (await pairs()).bad
+    bad.update_faults["/begin_weight_update"] = bad.update_faults["/end_weight_update"] = "unknown"
+    with pytest.raises(EngineRequestError, match=r"answered 404: .*SGLang has this request from 0\.5\.23 on.*=disk"):
+        await Run("ipc", tmp_path, 120.0).sync(1, bad)
