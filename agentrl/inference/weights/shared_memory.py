@@ -28,7 +28,7 @@ class SharedMemory:
     """A run of bytes that other processes of this machine find under `name`. A context manager.
 
     Raises:
-        InfrastructureError: there is no room for so many.
+        InfrastructureError: there is no room for them.
     """
 
     def __init__(self, size: int) -> None:
@@ -75,8 +75,8 @@ def read_shared(name: object, size: int) -> torch.Tensor:
 def _reserve(name: str, size: int) -> Path:
     """A file of this size in the first folder that has room for it.
 
-    A file that is only given a length would take the memory when it is written, and end the writer (SIGBUS) where there
-    is none.
+    A file that is only given a length takes the memory when it is written, and where that is used up, the kernel ends
+    the writer (SIGBUS).
     """
     problems = []
     for folder in shared_folders():
