@@ -275,7 +275,9 @@ class EngineFleet:
         """Start a lost engine on another machine, or give it up; what became of it."""
         last = self._reports[place.index]
         self._losses[place.index] += 1
-        room = place.move() if self._losses[place.index] <= MOST_FAILED_STARTS else None
+        room = None
+        with suppress(EngineUnavailable):  # Ray does not give it the GPUs that it has reserved
+            room = place.move() if self._losses[place.index] <= MOST_FAILED_STARTS else None
         self._restarts_of_lost += last.restarts + (room is not None)
         if room is None:
             logger.warning("%s\nNo other machine has room for it: the run goes on without it.", error)

@@ -28,6 +28,7 @@ class Place:
         self.lost = False
         self.room: list[str | None] = []
         self.fault: Exception | None = None
+        self.move_fault: Exception | None = None
         self.starts = 0
         """So many answers say that it still starts."""
         self.calls: list[str] = []
@@ -45,6 +46,8 @@ class Place:
         return HostReport(self.index, f"http://{self.machine}:{self.index}", state, restarts=self.index)  # type: ignore[arg-type]
 
     def move(self) -> str | None:
+        if self.move_fault is not None:
+            raise self.move_fault
         self.machine = self.room.pop(0) if self.room else None
         self.lost = self.machine is None or self.machine == "down"
         return None if self.machine is None else f"machine {self.machine}"
@@ -82,11 +85,12 @@ def test_a_lost_engine_goes_where_there_is_room(
     assert "engine 1 is lost: machine 10.0.0.1 was lost\nStarting it again on machine 10.0.0.3." in caplog.text
 
 
+@pytest.mark.parametrize("fault", [None, EngineUnavailable("engine 0: Ray does not give it its GPUs")])
 def test_without_room_the_run_goes_on_without_it(
-    places: list[Place], start: Callable[[], EngineFleet], caplog: pytest.LogCaptureFixture
+    fault: Exception | None, places: list[Place], start: Callable[[], EngineFleet], caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = start()
-    places[0].lost = True
+    places[0].lost, places[0].move_fault = True, fault
     assert servers.tend() == ["http://10.0.0.1:1"]
     assert "No other machine has room for it: the run goes on without it." in caplog.text
     asked = len(places[0].calls)
