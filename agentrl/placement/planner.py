@@ -266,6 +266,12 @@ def _own_gpus(made: _Plan) -> None:
             f"{_ROLLOUT}.placement=colocated"
         )
         return
+    if asked is not None and asked % tp:
+        made.problems.append(
+            f"{_ROLLOUT}.n_gpus: got {asked}, but an engine takes {tp} GPUs ({_ROLLOUT}.tensor_model_parallel_size): "
+            f"wanted a multiple of {tp}"
+        )
+        return
     if asked is not None and asked > left:
         key = "n_gpus" if rollout.n_gpus is not None else "server.launch"
         made.problems.append(

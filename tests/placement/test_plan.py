@@ -159,6 +159,13 @@ CANNOT: list[tuple[str, str, str, dict[str, Any], str]] = [
         "placement=colocated",
     ),
     (
+        "GPUs for half an engine",
+        "1x4x80",
+        HALF,
+        {"R__n_gpus": 3, "R__tensor_model_parallel_size": 2},
+        r"n_gpus: got 3, but an engine takes 2 GPUs \(.*tensor_model_parallel_size\): wanted a multiple of 2",
+    ),
+    (
         "pools and engines together are too many",
         "1x8x80",
         HALF,
