@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_cuda import simulated_cuda
+from simulated_cuda import gpu_or_simulated, simulated_cuda
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.root import RunConfig
@@ -74,8 +74,8 @@ def run_worker(model: str, *, offload: bool, rank: int = 0, world: int = 1) -> d
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with simulated_cuda(monkeypatch):
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with gpu_or_simulated(monkeypatch):
         yield
 
 
@@ -103,7 +103,7 @@ def test_one_and_two_ranks_learn_the_same_with_offloading(
 
 
 @pytest.mark.parametrize("offload", [(True, False), (False, True), (True, True)])
-def test_everything_comes_back_as_it_left(offload: tuple[bool, bool], simulated: None, tiny_model_dir: Path) -> None:
+def test_everything_comes_back_as_it_left(offload: tuple[bool, bool], gpu: None, tiny_model_dir: Path) -> None:
     worker = make(str(tiny_model_dir), offload)
     model = worker.model
     worker.update_actor(BATCH)
@@ -135,7 +135,7 @@ def test_everything_comes_back_as_it_left(offload: tuple[bool, bool], simulated:
 
 
 def test_a_reference_is_on_the_gpu_only_in_its_pass_and_in_the_type_of_the_pass(
-    simulated: None, tiny_model_dir: Path
+    gpu: None, tiny_model_dir: Path
 ) -> None:
     reference = make(str(tiny_model_dir), (True, True), role="ref")
     assert places(reference) == {"parameters": "cpu"}
