@@ -101,8 +101,8 @@ class RunProcesses:
         self._send_weights(version, well)
         return True
 
-    def _send_weights(self, version: int, addresses: list[str]) -> None:
-        taken = self._weight_sync.sync(version, addresses, self.servers.addresses)
+    def _send_weights(self, version: int, addresses: list[str], *, resume: bool = True) -> None:
+        taken = self._weight_sync.sync(version, addresses, self.servers.addresses, resume=resume)
         if (taken, self.servers.restarts) != (self._in_use, self._restarts_told):
             self.manager.set_addresses(taken)
             self._in_use, self._restarts_told = taken, self.servers.restarts
