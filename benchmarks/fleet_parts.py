@@ -6,7 +6,6 @@ Each returns CPU-ms of this process per turn.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import pickle
 import queue
@@ -24,12 +23,15 @@ from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.inference.client import EngineClient
 from agentrl.inference.router import Router
+from agentrl.rollout.gc_pause import seldom_collected
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.pools.scheduling import ChunkFuture, share_slots
 from agentrl.rollout.records import ChunkResult, Job, RolloutRow, StepInfo
 from agentrl.types import GenerationOutput, JsonDict, Sample
 
 GROUP = 8
+PLAYS = 4
+"""How often a place is taken by another trajectory where the router or the exchange is measured."""
 VERSION = 0
 Turn = Callable[[str, int], Awaitable[Any]]
 """One turn of a trajectory: its id and the turn's number."""
@@ -86,16 +88,18 @@ def record(config: RunConfig, script: Sequence[list[int]]) -> Recorded:
 
 
 async def _cost_ms(count: int, turns: int, turn: Turn, end: Callable[[str], None] = lambda _: None) -> float:
-    """CPU-ms per turn of that many trajectories at the same time."""
+    """CPU-ms per turn of that many trajectories at the same time, and as many after them."""
 
     async def trajectory(name: str) -> None:
-        for number in range(turns):
-            await turn(name, number)
-        end(name)
+        for _ in range(PLAYS):
+            for number in range(turns):
+                await turn(name, number)
+            end(name)
 
-    began = time.process_time()
-    await asyncio.gather(*(trajectory(f"train-0-{row}-0") for row in range(count)))
-    return 1000 * (time.process_time() - began) / (count * turns)
+    with seldom_collected():  # as in a worker
+        began = time.process_time()
+        await asyncio.gather(*(trajectory(f"train-0-{row}-0") for row in range(count)))
+        return 1000 * (time.process_time() - began) / (count * turns * PLAYS)
 
 
 def router_ms(found: Recorded, engines: int, count: int) -> float:
@@ -230,19 +234,26 @@ class PaperWorkers:
         return self._pickled[count]
 
 
-def manager_ms(config: RunConfig, found: Recorded, workers: int, in_flight: int, count: int) -> tuple[float, int]:
-    """The manager with that many workers, from the batch to the padded one; and the number of chunks."""
+def manager_ms(
+    config: RunConfig, found: Recorded, workers: int, in_flight: int, sizes: Sequence[int], rounds: int
+) -> tuple[list[list[float]], int]:
+    """The manager with that many workers, from the batch to the padded one, sizes in turns.
+
+    Returns:
+        For each size its rounds; and the chunks of the last batch.
+    """
     manager = AgentLoopManager(config, ["http://nowhere"], backend="local")
-    with contextlib.ExitStack() as stack:
-        stack.callback(manager.shutdown)
-        stack.callback(manager._pool.shutdown)
-        pool = PaperWorkers(workers, in_flight, found.row)
-        manager._pool = pool
-        given = batch(count, 0)
-        manager.generate_sequences(given)  # pickles the rows
-        chunks = pool.chunks
-        began = time.process_time()
-        done = manager.generate_sequences(given)
-        cost = 1000 * (time.process_time() - began) / (count * found.turns)
-        assert len(done) == count
-        return cost, pool.chunks - chunks
+    manager._pool.shutdown()
+    pool = PaperWorkers(workers, in_flight, found.row)
+    manager._pool = pool
+    costs: list[list[float]] = [[] for _ in sizes]
+    try:
+        for _ in range(1 + rounds):  # the first pickles the rows
+            for count, each in zip(sizes, costs, strict=True):
+                given, chunks, began = batch(count, 0), pool.chunks, time.process_time()
+                done = manager.generate_sequences(given)
+                each.append(1000 * (time.process_time() - began) / (count * found.turns))
+                assert len(done) == count
+    finally:
+        manager.shutdown()
+    return [each[1:] for each in costs], pool.chunks - chunks

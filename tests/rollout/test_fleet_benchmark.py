@@ -28,8 +28,9 @@ def test_router_and_manager_run_without_a_fleet(
     assert found.turns == 2
     assert [len(answer.token_ids) for answer in found.answers] == [len(encode(CALL)), len(encode(ANSWER))]
     assert isinstance(fleet.router_ms(found, 16, 8), float)
-    cost, chunks = fleet.manager_ms(config, found, 4, 20, 50)
-    assert cost > 0
+    costs, chunks = fleet.manager_ms(config, found, 4, 20, [10, 50], 2)
+    assert [len(each) for each in costs] == [2, 2]
+    assert min(map(min, costs)) > 0
     assert chunks >= 4
 
 
