@@ -168,6 +168,14 @@ CANNOT: list[tuple[str, str, str, dict[str, Any], str]] = [
         r"n_gpus: got 3, but an engine takes 2 GPUs \(.*tensor_model_parallel_size\): wanted a multiple of 2",
     ),
     (
+        "split on one GPU",
+        "1x1x80",
+        HALF,
+        SPLIT,
+        r"got split, but 1 rank takes all 1 GPU of --cluster 1x1x80 and leaves none for engines: set "
+        r"actor_rollout_ref.rollout.placement=colocated$",
+    ),
+    (
         "pools and engines together are too many",
         "1x8x80",
         HALF,
