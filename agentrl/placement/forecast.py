@@ -19,7 +19,7 @@ from typing import Any, Literal
 from agentrl.config.actor import FSDPConfig, LogProbSection
 from agentrl.config.parallel import mesh_sizes
 from agentrl.config.parallel_checks import sections
-from agentrl.config.resource_pools import Pool, pools_in_use
+from agentrl.config.resource_pools import Pool, pools_in_use, roles_of
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
 from agentrl.placement import memory
@@ -128,8 +128,10 @@ def forecast(config: RunConfig, placement: RunPlacement, lengths: Lengths | None
     if shape is None or not placement.ranks:
         return []
     lengths = lengths or Lengths.most(config)
-    found = []
-    for pool in pools_in_use(config):
+    found, pools = [], pools_in_use(config)
+    if config.trainer.backend == "local":  # every role is in this process
+        pools = [replace(pools[0], roles=tuple(roles_of(config)))]
+    for pool in pools:
         shared = any(each.pool == pool.name for each in placement.engines)
         models = models_of(config, pool, lengths, on_gpus=placement.on_gpus)
         for gib, count in _by_size(placement, [rank.machine for rank in placement.ranks_of(pool.name)]).items():

@@ -100,6 +100,13 @@ def test_a_reward_model_scores_beside_the_engine() -> None:
     assert sum(scores.values()) > sum(rollout.values())
 
 
+def test_in_one_process_every_role_counts() -> None:
+    pools = {"trainer__resource_pools": {"values": {"n_gpus": 1}}, "trainer__role_pools__critic": "values"}
+    own = {"algorithm__adv_estimator": "gae", "trainer__backend": "local", "ray_init__address": None}
+    alone = memory_of("1x1x80", HALF, **own)["global_pool"]
+    assert memory_of("1x1x80", HALF, **own, **pools) == {"global_pool": alone}
+
+
 def test_an_engine_with_adapters_keeps_its_weights_while_it_sleeps() -> None:
     lora = {"actor_rollout_ref__model__lora_rank": 16, "R__weight_sync": "adapter"}
     asleep = gib(memory_of(**EIGHT, **lora)["global_pool"], "update")["engine"]
