@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,6 +185,7 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] 
         "synchronize": None,
         "get_device_capability": capability,
         "get_device_name": "NVIDIA H100 80GB HBM3",
+        "get_device_properties": SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=2**31),
         "max_memory_allocated": 2**30,
         "mem_get_info": (2**30, 2**31),
         "memory_reserved": 0,

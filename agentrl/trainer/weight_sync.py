@@ -38,7 +38,7 @@ class WeightSync:
         mode: `disk` (servers read files that the ranks write), `ipc`, `distributed` or `tensor` (see
             `weight_senders`), or `adapter` (servers read the LoRA adapter).
         folder: where files go; None: shared memory if it has room, else the temporary folder.
-        model_bytes: approximate size of the files.
+        model_bytes: size of the files.
         timeout_s: how long engines may take for each phase; one that needs longer is left out.
         bucket_bytes: most bytes of weights that travel at once.
         engine_ranks: ranks of each engine.
@@ -163,11 +163,6 @@ class WeightSync:
         engines.drop("send", report.failed)
         engines.check_any_left()
         return not report.again
-
-
-def model_bytes(folder: Path) -> int:
-    """Bytes of the weight files in a model folder."""
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def _roomy_parent(needed: int) -> Path:

@@ -141,7 +141,7 @@ class WeightSender:
         deadline = time.monotonic() + job.timeout_s
         for bucket in buckets:
             tensors = _taken(bucket)
-            specs, flat = specs_of(tensors), flatten(tensors)
+            specs, flat = specs_of(tensors), flatten(tensors).to(self._device)  # offloaded ones come from host memory
             tensors.clear()
             torch.cuda.synchronize(self._device)
             lent: list[str] = [""] * dist.get_world_size()

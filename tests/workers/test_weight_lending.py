@@ -40,9 +40,11 @@ def test_a_rank_that_fails_does_not_gather_on_alone(
     assert taken == [0]
 
 
+@pytest.mark.parametrize("offloaded", [False, True])
 def test_every_engine_rank_gets_the_handles_of_its_gpu(
-    make_config: Any, make_actor: Any, monkeypatch: pytest.MonkeyPatch
+    offloaded: bool, make_config: Any, make_actor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the parameters are in host memory, as at the start of a run with `param_offload`."""
     requests: list[dict[str, Any]] = []
     lent: list[dict[str, torch.Tensor]] = []
 
@@ -61,7 +63,8 @@ def test_every_engine_rank_gets_the_handles_of_its_gpu(
         sender = weight_senders.WeightSender(
             weight_senders.WeightSource(worker.model, worker._lm), torch.bfloat16, torch.device("cuda")
         )
-        monkeypatch.setattr(sender._source, "buckets", on_gpu(sender._source.buckets))
+        if not offloaded:
+            monkeypatch.setattr(sender._source, "buckets", on_gpu(sender._source.buckets))
         report = sender.send(SendJob("ipc", {"http://engine": 0}, 1, 40_000, 60.0))
     assert not report.failed
     assert [request["serialized_named_tensors"] for request in requests] == [
