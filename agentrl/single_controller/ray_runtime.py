@@ -117,6 +117,12 @@ def init_ray(
         _require_listener(address)
         _start(ray, address=address, log_to_driver=log_to_driver)
         return RaySession(private=False, owns_connection=True, timeline=timeline)
+    if named := os.environ.get("RAY_ADDRESS"):  # `ray job submit` and KubeRay set it
+        logger.warning(
+            "RAY_ADDRESS is %s, but without ray_init.address the run starts a private Ray on this machine: set "
+            "ray_init.address=auto to run on that cluster",
+            named,
+        )
     folder = _temp_dir()
     try:
         _start(

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from agentrl.errors import WorkerError
-from agentrl.single_controller import ray_calls, ray_machines
+from agentrl.single_controller import ray_calls, ray_machines, ray_runtime
 from agentrl.single_controller.ray_backend import RayBackend
 
 
@@ -29,6 +29,18 @@ def test_a_process_that_is_not_connected_starts_no_ray(monkeypatch: pytest.Monke
     group = RayBackend.__new__(RayBackend)
     group._actors = []
     group.shutdown()
+
+
+def test_a_cluster_that_the_environment_names_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_runtime, "_start", lambda *_, **__: None)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    session = ray_runtime.init_ray(num_cpus=1)
+    session.owns_connection = False
+    session.shutdown()
+    assert "RAY_ADDRESS is 10.0.0.1:6379, but without ray_init.address the run starts a private Ray" in caplog.text
 
 
 def test_a_machine_that_ray_does_not_miss_yet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
