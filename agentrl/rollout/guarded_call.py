@@ -80,24 +80,30 @@ async def guarded_call(
     """
     what, started = f"{who}: {getattr(method, '__name__', method)}", time.monotonic()
 
-    async def outcome() -> tuple[Any, BaseException | None]:
-        # Errors are returned as values. A SystemExit that leaves a task would end the event loop and all trajectories
-        # with it; a CancelledError that leaves it could not be told from one meant for this call.
+    async def keep_outcome() -> None:
+        # Errors are kept as values. A SystemExit that leaves a task would end the event loop and all trajectories with
+        # it; a CancelledError that leaves it could not be told from one meant for this call.
         if watch is not None:
             CURRENT.set(watch)
         try:
-            return await call(method, *args, **kwargs), None
+            outcome.append((await call(method, *args, **kwargs), None))
         except BaseException as error:
-            return None, error
+            outcome.append((None, error))
 
+    outcome: list[tuple[Any, BaseException | None]] = []
     watch = None if timeout_s is None else OwnTime(CURRENT.get())
-    task = asyncio.create_task(outcome())
+    task = asyncio.create_task(keep_outcome())
+    result, error = None, None
     try:
-        in_time = await has_ended(task, timeout_s) or await _ends_in_own_time(task, watch, timeout_s)
+        if await has_ended(task, timeout_s) or await _ends_in_own_time(task, watch, timeout_s):
+            task.result()  # raises if somebody cancelled it before it began
+            result, error = outcome[0]
+        else:
+            error = ToolServiceError(f"{what} took longer than {timeout_s:g} s")
     finally:  # after the deadline, or when we are cancelled ourselves
         if not task.done():
             await _end(task, what, GRACE_S if wrap else LOOP_GRACE_S)
-    result, error = task.result() if in_time else (None, ToolServiceError(f"{what} took longer than {timeout_s:g} s"))
+        outcome.clear()
     if error is None:
         if answers and gate is not None:
             gate.succeeded(who)
@@ -105,7 +111,12 @@ async def guarded_call(
     failure = _named(what, error) if wrap or not isinstance(error, Exception) else error
     if gate is not None and isinstance(error, InfrastructureError | OSError):
         gate.failed(who, started, str(failure))
-    raise failure
+    try:
+        raise failure
+    finally:
+        # A failure knows this frame and the method's by its traceback. If they or their task knew it too, all would
+        # stay, with the trajectory's tokens, until the garbage collector looks at old objects.
+        del error, failure
 
 
 async def _ends_in_own_time(task: asyncio.Task[Any], watch: OwnTime | None, timeout_s: float | None) -> bool:

@@ -119,8 +119,8 @@ class AgentLoopWorker:
                     output = await self._play(session)
                 row = await self._finish(session, output)
             except (TimeoutError, EngineTimeout) as error:
-                cause = session.cut_off() if session is not None and deadline.expired() else error
-                row = _left_out(job, session, StopReason.TIMEOUT, cause)
+                late = session is not None and deadline.expired()
+                row = _left_out(job, session, StopReason.TIMEOUT, session.cut_off() if session and late else error)
             except (Exception, SystemExit, asyncio.CancelledError) as error:  # the trajectory boundary
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     raise
@@ -297,6 +297,9 @@ class AgentLoopWorker:
 
     async def _release(self, session: Session) -> None:
         """Release the trajectory's resources. A failure here is only logged: its tokens are good."""
+        # The loop knows the session, whose `generate` it calls: together they would stay, with all tokens, until the
+        # garbage collector looks at old objects, which it does about once in 34,000 trajectories.
+        session.loop = None
         session.router.release(session.trajectory_id)
         await session.tools.release()
         if session.interaction is not None:

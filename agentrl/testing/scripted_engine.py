@@ -36,11 +36,20 @@ class ScriptedEngine:
         respond: returns the answer to a request.
         weight_version: the version that the engine reports.
         keep_requests: remember the request bodies in `requests`.
+        latency_s: seconds until a request is answered; None: none.
     """
 
-    def __init__(self, respond: Respond, weight_version: str = "0", *, keep_requests: bool = True) -> None:
+    def __init__(
+        self,
+        respond: Respond,
+        weight_version: str = "0",
+        *,
+        keep_requests: bool = True,
+        latency_s: Callable[[dict[str, Any]], float] | None = None,
+    ) -> None:
         self.respond = respond
         self._keep_requests = keep_requests
+        self._latency_s = latency_s
         self.weight_version = weight_version
         self.requests: list[dict[str, Any]] = []
         self.aborted: list[str] = []
@@ -104,7 +113,7 @@ class ScriptedEngine:
         listener.bind(("127.0.0.1", self._port if port is None else port))
         self._port = listener.getsockname()[1]
         self._listener = listener
-        await web.SockSite(self._runner, listener).start()
+        await web.SockSite(self._runner, listener, backlog=2048).start()  # as uvicorn, SGLang's server
         return self.address
 
     async def stop(self) -> None:
@@ -142,6 +151,8 @@ class ScriptedEngine:
             await asyncio.sleep(3600)
         if fault == "drop" and request.transport is not None:
             request.transport.abort()
+        if self._latency_s is not None:
+            await asyncio.sleep(self._latency_s(payload))
         body = orjson.dumps(shape(self._answer(payload)))
         if fault == "cut":
             response = web.StreamResponse(headers={"Content-Length": str(len(body))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,25 @@ async def test_connections_are_reused(engine: ScriptedEngine, client: EngineClie
         await client.generate([1], PARAMS)
     assert session is client._open_session()
     assert sum(len(pool) for pool in session.connector._conns.values()) == 1
+
+
+async def test_a_waiting_request_holds_little_more_than_its_body(engine: ScriptedEngine, client: EngineClient) -> None:
+    count, ids = 16, [10] * 16_000
+    engine._keep_requests = False
+    engine.faults.extend(["hang"] * count)
+    await client.health()
+    tracemalloc.start()
+    try:
+        waiting = [asyncio.create_task(client.generate(ids, PARAMS)) for _ in range(count)]
+        while engine.faults:
+            await asyncio.sleep(0.01)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert held / count < 500_000, "the body has 48 kB, and the engine in this process reads it into objects"
 
 
 async def test_control_calls(engine: ScriptedEngine, client: EngineClient, tmp_path: Path) -> None:

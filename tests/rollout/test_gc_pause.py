@@ -13,6 +13,8 @@ from rollout_helpers import MakeEngine, batch_of, sample, use_plugins
 from agentrl.config.root import RunConfig
 from agentrl.rollout.gc_pause import THRESHOLDS, seldom_collected
 from agentrl.rollout.manager import AgentLoopManager
+from agentrl.rollout.session import Session
+from agentrl.trajectory import Trajectory
 
 PLUGINS = """
 import gc
@@ -99,3 +101,42 @@ def test_a_batch_is_rolled_out_so(
     seen = [(row["thresholds"], row["frozen"]) for row in done.non_tensor_batch["extra_fields"]]
     assert seen == [(THRESHOLDS, True)] * 2
     assert state() == usual
+
+
+BROKEN_LOOP = """
+from agentrl.agent_loops.tool_agent import ToolAgent
+
+
+class Loop(ToolAgent):
+    async def run(self, sampling_params, sample):
+        output = await super().run(sampling_params, sample)
+        if sample.index:
+            raise KeyError("x")
+        return output
+
+
+class Tool: ...
+"""
+
+
+@pytest.mark.parametrize("fate", ["ends well", "500", "drop", "hang", "its loop raises"])
+def test_a_trajectory_that_ended_leaves_nothing_to_collect(
+    fate: str, config: RunConfig, make_engine: MakeEngine, make_manager: Callable[..., AgentLoopManager], tmp_path: Path
+) -> None:
+    """Its tokens would stay in memory until the collector looks at old objects, which it seldom does in a batch."""
+    if fate == "its loop raises":
+        tools = config.actor_rollout_ref.rollout.multi_turn.tool_config_path
+        use_plugins(config, tmp_path, BROKEN_LOOP)
+        config.actor_rollout_ref.rollout.multi_turn.tool_config_path = tools
+        config.actor_rollout_ref.rollout.multi_turn.interaction_config_path = None
+        config.custom_reward_function.path = None
+    config.actor_rollout_ref.rollout.multi_turn.trajectory_timeout_s = 1.0 if fate == "hang" else 60.0
+    engine = make_engine()
+    if fate in ("500", "drop", "hang"):
+        engine.engine.faults.append(fate)
+    manager = make_manager(engine.address)
+    gc.collect()
+    gc.disable()
+    done = manager.generate_sequences(batch_of([sample(0), sample(1)]))
+    assert len(done) == (2 if fate == "ends well" else 1)
+    assert [type(each) for each in gc.get_objects() if type(each) in (Session, Trajectory)] == []

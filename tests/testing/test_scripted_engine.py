@@ -1,4 +1,4 @@
-"""The scripted engine's end, as a killed process's."""
+"""The scripted engine: its end, as a killed process's, and answers that take their time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from agentrl.inference.client import EngineClient
 from agentrl.testing.scripted_engine import ScriptedEngine
 
 
@@ -30,3 +31,18 @@ async def test_clients_that_connect_as_it_stops_leave_no_socket(
     await asyncio.sleep(0.01)
     gc.collect()
     assert [str(w.message) for w in recwarn] == []
+
+
+async def test_each_request_takes_the_time_that_it_is_given() -> None:
+    answered: list[str] = []
+    engine = ScriptedEngine(lambda payload: ([5], "stop"), latency_s=lambda payload: 0.2 * (payload["rid"] == "slow"))
+    client = EngineClient(await engine.start(), vocab_size=10)
+
+    async def ask(rid: str) -> None:
+        await client.generate([1], {"max_new_tokens": 4}, rid)
+        answered.append(rid)
+
+    await asyncio.gather(ask("slow"), ask("quick"))
+    assert answered == ["quick", "slow"]
+    await client.close()
+    await engine.stop()

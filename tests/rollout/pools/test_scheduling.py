@@ -89,6 +89,45 @@ def test_few_calls_and_small_chunks_at_the_end() -> None:
     pool.shutdown()
 
 
+def test_chunks_that_run_are_not_looked_at_whenever_one_ends() -> None:
+    """Else a batch costs the square of its chunks, and so of the workers."""
+    looks = Counter[int]()
+
+    class Watched(threading.Condition):
+        def __enter__(self) -> bool:
+            looks[id(self)] += 1
+            return super().__enter__()
+
+    class OneByOne(ThreadPool):
+        """The next chunk ends when the last one was taken."""
+
+        def __init__(self) -> None:
+            super().__init__([1] * 100)
+            self.open: list[ChunkFuture] = []
+
+        def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
+            future: ChunkFuture = Future()
+            future._condition = Watched()
+            self.open.append(future)
+            if len(self.open) == 100:
+                self._threads.submit(self.end_next)
+            return future
+
+        def result(self, worker: int, future: Future[ChunkResult]) -> ChunkResult:
+            if self.open:
+                self._threads.submit(self.end_next)
+            return super().result(worker, future)
+
+        def end_next(self) -> None:
+            self.open.pop(0).set_result(ChunkResult([]))
+
+    pool = OneByOne()
+    run_jobs(pool, jobs(100), StepInfo())
+    assert len(looks) == 100
+    assert max(looks.values()) < 10
+    pool.shutdown()
+
+
 def test_a_fast_worker_gets_more() -> None:
     pool = ThreadPool([4, 4], seconds=[0.02, 0.001])
     run_jobs(pool, jobs(120), StepInfo())
