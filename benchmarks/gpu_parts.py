@@ -237,7 +237,7 @@ def transport(work: Path, tiny: bool) -> Numbers:
     config.actor_rollout_ref.actor.optim.lr = 1e-3
     config.actor_rollout_ref.rollout.embedded.threads = 1 if tiny else None
     size = sum(file.stat().st_size for file in (work / "model").glob("*.safetensors"))
-    found: Numbers = {"mb": round(size / (2e6 if cuda() else 1e6), 1)}  # engines on a GPU have bfloat16
+    found: Numbers = {"mb": round(size / (2e6 if cuda() else 1e6), 1), "ok": False}  # engines on a GPU have bfloat16
     scores: dict[str, list[float]] = {}
     with EngineFleet.start(config, work / "logs", wait=cuda()) as fleet, actor_of(config) as actor:
         actor.update_actor(random_batch([(4, 4)] * 4, 200))

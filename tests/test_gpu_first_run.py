@@ -57,7 +57,7 @@ def test_what_only_a_gpu_is_asked_for(parts: Any, tmp_path: Path, monkeypatch: p
     assert found["update"]["ok"] is False, "the arithmetic of a CPU is no 40 % of an H100"
     assert found["update"]["peak_gib"] == 1.0
     assert found["update"]["micro_batch_tokens"] == 16_384
-    assert found["phases"]["load_s"] > 0
+    assert {"load_s", "offload_s"} <= found["phases"].keys()
 
 
 def test_a_small_gpu_gets_small_micro_batches(parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
