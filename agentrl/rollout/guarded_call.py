@@ -79,31 +79,7 @@ async def guarded_call(
         AgentRLError: see the table above; any error that is not agentrl's own becomes a `ToolServiceError`.
     """
     what, started = f"{who}: {getattr(method, '__name__', method)}", time.monotonic()
-
-    async def keep_outcome() -> None:
-        # Errors are kept as values. A SystemExit that leaves a task would end the event loop and all trajectories with
-        # it; a CancelledError that leaves it could not be told from one meant for this call.
-        if watch is not None:
-            CURRENT.set(watch)
-        try:
-            outcome.append((await call(method, *args, **kwargs), None))
-        except BaseException as error:
-            outcome.append((None, error))
-
-    outcome: list[tuple[Any, BaseException | None]] = []
-    watch = None if timeout_s is None else OwnTime(CURRENT.get())
-    task = asyncio.create_task(keep_outcome())
-    result, error = None, None
-    try:
-        if await has_ended(task, timeout_s) or await _ends_in_own_time(task, watch, timeout_s):
-            task.result()  # raises if somebody cancelled it before it began
-            result, error = outcome[0]
-        else:
-            error = ToolServiceError(f"{what} took longer than {timeout_s:g} s")
-    finally:  # after the deadline, or when we are cancelled ourselves
-        if not task.done():
-            await _end(task, what, GRACE_S if wrap else LOOP_GRACE_S)
-        outcome.clear()
+    result, error = await _outcome(what, method, args, kwargs, timeout_s, GRACE_S if wrap else LOOP_GRACE_S)
     if error is None:
         if answers and gate is not None:
             gate.succeeded(who)
@@ -117,6 +93,44 @@ async def guarded_call(
         # A failure knows this frame and the method's by its traceback. If they or their task knew it too, all would
         # stay, with the trajectory's tokens, until the garbage collector looks at old objects.
         del error, failure
+
+
+async def _outcome(
+    what: str,
+    method: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    timeout_s: float | None,
+    grace_s: float,
+) -> tuple[Any, BaseException | None]:
+    """Await a method in a task of its own: its result, or the error that it ended with or that says it took too long.
+
+    Raises:
+        CancelledError: this call is cancelled.
+    """
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    async def keep_outcome() -> None:
+        # Errors are kept as values. A SystemExit that leaves a task would end the event loop and all trajectories with
+        # it; a CancelledError that leaves it could not be told from one meant for this call.
+        if watch is not None:
+            CURRENT.set(watch)
+        try:
+            outcome.append((await call(method, *args, **kwargs), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    watch = None if timeout_s is None else OwnTime(CURRENT.get())
+    task = asyncio.create_task(keep_outcome())
+    try:
+        if not (await has_ended(task, timeout_s) or await _ends_in_own_time(task, watch, timeout_s)):
+            return None, ToolServiceError(f"{what} took longer than {timeout_s:g} s")
+        task.result()  # raises if somebody cancelled it before it began
+        return outcome[0]
+    finally:  # after the deadline, or when we are cancelled ourselves
+        if not task.done():
+            await _end(task, what, grace_s)
+        outcome.clear()
 
 
 async def _ends_in_own_time(task: asyncio.Task[Any], watch: OwnTime | None, timeout_s: float | None) -> bool:
