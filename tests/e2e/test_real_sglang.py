@@ -57,8 +57,9 @@ def test_two_steps_while_one_server_is_killed_and_one_hangs(
         "actor_rollout_ref.model.path": smollm2_folder,
         "data.train_files": tmp_path / "train.parquet",
         "data.train_batch_size": 2,
-        "data.max_response_length": 64,
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+        "data.max_response_length": 96,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 1,  # two updates a step: old log-probs are compared
+        "actor_rollout_ref.actor.entropy_coeff": 0.01,  # a gradient where all rewards are equal
         "actor_rollout_ref.rollout.name": "sglang",
         "actor_rollout_ref.rollout.server.python": python,
         "actor_rollout_ref.rollout.server.launch": 2,
@@ -99,5 +100,6 @@ def test_two_steps_while_one_server_is_killed_and_one_hangs(
     for metrics in (one, two):
         assert metrics["training/rollout_probs_diff_max"] < 1e-3
         assert metrics["rollout/env_error_rate"] == 0
+        assert metrics["actor/grad_norm"] > 0
     versions = {v for step in (1, 2) for row in run.rollouts(step) for v in row["weight_versions"] if v >= 0}
     assert versions == {0, 1}
