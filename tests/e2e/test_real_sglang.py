@@ -60,6 +60,7 @@ def test_two_steps_while_one_server_is_killed_and_one_hangs(
         "data.max_response_length": 96,
         "actor_rollout_ref.actor.ppo_mini_batch_size": 1,  # two updates a step: old log-probs are compared
         "actor_rollout_ref.actor.entropy_coeff": 0.01,  # a gradient where all rewards are equal
+        "algorithm.rollout_correction.bypass_old_log_prob": False,
         "actor_rollout_ref.rollout.name": "sglang",
         "actor_rollout_ref.rollout.server.python": python,
         "actor_rollout_ref.rollout.server.launch": 2,
