@@ -68,8 +68,11 @@ def model_folder(name: str, *, weights: bool = False) -> Path:
         raise ConfigError(f"{problem}, and its download failed: {error}") from error
 
 
-def cached_config(name: str) -> Path | None:
-    """`config.json` of a model in the hub's cache; nothing is asked or downloaded."""
+def config_file(name: str) -> Path | None:
+    """`config.json` of a model in its folder, or in the hub's cache; nothing is asked or downloaded."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder / "config.json" if (folder / "config.json").is_file() else None
     if _HUB_NAME.fullmatch(name) is None:
         return None
     from huggingface_hub import try_to_load_from_cache

@@ -44,7 +44,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 2` files stay whole, and tests that start Ray or whole runs stay in one process."""
+    """With `pytest -n 3` files stay whole, and tests that start Ray or whole runs stay in one process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):

@@ -18,7 +18,7 @@ MAX_FUNCTION_LINES = 60
 
 LAYERS = (
     {"types", "errors", "own_time", "boxed"},
-    {"reported", "pictures"},
+    {"reported", "pictures", "leftovers"},
     {"files", "hub", "yaml_reader", "trajectory", "data_proto", "clients", "algorithms"},
     {"interfaces", "single_controller", "observability"},
     {"plugins"},

@@ -17,6 +17,9 @@ from agentrl.chat.loading import load_renderer
 from agentrl.config.loader import load_config
 from agentrl.errors import ConfigError, TemplateError
 from agentrl.hub import model_folder, model_of_checkpoint
+from agentrl.inference.embedded import server
+from agentrl.inference.embedded.__main__ import main
+from agentrl.inference.embedded.options import EngineOptions
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -114,6 +117,14 @@ def test_half_downloaded_weights_are_not_taken(hub: str, tmp_path: Path, monkeyp
     assert model_folder("owner/none") == tmp_path / "cache"
     with pytest.raises(ConfigError, match="has none of that name"):
         model_folder("owner/none", weights=True)
+
+
+def test_the_embedded_engine_takes_a_model_of_the_hub(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tiny_model_dir))
+    started: list[EngineOptions] = []
+    monkeypatch.setattr(server, "run_engine_server", lambda options: started.append(options) or 0)
+    assert main(["--model", "owner/tiny"]) == 0
+    assert started[0].model == str(tiny_model_dir)
 
 
 def test_a_checkpoint_names_the_model_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from agentrl.config import RunConfig
+from agentrl.config.parallel_checks import sections
+from agentrl.config.resource_pools import roles_of
 from agentrl.placement.cluster import GIB
 from agentrl.placement.durations import UPDATE, step_time
 from agentrl.placement.engine_memory import engine_memory
@@ -34,6 +36,7 @@ def machine_lines(config: RunConfig, placement: RunPlacement, lengths: Lengths) 
         ]
     lines.append(("sizes", f"{shape} ({shape.source})"))
     lines += [line for gpu in forecast(config, placement, lengths) for line in _memory(gpu)]
+    lines += _left_out(config)
     if (engine := engine_memory(config, placement, shape, lengths)) is not None:
         lines.append(
             (
@@ -43,6 +46,16 @@ def machine_lines(config: RunConfig, placement: RunPlacement, lengths: Lengths) 
             )
         )
     return [*lines, *_time(config, placement, lengths), *(("note", note) for note in placement.notes)]
+
+
+def _left_out(config: RunConfig) -> list[PlanLine]:
+    """Models that the memory above lacks."""
+    paths = {role: sections(config)[role][3].path for role in roles_of(config)}
+    unknown = [(role, path) for role, path in paths.items() if find_shape(path) is None]
+    return [
+        ("memory", f"without the {role.replace('_', ' ')}: the sizes of '{path}' are not known")
+        for role, path in unknown
+    ]
 
 
 def _memory_of_processes(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[PlanLine]:
@@ -111,6 +124,8 @@ def _sum(phase: Phase) -> str:
 
 def _time(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[PlanLine]:
     found = step_time(config, placement, lengths)
+    if found is None and config.trainer.val_only:
+        return []
     if found is None:
         return [("time", "not known: name the GPU in --cluster, such as 1x8x80@H100")]
     parts = ", ".join(f"{part.what} {_seconds(part.low)}-{_seconds(part.high)}" for part in found.parts)

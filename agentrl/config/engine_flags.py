@@ -105,8 +105,11 @@ def check_engine_flags(config: RunConfig) -> Iterator[str]:
                 yield f"{key}.{engine}.{name}: cannot be given: {never[flag]}"
             elif flag in own or (flag in on_gpus and uses_cuda(config)):
                 yield f"{key}.{engine}.{name}: agentrl gives this flag itself: set {own.get(flag) or on_gpus[flag]}"
-    if any(argument.partition("=")[0] == "--base-gpu-id" for argument in config.actor_rollout_ref.rollout.server.args):
-        yield f"{_ROLLOUT}server.args: got --base-gpu-id, but {_SGLANG_NEVER['base-gpu-id']}"
+    rollout = config.actor_rollout_ref.rollout
+    never = _VLLM_NEVER if rollout.name == "vllm" else _SGLANG_NEVER
+    for flag in (argument.partition("=")[0] for argument in rollout.server.args):
+        if flag.startswith("--") and flag[2:] in never:
+            yield f"{_ROLLOUT}server.args: got {flag}, but {never[flag[2:]]}"
 
 
 def _given(flags: Mapping[str, Any]) -> Iterator[str]:

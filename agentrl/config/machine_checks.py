@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.engine_choice import CONTEXT_MARGIN
@@ -15,6 +14,7 @@ from agentrl.config.resource_pools import check_pools, pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.config.trainer import DEFAULT_POOL, RayInitConfig
 from agentrl.config.weight_transport import check_weight_sync
+from agentrl.hub import config_file
 
 Problems = Iterator[str]
 
@@ -135,7 +135,7 @@ def check_context(config: RunConfig) -> Problems:
                 f"actor_rollout_ref.rollout.{key}: got {most}, but prompts of {prompt} and "
                 f"responses of {response} tokens need {need}"
             )
-    positions = _positions(Path(config.actor_rollout_ref.model.path))
+    positions = _positions(config.actor_rollout_ref.model.path)
     if positions is None:
         return
     has = f"but the model in {config.actor_rollout_ref.model.path} has {positions} positions"
@@ -151,10 +151,11 @@ def check_context(config: RunConfig) -> Problems:
         )
 
 
-def _positions(model: Path) -> int | None:
-    """`max_position_embeddings` of a model folder; None if it is unknown (the model's loader then reports problems)."""
+def _positions(model: str) -> int | None:
+    """`max_position_embeddings` of a model; None if it is unknown (the model's loader then reports problems)."""
+    file = config_file(model)
     try:
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        config = None if file is None else json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     positions = config.get("max_position_embeddings") if isinstance(config, dict) else None

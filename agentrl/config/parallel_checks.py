@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from agentrl.config.actor import BackboneConfig, FSDPConfig
@@ -14,6 +13,7 @@ from agentrl.config.resource_pools import pool_of, roles_of
 from agentrl.config.reward_model import ClassifierConfig
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.hub import config_file
 
 Problems = Iterator[str]
 Model = BackboneConfig | ClassifierConfig
@@ -153,13 +153,13 @@ def _divisors(count: int) -> str:
 
 
 def _model_config(model: Model) -> Any:
-    """The configuration of a model in a folder; None: another check or the loading of the model tells what is wrong."""
+    """The configuration of a model; None: another check or the loading of the model tells what is wrong."""
     from transformers import AutoConfig
 
-    folder = Path(model.path).expanduser()
-    if not (folder / "config.json").is_file():
+    file = config_file(model.path)
+    if file is None:
         return None
     try:
-        return AutoConfig.from_pretrained(str(folder), trust_remote_code=model.trust_remote_code)
+        return AutoConfig.from_pretrained(str(file.parent), trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError, KeyError):
         return None

@@ -258,7 +258,7 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.checkpoint_engine.*": Harmless("`rollout.weight_sync` says how weights reach the engines"),
     _AR + "rollout.logprobs_mode": Harmless("log-probs are those of the logits divided by the temperature"),
     _AR + "rollout.scheduling_policy": Harmless("engines serve requests in the order of their arrival"),
-    _AR + "rollout.enable_sleep_mode": Harmless("the engine keeps its cache between steps"),
+    _AR + "rollout.enable_sleep_mode": Harmless("`rollout.free_cache_engine` says whether engines release memory"),
     _AR + "rollout.swap_space": Harmless("give the engine's flags in `engine_kwargs`"),
     _AR + "rollout.use_fire_sampling": Only(_OFF, "FIRE sampling is not supported"),
     _AR + "rollout.micro_batch_size": Harmless("the engine forms its own batches"),

@@ -74,14 +74,12 @@ def check_weight_sync(config: RunConfig) -> Iterator[str]:
         yield f"{_KEY}: got tensor, which only the embedded engine understands, but {chosen}: use disk"
     elif engine == "vllm":
         yield f"{_KEY}: got {asked}, which vLLM does not take, but {chosen}: use disk"
-    elif asked == "ipc" and given and engine not in OWN_ENGINES:
+    elif asked == "ipc" and given and (uses_cuda(config) or engine not in OWN_ENGINES):
         yield f"{_KEY}: got ipc, but servers given by address may have other GPUs: use distributed or disk"
     elif asked == "ipc" and engine == "sglang" and not uses_cuda(config):
         yield (
             f"{_KEY}: got ipc, which ends an SGLang server on a CPU (memory is shared between GPU processes only): use "
             "distributed or disk"
         )
-    elif asked == "ipc" and engine == "sglang" and not shares_gpus(config):
+    elif asked == "ipc" and uses_cuda(config) and not shares_gpus(config):
         yield f"{_KEY}: got ipc, but engines have GPUs of their own: use distributed or disk"
-    elif asked == "ipc" and engine in OWN_ENGINES and uses_cuda(config):
-        yield f"{_KEY}: got ipc, which the embedded engine understands on CPUs only: use distributed or disk"

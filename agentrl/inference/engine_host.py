@@ -5,6 +5,7 @@ The same object runs in the driver (`local_hosts`) and in a Ray actor on the mac
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -164,28 +165,39 @@ class EngineHost:
 
     def tend(self) -> HostReport:
         """As `look`, and start the server again if it has ended or hangs; one that never starts is given up."""
-        now = time.monotonic()
         if self._process is None and not self._out and not self._stopped:
-            if now >= self._next_start:
-                self._spawn()
-            return self._report("starting")
+            return self._start_again() if time.monotonic() >= self._next_start else self._report("starting")
         report = self.look()
         if report.state not in ("ended", "silent") or self._stopped:
             return report
         if report.state == "silent":
             self._trouble = f"the engine at {self.address} gives no answer to its health check in {self._timeout_s:g} s"
+        return self._restart()
+
+    def _start_again(self) -> HostReport:
+        """Start the server whose pause is over. Its port may have been taken when it should have begun, or still be."""
+        try:
+            if not self._port:
+                self._take_port()
+        except EngineUnavailable as error:
+            self._trouble = str(error)
+            return self._restart()
+        self._spawn()
+        return self._report("starting")
+
+    def _restart(self) -> HostReport:
+        """End the server; it starts again at once if it was well, after 1, 2, 4 s if not, and then never more."""
         self._failed_starts += not self._was_well
         self._close()
         if self._failed_starts > MOST_FAILED_STARTS:
             self._out = True
             self._news.append(f"{self._trouble}\nIt does not start: the run goes on without it.")
             return self._report("out")
-        # A server that was well is started at once, one that failed to start after 1, 2, 4 s.
         pause_s = BACKOFF_S * 2 ** (self._failed_starts - 1) if self._failed_starts else 0.0
         self._news.append(f"{self._trouble}\nRestarting it{f' in {pause_s:g} s' if pause_s else ''}.")
         self._restarts += 1
-        self._next_start = now + pause_s
-        if not pause_s:
+        self._next_start = time.monotonic() + pause_s
+        if not self._failed_starts:
             self._spawn()
         return self._report("starting")
 
@@ -226,9 +238,12 @@ class EngineHost:
             self._reserved.bind((self._listen, self._first_port or 0))
         except OSError as error:
             self._reserved.close()
+            key, wanted = "port", "a free port, or to null for any free one"
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                key, wanted = "host", "an address of the machine, or to 0.0.0.0"
             raise EngineUnavailable(
                 f"port {self._first_port or 0} on {self._listen} cannot be used for an engine ({error.strerror}): "
-                "set actor_rollout_ref.rollout.server.port to a free port, or to null for any free one"
+                f"set actor_rollout_ref.rollout.server.{key} to {wanted}"
             ) from error
         self._port = self._reserved.getsockname()[1]
         if sys.platform != "linux":

@@ -91,6 +91,12 @@ class EngineFleet:
         return self._given or [self._reports[index].address for index in sorted(self._reports)]
 
     @property
+    def kept(self) -> list[str]:
+        """The engines that are not given up, well or not."""
+        out = {report.address for report in self._reports.values() if report.state == "out"}
+        return [address for address in self.addresses if address not in out]
+
+    @property
     def restarts(self) -> int:
         """How often an engine was restarted."""
         return self._restarts_of_lost + sum(report.restarts for report in self._reports.values())
@@ -121,11 +127,13 @@ class EngineFleet:
             if report.state in ("ended", "out"):
                 raise EngineUnavailable(report.trouble)
 
-    def tend(self) -> list[str]:
+    def tend(self, *, wait: bool = False) -> list[str]:
         """Find the engines that are well, and restart those that ended or hang, elsewhere if their machine is lost.
 
-        While others are well it does not wait for restarted ones: they are found in a later call. A restarted server
-        has the weights of the model folder, and must get the run's before it is used.
+        A restarted server has the weights of the model folder, and must get the run's before it is used.
+
+        Args:
+            wait: for all that may still come up. False: only while none is well; the others are found in a later call.
 
         Returns:
             Addresses of the engines that answer their health check, at least one.
@@ -142,7 +150,7 @@ class EngineFleet:
         limit_s = self._config.actor_rollout_ref.rollout.server.start_timeout_s
         deadline = time.monotonic() + limit_s
         reports = self._ask("tend", move=True)
-        if not any(report.state == "well" for report in reports):
+        if wait or not any(report.state == "well" for report in reports):
             # Whatever may still come up is waited for: one engine that is well again would get all requests alone.
             while any(report.state == "starting" for report in reports) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
@@ -217,7 +225,8 @@ class EngineFleet:
         ill_report = next(report for report in self._reports.values() if report.state != "well")
         place = self._places[ill_report.index]
         log = place.result(place.submit("log_end"), _ANSWER_S)
-        return f"no healthy engine at {ill_report.address} within {limit_s:g} s. {log}"
+        key = "actor_rollout_ref.rollout.server.start_timeout_s"
+        return f"no healthy engine at {ill_report.address} within {limit_s:g} s ({key}). {log}"
 
     def _check_reach(self) -> None:
         """Engines on other machines answer this one too.
@@ -266,7 +275,9 @@ class EngineFleet:
         """Start a lost engine on another machine, or give it up; what became of it."""
         last = self._reports[place.index]
         self._losses[place.index] += 1
-        room = place.move() if self._losses[place.index] <= MOST_FAILED_STARTS else None
+        room = None
+        with suppress(EngineUnavailable):  # Ray does not give it the GPUs that it has reserved
+            room = place.move() if self._losses[place.index] <= MOST_FAILED_STARTS else None
         self._restarts_of_lost += last.restarts + (room is not None)
         if room is None:
             logger.warning("%s\nNo other machine has room for it: the run goes on without it.", error)

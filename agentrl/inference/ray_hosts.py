@@ -88,6 +88,10 @@ class RayPlace:
 
     def submit(self, method: str) -> Future[Any]:
         """Call a method of the host."""
+        if self._actor is None:  # `move` found no room
+            lost: Future[Any] = Future()
+            lost.set_exception(HostLostError(f"engine {self.index} has no host"))
+            return lost
         future: Future[Any] = self._actor.call.remote(method).future()
         return future
 

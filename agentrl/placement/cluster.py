@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -17,7 +17,7 @@ GIB = 2**30
 _PART = re.compile(r"(\d+)x(\d+)(?:x(\d+(?:\.\d+)?))?(?:@([\w-]+))?")
 _WANTED = (
     "wanted MACHINESxGPUSxGIB, such as 4x8x80 or 1x1x24, MACHINESx0 for machines without GPUs, or several of them with "
-    "a comma between; @NAME behind it names the GPU (2x8x141@H200)"
+    "a comma between; @NAME behind it names the GPU (2x8x141@H200, or 2x8@H200 with its usual memory)"
 )
 _MOST_MACHINES = 10_000
 AS_ASKED = "the machines that the run asks for"
@@ -67,7 +67,9 @@ class Cluster:
 
     def __str__(self) -> str:
         """`4 machines with 8 GPUs of 80 GiB`; machines that follow each other and are alike are said once."""
-        parts = [(machine, len(list(alike))) for machine, alike in groupby(self.machines)]
+        parts = [
+            (one, len(list(alike))) for one, alike in groupby(replace(each, host_gib=None) for each in self.machines)
+        ]
         return " and ".join(_sentence(machine, count) for machine, count in parts)
 
     @classmethod
@@ -82,10 +84,10 @@ class Cluster:
             found = _PART.fullmatch(part)
             if found is None or not 1 <= int(found[1]) <= _MOST_MACHINES:
                 raise ConfigError(f"--cluster: got '{text}', {_WANTED}")
-            gpus = int(found[2])
-            if gpus and found[3] is None and found[4] is None:
+            gpus, kind = int(found[2]), None if found[4] is None else gpu_kind(found[4])
+            if gpus and found[3] is None and kind is None:
                 raise ConfigError(f"--cluster: got '{text}' without the memory of a GPU in GiB, {_WANTED}")
-            memory = float(found[3]) if found[3] and gpus else None
+            memory = float(found[3] or (kind.gib if kind else 0)) if gpus else None
             machines += [Machine(gpus, memory, found[4] if gpus else None)] * int(found[1])
         return cls(tuple(machines), f"--cluster {text}")
 
@@ -109,7 +111,9 @@ class Cluster:
             host = None if memory is None else float(memory) / GIB
             like = gpu if gpu is not None and count else Machine(0)
             kind = None if name is None else gpu_kind(name)
-            gib = like.gpu_gib if kind is None else float(kind.gib)
+            gib = like.gpu_gib
+            if kind is not None and (gib is None or like.gpu_name is None or gpu_kind(like.gpu_name) != kind):
+                gib = float(kind.gib)  # as it is usually sold; where one is here it was measured: an A100 may have 40
             machines.append(Machine(count, gib, name or like.gpu_name, host))
         return cls(tuple(machines), "the Ray cluster")
 

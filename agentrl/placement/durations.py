@@ -69,9 +69,9 @@ def pass_operations(shape: ModelShape, tokens: float, length: float, per_weight:
 
 
 def step_time(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> StepTime | None:
-    """The parts of a step on GPUs; None: there are none, or their kind or the model's sizes are not known."""
+    """The parts of a step on GPUs; None: there are none, nothing is trained, or a kind or size is not known."""
     shape, found = find_shape(config.actor_rollout_ref.model.path), None
-    if placement.on_gpus and placement.ranks:
+    if placement.on_gpus and placement.ranks and not config.trainer.val_only:
         machine = placement.cluster.machines[placement.ranks[0].machine]
         found = assumed(machine.gpu_name, machine.gpu_gib)
     if shape is None or found is None:

@@ -13,7 +13,7 @@ from agentrl.placement.model_shape import ModelShape
 OVERHEAD = 2.0 * GIB
 """Of SGLang beside weights and cache: CUDA, its graphs, activations of a prefill step."""
 ASLEEP = 1.5 * GIB
-"""What is left of it once weights and cache are released."""
+"""What is left of its process once weights and cache are released."""
 _BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -41,33 +41,51 @@ class EngineMemory:
         return sum(size for _, size in self.parts)
 
 
+def smallest_gib(placement: RunPlacement) -> float | None:
+    """Memory of the smallest GPU with an engine; None: there is no engine on GPUs, or their memory is not known."""
+    machines = placement.cluster.machines
+    sizes = [machines[engine.machine].gpu_gib for engine in placement.engines if engine.gpus]
+    return min((gib for gib in sizes if gib is not None), default=None)
+
+
 def engine_memory(
-    config: RunConfig, placement: RunPlacement, shape: ModelShape, lengths: Lengths
+    config: RunConfig, placement: RunPlacement, shape: ModelShape, lengths: Lengths, gib: float | None = None
 ) -> EngineMemory | None:
-    """The memory of an engine on one of its GPUs; None: there is none on GPUs, or their memory is not known."""
+    """The memory of an engine on one of its GPUs; None: there is none on GPUs, or their memory is not known.
+
+    Args:
+        config: the run.
+        placement: its plan.
+        shape: of the model.
+        lengths: of trajectories.
+        gib: memory of the GPU; None: of the smallest that has an engine.
+    """
     first = next((engine for engine in placement.engines if engine.gpus), None)
-    gib = None if first is None else placement.cluster.machines[first.machine].gpu_gib
+    gib = smallest_gib(placement) if gib is None else gib
     if first is None or gib is None:
         return None
     rollout, tp = config.actor_rollout_ref.rollout, first.tp
     each = _BYTES[rollout.dtype]
     weights = shape.parameters * each / tp
     per_token = shape.kv_elements * each / min(tp, shape.kv_heads)
+    most = float(rollout.max_num_seqs or "inf")
     if placement.engine in ("embedded", "hf"):  # a slot of the longest length for each request
-        slots = rollout.max_num_seqs or rollout.embedded.max_running_requests
-        cache = per_token * slots * (rollout.max_model_len or lengths.longest)
+        most = slots = rollout.max_num_seqs or rollout.embedded.max_running_requests
+        longest = rollout.max_model_len or rollout.embedded.max_context_length or Lengths.most(config).longest
+        cache = per_token * slots * longest
     else:  # vLLM's share holds everything, SGLang's weights and cache
         all_of_it = OVERHEAD if placement.engine == "vllm" else 0.0
         cache = rollout.gpu_memory_utilization * gib * GIB - weights - all_of_it
     parts = (("engine's weights", weights), ("KV cache", max(0.0, cache)), ("engine's process", OVERHEAD))
     total = sum(size for _, size in parts)
     tokens = max(0.0, cache) / per_token
-    most = float(rollout.max_num_seqs or float("inf"))
+    # An adapter is put on weights that stay where they are.
+    asleep = ASLEEP + (weights if rollout.weight_sync == "adapter" else 0.0)
     asked = getattr(rollout, "free_cache_engine", False)
     sleeps = placement.mode == "colocated" if asked is None else bool(asked)
     return EngineMemory(
         parts,
-        ASLEEP if sleeps else total,
+        asleep if sleeps else total,
         tokens,
         min(most, tokens / lengths.usual),
         min(most, tokens / lengths.longest),

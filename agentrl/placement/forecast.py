@@ -2,21 +2,25 @@
 
 Phases of a GPU that ranks and an engine share::
 
-    rollout     engine (weights, KV cache)          + what ranks hold meanwhile
+    start       engine (weights, KV cache)          + what ranks load, before any of it is offloaded
+    rollout     the same                            + what ranks hold meanwhile
+    scores      the same                            + a forward pass of the reward model
     log-probs   the engine's rest, or all of it     + what ranks hold + one forward pass
     update      the same                            + gradients, activations, logits
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agentrl.config.actor import FSDPConfig
+from agentrl.config.actor import FSDPConfig, LogProbSection
 from agentrl.config.parallel import mesh_sizes
 from agentrl.config.parallel_checks import sections
-from agentrl.config.resource_pools import Pool, pools_in_use
+from agentrl.config.resource_pools import Pool, pools_in_use, roles_of
+from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RunConfig
 from agentrl.placement import memory
 from agentrl.placement.cluster import GIB, Cluster
@@ -26,7 +30,7 @@ from agentrl.placement.lengths import Lengths
 from agentrl.placement.memory import Kept, Spread
 from agentrl.placement.model_shape import ModelShape, find_shape
 
-PhaseName = Literal["rollout", "log-probs", "update"]
+PhaseName = Literal["start", "rollout", "scores", "log-probs", "update"]
 RANK_OVERHEAD = {True: 1.0 * GIB, False: 0.08 * GIB}
 """Of a rank besides its tensors, on GPUs (CUDA, NCCL, what the allocator does not give back) and on CPUs."""
 GAPS = 0.06
@@ -91,9 +95,13 @@ class Model:
     compute_bytes: int
     checkpointing: bool
     tokens: float
-    """Most tokens of a micro-batch on a rank."""
+    """Most tokens of a micro-batch of an update on a rank."""
     positions: float
     """Most of them whose log-probs are computed."""
+    pass_tokens: float
+    """As `tokens`, of a pass without a gradient; 0: the run has none."""
+    pass_positions: float
+    """Most of those whose log-probs are computed."""
     param_offload: bool
     optimizer_offload: bool
     steps: int
@@ -120,21 +128,21 @@ def forecast(config: RunConfig, placement: RunPlacement, lengths: Lengths | None
     if shape is None or not placement.ranks:
         return []
     lengths = lengths or Lengths.most(config)
-    engine = engine_memory(config, placement, shape, lengths)
-    found = []
-    for pool in pools_in_use(config):
-        if not (ranks := placement.ranks_of(pool.name)):
-            continue
+    found, pools = [], pools_in_use(config)
+    if config.trainer.backend == "local":  # every role is in this process
+        pools = [replace(pools[0], roles=tuple(roles_of(config)))]
+    for pool in pools:
         shared = any(each.pool == pool.name for each in placement.engines)
         models = models_of(config, pool, lengths, on_gpus=placement.on_gpus)
-        phases = tuple(_phases(models, engine if shared else None, placement.on_gpus))
-        found.append(GPUMemory(pool.name, len(ranks), _capacity(placement, ranks[0].machine), phases))
-    own = [each for each in placement.engines if each.pool is None and each.gpus]
-    if own and engine is not None:
-        phase = Phase("rollout", engine.parts)
-        found.append(
-            GPUMemory("engines", sum(len(each.gpus) for each in own), _capacity(placement, own[0].machine), (phase,))
-        )
+        for gib, count in _by_size(placement, [rank.machine for rank in placement.ranks_of(pool.name)]).items():
+            engine = engine_memory(config, placement, shape, lengths, gib) if shared else None
+            phases = tuple(_phases(models, engine, placement.on_gpus, trains=not config.trainer.val_only))
+            found.append(GPUMemory(pool.name, count, _capacity(gib), phases))
+    own = [each.machine for each in placement.engines if each.pool is None for _ in each.gpus]
+    for gib, count in _by_size(placement, own).items():
+        engine = engine_memory(config, placement, shape, lengths, gib)
+        if engine is not None:
+            found.append(GPUMemory("engines", count, _capacity(gib), (Phase("rollout", engine.parts),)))
     return found
 
 
@@ -146,8 +154,12 @@ def forecast_rank(config: RunConfig, cluster: Cluster) -> float:
     return rank.peak.bytes
 
 
-def _capacity(placement: RunPlacement, machine: int) -> float | None:
-    gib = placement.cluster.machines[machine].gpu_gib if placement.on_gpus else None
+def _by_size(placement: RunPlacement, machines: list[int]) -> Counter[float | None]:
+    """How many of the GPUs on these machines, one entry for each GPU, have how many GiB; of processes on CPUs None."""
+    return Counter(placement.cluster.machines[machine].gpu_gib if placement.on_gpus else None for machine in machines)
+
+
+def _capacity(gib: float | None) -> float | None:
     return None if gib is None else gib * GIB
 
 
@@ -178,6 +190,9 @@ def _model(
     kept = memory.kept_by(shape, spread, learns=learns, frozen_bytes=frozen, adapter=adapter)
     on_host = on_gpus and bool(getattr(fsdp, "offload_policy", False))
     tokens = lengths.micro_batch(_limit(config, role), spread, _rows_of_rank(config, role, spread))
+    batch = max(1, -(-config.data.train_batch_size * policy.rollout.n // spread.groups))
+    passes = [lengths.micro_batch(limit, spread, batch) for limit in _pass_limits(config, role)]
+    share = 0.0 if role in ("critic", "reward_model") else lengths.response_share
     if role in ("critic", "reward_model"):  # a value or a score in place of a head over the vocabulary
         shape = replace(shape, tied=True)
     return Model(
@@ -189,7 +204,9 @@ def _model(
         compute_bytes=computed,
         checkpointing=learns and recomputes(section, shape),
         tokens=tokens,
-        positions=0.0 if role in ("critic", "reward_model") else tokens * lengths.response_share,
+        positions=tokens * share,
+        pass_tokens=max(passes, default=0.0),
+        pass_positions=max(passes, default=0.0) * share,
         param_offload=fsdp.param_offload and on_gpus,
         optimizer_offload=fsdp.optimizer_offload and on_gpus,
         steps=_steps(config, role),
@@ -214,10 +231,8 @@ def _limit(config: RunConfig, role: str) -> tuple[int | None, int | None]:
     """Most tokens and most rows of a micro-batch of a role; one of them is None."""
     policy = config.actor_rollout_ref
     if role == "ref":
-        ref = policy.ref
-        dynamic, tokens = ref.log_prob_use_dynamic_bsz, ref.log_prob_max_token_len_per_gpu
-        rows = ref.log_prob_micro_batch_size_per_gpu
-    elif role == "reward_model":
+        return _log_prob_limit(policy.ref)
+    if role == "reward_model":
         dynamic, tokens = config.reward_model.use_dynamic_bsz, config.reward_model.forward_max_token_len_per_gpu
         rows = config.reward_model.micro_batch_size_per_gpu
     else:
@@ -226,14 +241,27 @@ def _limit(config: RunConfig, role: str) -> tuple[int | None, int | None]:
     return (tokens, None) if dynamic else (None, rows or 1)
 
 
+def _pass_limits(config: RunConfig, role: str) -> list[tuple[int | None, int | None]]:
+    """As `_limit`, of each kind of pass without a gradient that a role takes."""
+    if role != "actor":
+        return [_limit(config, role)]
+    policy = config.actor_rollout_ref
+    own = [_log_prob_limit(policy.rollout)] if config.needs_old_log_probs else []
+    return [*own, *([_log_prob_limit(policy.ref)] if config.has_adapters_off else [])]
+
+
+def _log_prob_limit(section: LogProbSection | RolloutConfig) -> tuple[int | None, int | None]:
+    if section.log_prob_use_dynamic_bsz:
+        return section.log_prob_max_token_len_per_gpu, None
+    return None, section.log_prob_micro_batch_size_per_gpu or 1
+
+
 def _rows_of_rank(config: RunConfig, role: str, spread: Spread) -> int:
-    """Most rows that a rank gets at once."""
+    """Most rows of a mini-batch that a rank gets."""
     actor, n = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout.n
     prompts = actor.ppo_mini_batch_size
     if role == "critic" and config.critic.ppo_mini_batch_size is not None:
         prompts = config.critic.ppo_mini_batch_size
-    if role in ("ref", "reward_model"):
-        prompts = config.data.train_batch_size
     return max(1, -(-prompts * n // spread.groups))
 
 
@@ -246,17 +274,24 @@ def _steps(config: RunConfig, role: str) -> int:
     return -(-config.data.train_batch_size // size) * epochs
 
 
-def _phases(models: list[Model], engine: EngineMemory | None, on_gpus: bool) -> Iterator[Phase]:
+def _phases(models: list[Model], engine: EngineMemory | None, on_gpus: bool, *, trains: bool) -> Iterator[Phase]:
     """The phases of a GPU with these models; the one of the costliest model stands for all."""
     resting, overhead = sum(model.resting() for model in models), RANK_OVERHEAD[on_gpus] * len(models)
     idle = [("weights and optimizer of ranks", resting), ("processes", overhead)]
     asleep = [] if engine is None else [("engine", engine.asleep)]
-    if engine is not None:
-        yield Phase("rollout", (*engine.parts, *idle))
-    if not models:
+    in_turns = engine is not None or not trains
+    awake = [model for model in models if in_turns and model.role == "reward_model"]
+    if in_turns:
+        parts = () if engine is None else engine.parts
+        yield Phase("start", (*parts, *_start_parts(models), ("processes", overhead)))
+        yield Phase("rollout", (*parts, *idle))
+        for model in awake:  # it scores what the engine rolls out, in the engine's turn
+            yield Phase("scores", (*parts, *_with_gaps(_pass_parts(model, models)), ("processes", overhead)))
+    if not trains:
         return
-    passes = [_pass_parts(model, models) for model in models]
-    yield Phase("log-probs", (*asleep, *_with_gaps(max(passes, key=_size)), ("processes", overhead)))
+    passes = [_pass_parts(model, models) for model in models if model not in awake]
+    if passes:
+        yield Phase("log-probs", (*asleep, *_with_gaps(max(passes, key=_size)), ("processes", overhead)))
     updates = [_update_parts(model, models) for model in models if model.learns]
     if updates:
         yield Phase("update", (*asleep, *_with_gaps(max(updates, key=_size)), ("processes", overhead)))
@@ -275,6 +310,17 @@ def _others(model: Model, models: list[Model]) -> float:
     return sum(other.resting() for other in models if other is not model)
 
 
+def _start_parts(models: list[Model]) -> list[tuple[str, float]]:
+    """All models at the same time: loaded, and looked at with a few tokens; only then parameters are offloaded."""
+    moments = sum(model.held.optimizer for model in models if not model.optimizer_offload)
+    gathered = sum(memory.gathered(model.shape, model.spread, model.compute_bytes) for model in models)
+    return [
+        ("weights", sum(model.held.weights for model in models)),
+        ("optimizer", moments),
+        ("gathered weights", gathered),
+    ]
+
+
 def _pass_parts(model: Model, models: list[Model]) -> list[tuple[str, float]]:
     """A forward pass without a gradient."""
     optimizer = 0.0 if model.optimizer_offload else model.held.optimizer
@@ -283,8 +329,8 @@ def _pass_parts(model: Model, models: list[Model]) -> list[tuple[str, float]]:
         ("optimizer", optimizer),
         ("other models", _others(model, models)),
         ("gathered weights", memory.gathered(model.shape, model.spread, model.compute_bytes)),
-        ("activations", model.tokens * memory.passing(model.shape, model.compute_bytes, model.spread.tp)),
-        ("logits", memory.logits(model.shape, model.positions, gradient=False)),
+        ("activations", model.pass_tokens * memory.passing(model.shape, model.compute_bytes, model.spread.tp)),
+        ("logits", memory.logits(model.shape, model.pass_positions, gradient=False)),
     ]
 
 

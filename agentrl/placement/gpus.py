@@ -22,6 +22,7 @@ class GPUKind:
 
 GPUS = {
     "GB200": GPUKind(2500e12, 8.0e12, 186),
+    "GH200": GPUKind(989e12, 4.0e12, 96),
     "B200": GPUKind(2250e12, 8.0e12, 180),
     "H20 ": GPUKind(148e12, 4.0e12, 96),
     "H100 PCIe": GPUKind(756e12, 2.0e12, 80),
@@ -32,7 +33,7 @@ GPUS = {
     "A800": GPUKind(312e12, 2.0e12, 80),
     "L40S": GPUKind(362e12, 0.86e12, 48),
     "L40": GPUKind(181e12, 0.86e12, 48),
-    "A40": GPUKind(150e12, 0.7e12, 48),
+    "A40 ": GPUKind(150e12, 0.7e12, 48),
     "A10 ": GPUKind(125e12, 0.6e12, 24),
     "L20": GPUKind(119e12, 0.86e12, 48),
     "L4 ": GPUKind(121e12, 0.3e12, 24),
@@ -44,7 +45,7 @@ _USUAL = {24: "A10 ", 40: "A100", 48: "L40S", 80: "H100", 96: "H20 ", 141: "H200
 
 def gpu_kind(name: str) -> GPUKind | None:
     """The kind of a GPU by its name, such as `NVIDIA H100 80GB HBM3`; None: not known."""
-    return next((kind for part, kind in GPUS.items() if part in f"{name} "), None)
+    return next((kind for part, kind in GPUS.items() if part.casefold() in f"{name} ".casefold()), None)
 
 
 def assumed(name: str | None, gib: float | None) -> tuple[str, GPUKind] | None:

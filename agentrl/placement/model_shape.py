@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.hub import cached_config
+from agentrl.hub import config_file
 
 _SUFFIXES = ("-instruct", "-base", "-chat", "-it", "-thinking", "-hf", "-2507", "-coder", "-math")
 
@@ -178,10 +178,8 @@ def find_shape(path: str) -> ModelShape | None:
     Returns:
         None: it is not found there, or its `config.json` lacks a size.
     """
-    folder = Path(path).expanduser()
-    file = folder / "config.json" if folder.is_dir() else cached_config(path)
-    if file is not None and file.is_file():
-        where = path if folder.is_dir() else f"the hub's cache ({path})"
+    if (file := config_file(path)) is not None:
+        where = path if Path(path).expanduser().is_dir() else f"the hub's cache ({path})"
         try:
             return shape_from(json.loads(file.read_text(encoding="utf-8")), f"config.json of {where}")
         except (OSError, ValueError, KeyError, TypeError):

@@ -6,7 +6,7 @@ import logging
 import socket
 from dataclasses import replace
 
-from agentrl.config.machine import uses_cuda
+from agentrl.config.machine import engine_name, uses_cuda
 from agentrl.config.machine_checks import ray_is_connected
 from agentrl.config.planned import planned_gpus
 from agentrl.config.resource_pools import pools_in_use
@@ -16,7 +16,7 @@ from agentrl.placement.cluster import Cluster, as_asked, this_machine
 from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.planner import mode_of, plan
-from agentrl.placement.verdict import memory_problems
+from agentrl.placement.verdict import memory_problems, with_engine
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def place(config: RunConfig, cluster: Cluster | None = None) -> RunPlacement:
         cluster: its machines; None: look.
     """
     cluster = cluster or cluster_of(config)
-    placement = plan(config, cluster)
+    placement = plan(with_engine(config, engine_name(config)), cluster)
     if not placement.on_gpus or uses_cuda(config):
         return placement
     asked = (

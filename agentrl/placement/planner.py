@@ -259,11 +259,18 @@ def _own_gpus(made: _Plan) -> None:
         return
     asked = rollout.n_gpus if rollout.n_gpus is not None else launch * tp if launch is not None else None
     if not left:
+        fewer = max(rank.gpu or 0 for rank in made.ranks) + 1 - tp
+        give = f"give ranks fewer (trainer.n_gpus_per_node={fewer} leaves {tp}), or " if fewer > 0 else ""
         made.problems.append(
-            f"{_ROLLOUT}.placement: got split, but {_count(ranks, 'rank')} take all {made.cluster.gpus} GPUs of "
-            f"{made.cluster.source} and leave none for engines: give ranks fewer (trainer.n_gpus_per_node="
-            f"{max(1, max(rank.gpu or 0 for rank in made.ranks) + 1 - tp)} leaves {tp}), or set "
-            f"{_ROLLOUT}.placement=colocated"
+            f"{_ROLLOUT}.placement: got split, but {_count(ranks, 'rank')} {'takes' if ranks == 1 else 'take'} all "
+            f"{_count(made.cluster.gpus, 'GPU')} of {made.cluster.source} and {'leaves' if ranks == 1 else 'leave'} "
+            f"none for engines: {give}set {_ROLLOUT}.placement=colocated"
+        )
+        return
+    if asked is not None and asked % tp:
+        made.problems.append(
+            f"{_ROLLOUT}.n_gpus: got {asked}, but an engine takes {tp} GPUs ({_ROLLOUT}.tensor_model_parallel_size): "
+            f"wanted a multiple of {tp}"
         )
         return
     if asked is not None and asked > left:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from agentrl.config.machine import EngineName
 from agentrl.config.resource_pools import pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.placement.cluster import GIB, Cluster, Machine
-from agentrl.placement.engine_memory import engine_memory
+from agentrl.placement.engine_memory import engine_memory, smallest_gib
 from agentrl.placement.engine_sizes import divisors, size_problems, tp_of
 from agentrl.placement.forecast import GPUMemory, Phase, forecast
 from agentrl.placement.layout import RunPlacement
@@ -25,6 +26,7 @@ def memory_problems(config: RunConfig, placement: RunPlacement, lengths: Lengths
     shape = find_shape(config.actor_rollout_ref.model.path)
     if shape is None or not placement.on_gpus:
         return []
+    config = with_engine(config, placement.engine)
     full = [gpu for gpu in forecast(config, placement, lengths) if not gpu.fits]
     problems = [_too_much(gpu, placement, config, shape) for gpu in full]
     problems += list(_cache_problems(config, placement, shape, lengths))
@@ -59,7 +61,7 @@ def _cache_problems(config: RunConfig, placement: RunPlacement, shape: ModelShap
     if engine is None or engine.whole_at_once >= 1:
         return
     first = placement.engines[0]
-    gib, tp = placement.cluster.machines[first.machine].gpu_gib or 0.0, first.tp
+    gib, tp = smallest_gib(placement) or 0.0, first.tp
     rollout = config.actor_rollout_ref.rollout
     weights = dict(engine.parts)["engine's weights"]
     yield (
@@ -77,7 +79,8 @@ def _remedy(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> str
             needed = _needed(config, placement.cluster, changes, lengths)
             told = " ".join(f"{key}={_yaml(value)}" for key, value in needed)
             return f". It fits with {told}"
-    machine = placement.cluster.machines[placement.ranks[0].machine]
+    machines = [placement.cluster.machines[rank.machine] for rank in placement.ranks]
+    machine = min(machines, key=lambda machine: machine.gpu_gib or 0.0)
     if (count := _gpus_that_do(config, machine, lengths)) is not None:
         nodes, each = count
         where = f"{each} GPUs" if nodes == 1 else f"{nodes} machines of {each} GPUs"
@@ -95,6 +98,9 @@ def _gentle(config: RunConfig) -> list[Change]:
     if config.needs_critic:
         changes.append(("critic.model.enable_gradient_checkpointing", True))
     changes.append((f"{_AR}.actor.ppo_max_token_len_per_gpu", 4096))
+    for key, model in ((f"{_AR}.actor", section.model), ("critic", config.critic.model)):
+        if model.adapts:  # the weights beside its adapter do not learn
+            changes.append((f"{key}.fsdp_config.model_dtype", "bfloat16"))
     if "ref" in {role for pool in pools_in_use(config) for role in pool.roles}:
         changes.append((f"{_AR}.ref.fsdp_config.model_dtype", "bfloat16"))
         changes.append((f"{_AR}.ref.fsdp_config.param_offload", True))
@@ -163,6 +169,12 @@ def changed_config(config: RunConfig, changes: Sequence[Change]) -> RunConfig:
             section = getattr(section, part)
         setattr(section, name, value)
     return copy
+
+
+def with_engine(config: RunConfig, engine: EngineName) -> RunConfig:
+    """The run with the engine that `auto` is for it."""
+    auto = config.actor_rollout_ref.rollout.name == "auto"
+    return changed_config(config, [(f"{_AR}.rollout.name", engine)]) if auto else config
 
 
 def _billions(shape: ModelShape) -> str:

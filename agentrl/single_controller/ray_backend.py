@@ -141,6 +141,8 @@ class RayBackend:
 
     def shutdown(self) -> None:
         """Let every rank close, then end the processes and wait until they have exited."""
+        if not ray.is_initialized():  # they ended with the connection; Ray would start another cluster to ask it
+            return
         closing = [actor.close.remote() for actor in self._actors]
         ray.wait(closing, num_returns=len(closing), timeout=CLOSE_TIMEOUT_S)
         for actor in self._actors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
@@ -62,12 +62,19 @@ class RayCall:
                     errors.append(error)
                     deadline = time.monotonic() + GRACE_S if len(errors) == 1 else deadline
         if errors:
-            raise min(errors, key=_rank_of_error)
+            raise min([*errors, *self._lost(pending)], key=_rank_of_error)
         if pending:
             raise WorkerError(
                 f"{self._worker}.{self._method}: no answer from {len(pending)} ranks within {timeout_s:g} s"
             )
         return list(ray.get(self._refs))
+
+    def _lost(self, pending: Sequence[Any]) -> Iterator[AgentRLError]:
+        """Ranks that do not answer because their machine is lost, which Ray may not know yet: others failed by that."""
+        for rank in map(self._refs.index, pending):
+            if (lost := lost_machine(self._nodes[rank])) is not None:
+                where = f"rank {rank} of {self._world_size} ({self._worker})"
+                yield DeadRankError(f"{where} died in {self._method}: {lost}")
 
 
 def failure_of(

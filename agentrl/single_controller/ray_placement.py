@@ -10,6 +10,7 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentrl.errors import ConfigError
+from agentrl.single_controller import ray_machines
 from agentrl.single_controller.engine_bundles import EngineBundles
 from agentrl.single_controller.resource_pool import ResourcePool
 
@@ -129,7 +130,7 @@ def _needs_places(pool: ResourcePool) -> bool:
 
 def _machines(kind: str) -> list[float]:
     """GPUs or CPUs of each machine of the cluster."""
-    return [node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]]
+    return [node["Resources"].get(kind, 0.0) for node in ray_machines.machines() if node["Alive"]]
 
 
 def _require(kind: str, pools: Sequence[tuple[str, ResourcePool]], engine_gpus: Sequence[int] = ()) -> None:

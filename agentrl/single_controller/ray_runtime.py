@@ -18,15 +18,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import psutil
-
 from agentrl.errors import ConfigError, InfrastructureError
+from agentrl.leftovers import owned_prefix, remove_leftovers
 
 logger = logging.getLogger(__name__)
 
-# Ray's sockets live under its folder and a socket path holds at most 107 bytes; Ray adds about 60.
-_LONGEST_TEMP_DIR = 40
-_PREFIX = "agentrl-ray-"
+_LONGEST_SOCKET = 107
+"""Bytes of the path of a socket, at most; Ray's lie in its folder."""
+_SOCKET = "12345678/session_2026-11-29_15-48-28_916545_{}/sockets/plasma_store"
+"""The longest of them, from the random part of the folder's name on; with the process id."""
+_KIND = "agentrl-ray"
 _CONNECT_TIMEOUT_S = 10.0
 
 _QUIET = {
@@ -116,6 +117,12 @@ def init_ray(
         _require_listener(address)
         _start(ray, address=address, log_to_driver=log_to_driver)
         return RaySession(private=False, owns_connection=True, timeline=timeline)
+    if named := os.environ.get("RAY_ADDRESS"):  # `ray job submit` and KubeRay set it
+        logger.warning(
+            "RAY_ADDRESS is %s, but without ray_init.address the run starts a private Ray on this machine: set "
+            "ray_init.address=auto to run on that cluster",
+            named,
+        )
     folder = _temp_dir()
     try:
         _start(
@@ -200,12 +207,12 @@ def _python_path() -> Iterator[None]:
 
 
 def _temp_dir() -> str:
-    """A new folder with this process's id in its name; folders of processes that have ended are removed."""
-    base = Path(tempfile.gettempdir())
-    if len(str(base)) > _LONGEST_TEMP_DIR:
+    """A new folder with this process's id in its name; folders of processes that have ended are removed.
+
+    It is in /tmp where $TMPDIR is too long for sockets, such as `/scratch/local/4711.0` of a batch system.
+    """
+    base, prefix = Path(tempfile.gettempdir()), owned_prefix(_KIND)
+    if len(os.fsencode(base / f"{prefix}{_SOCKET.format(os.getpid())}")) > _LONGEST_SOCKET:
         base = Path("/tmp")
-    for folder in base.glob(f"{_PREFIX}*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base)
+    remove_leftovers(base, _KIND)
+    return tempfile.mkdtemp(prefix=prefix, dir=base)

@@ -4,6 +4,7 @@
 
     engine.update_faults["/update_weights_from_distributed"] = "hang"     no answer, and nothing is received
                                                              = "refuse"   400
+                                                             = "unknown"  404
                                                              = "die"      the connection breaks, the engine is gone
 """
 
@@ -75,6 +76,8 @@ class ScriptedUpdates:
             fault = self._engine.update_faults.get(request.path)
             if fault == "refuse":
                 return _answer("as told", good=False)
+            if fault == "unknown":
+                return web.json_response({"detail": "Not Found"}, status=404)
             if fault == "hang":
                 await asyncio.sleep(3600)
             if fault == "die":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,12 @@ from agentrl.config.resource_pools import pool_of
 from agentrl.config.weight_transport import weight_transport
 from agentrl.errors import ConfigError
 from agentrl.inference.fleet import MakePlaces
+from agentrl.inference.weights.group import is_here
 from agentrl.placement.of_run import place
 from agentrl.single_controller import ResourcePool
 from agentrl.trainer.shared_folders import check_shared_folders
+
+logger = logging.getLogger(__name__)
 
 
 def reserve_places(config: RunConfig, pools: Mapping[str, ResourcePool]) -> MakePlaces | None:
@@ -64,9 +68,19 @@ def weights_folder(config: RunConfig) -> Path | None:
     On several machines it is in the run folder, which all of them share, if no other is given.
     """
     given = config.actor_rollout_ref.rollout.weight_sync_dir
-    if given is None and config.trainer.backend == "ray":
+    if given is not None:
+        return Path(given)
+    if config.trainer.backend == "ray":
         from agentrl.single_controller import ray_machines
 
         if ray_machines.several():
             return Path(config.trainer.default_local_dir).absolute() / "weights"
-    return None if given is None else Path(given)
+    far = [address for address in config.actor_rollout_ref.rollout.server.addresses or () if not is_here(address)]
+    if far and weight_transport(config) in ("disk", "adapter"):
+        logger.warning(
+            "weights for the engines are written to a folder of this machine, but %s is on another one: unless it has "
+            "that folder too, set actor_rollout_ref.rollout.weight_sync_dir to one that both have, or, for SGLang, "
+            "weight_sync=distributed",
+            ", ".join(far),
+        )
+    return None

@@ -33,14 +33,21 @@ class Engines(Protocol):
     """The engines that the run started."""
 
     @property
-    def addresses(self) -> list[str]:
-        """Where they are, well or not."""
+    def kept(self) -> list[str]:
+        """Where they are, well or not, but for those that are given up."""
 
-    def tend(self) -> list[str]:
-        """Start those again that ended; the addresses of those that are well."""
+    def tend(self, *, wait: bool = False) -> list[str]:
+        """Start those again that ended; the addresses of those that are well. `wait`: for those that start."""
 
     def drop(self, address: str) -> None:
         """End one; a later `tend` starts it again."""
+
+
+class Send(Protocol):
+    """Gives engines, which have memory for weights, the actor's."""
+
+    def __call__(self, version: int, addresses: list[str], *, resume: bool = True) -> None:
+        """Send them as this version; `resume`: let the engines go on."""
 
 
 class Phases:
@@ -49,7 +56,7 @@ class Phases:
     Args:
         engines: they take turns with the ranks.
         make_client: builds a client for an address.
-        send: gives engines, which have memory for weights, the actor's as this version.
+        send: gives engines the actor's weights.
         actor: the ranks whose weights are sent.
         groups: all ranks on these GPUs.
         frees: whether engines release their memory at all; if not, every call does nothing.
@@ -60,7 +67,7 @@ class Phases:
         self,
         engines: Engines,
         make_client: Callable[[str], EngineClient],
-        send: Callable[[int, list[str]], None],
+        send: Send,
         *,
         actor: WorkerGroup,
         groups: Sequence[WorkerGroup],
@@ -81,7 +88,7 @@ class Phases:
             return
         began = time.perf_counter()
         self._resting = []  # from here on engines are brought back, whatever happens
-        self._resting = self._tell(self._engines.addresses, self._release)
+        self._resting = self._tell(self._engines.kept, self._release)
         self._seconds["timing_s/release_engines"] = time.perf_counter() - began
 
     def load(self) -> None:
@@ -105,14 +112,14 @@ class Phases:
         ready = self._tell(rested, self._resume_weights) if WEIGHTS in self._tags else rested
         try:
             if ready:
-                self._send(version, ready)
+                self._send(version, ready, resume=False)  # without a cache they cannot even show that they are well
         finally:
             try:
                 self._offload()
             finally:
                 back = self._tell(ready, self._resume_cache)
-        if len(back) < len(self._engines.addresses):
-            well = self._engines.tend()
+        if len(back) < len(self._engines.kept):
+            well = self._engines.tend(wait=True)  # it is ended again if it still starts when the ranks' turn comes
             if not back:
                 self._send(version, well)
         self._seconds["timing_s/resume_engines"] = time.perf_counter() - began

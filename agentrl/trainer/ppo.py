@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
-from agentrl.errors import AgentRLError, CheckpointError, EngineError, FailureBudgetError, text_of
+from agentrl.errors import AgentRLError, EngineError, FailureBudgetError, text_of
 from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
 from agentrl.observability.tracker import RunInfo, Tracker
@@ -30,7 +30,6 @@ from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, withou
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
 from agentrl.trainer.validation import Validator, conversations, sample_batch
-from agentrl.trainer.weight_sync import model_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -321,8 +320,10 @@ class RayPPOTrainer:
         """Look whether the disks have room for what the rest of the run writes."""
         left, every = self.inputs.total_steps - self.state.step, self.config.trainer.save_freq
         planned = -(-left // every) if every > 0 and not self.config.trainer.val_only else 0
-        exports, size = self.processes.files_folder, model_bytes(Path(self.config.actor_rollout_ref.model.path))
-        self.saver.check_room(planned, [Need("weights for the engines", exports, size)] if exports else [])
+        exports, others = self.processes.files_folder, list[Need]()
+        if exports is not None:
+            others.append(Need("weights for the engines", exports, self.processes.actor.export_bytes()[0]))
+        self.saver.check_room(planned, others)
 
     def _save(self) -> None:
         """Write a checkpoint of the last finished step. A stop waits for it, so that workers are not killed writing."""
@@ -367,7 +368,7 @@ class RayPPOTrainer:
         """
         if self.guard.at_once:
             return "it was asked to stop at once"
-        if isinstance(error, CheckpointError):
+        if self.saver.failed:  # not where it is weights for the engines that find no room
             return "its checkpoint cannot be written"
         # After Ctrl-C workers may still compute, which takes as long as it takes: whoever waits may press it again.
         self.processes.wait_until_free(None if isinstance(error, KeyboardInterrupt) else FREE_TIMEOUT_S)

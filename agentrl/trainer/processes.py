@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from agentrl.config import RunConfig
-from agentrl.config.machine import uses_cuda
+from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.machine_checks import ray_is_connected
 from agentrl.config.resource_pools import roles_of
 from agentrl.config.shared_gpus import frees_engines
@@ -25,7 +25,7 @@ from agentrl.trainer.engine_places import reserve_places, weights_folder
 from agentrl.trainer.passes import Pass, Passes
 from agentrl.trainer.phases import Phases
 from agentrl.trainer.pools import make_pools
-from agentrl.trainer.weight_sync import WeightSync, model_bytes
+from agentrl.trainer.weight_sync import WeightSync
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,8 @@ class RunProcesses:
         self._send_weights(version, well)
         return True
 
-    def _send_weights(self, version: int, addresses: list[str]) -> None:
-        taken = self._weight_sync.sync(version, addresses, self.servers.addresses)
+    def _send_weights(self, version: int, addresses: list[str], *, resume: bool = True) -> None:
+        taken = self._weight_sync.sync(version, addresses, self.servers.addresses, resume=resume)
         if (taken, self.servers.restarts) != (self._in_use, self._restarts_told):
             self.manager.set_addresses(taken)
             self._in_use, self._restarts_told = taken, self.servers.restarts
@@ -255,15 +255,22 @@ class RunProcesses:
             keeps_weights=self._config.actor_rollout_ref.rollout.weight_sync == "adapter",
         )
 
-    def _make_weight_sync(self) -> WeightSync:
+    @property
+    def _engine_ranks(self) -> int:
+        """Ranks of an engine: agentrl's own has one, whatever `tensor_model_parallel_size` says."""
         rollout = self._config.actor_rollout_ref.rollout
+        own = rollout.server.addresses is None and engine_name(self._config) in OWN_ENGINES
+        return 1 if own or not uses_cuda(self._config) else rollout.tensor_model_parallel_size
+
+    def _make_weight_sync(self) -> WeightSync:
+        rollout, transport = self._config.actor_rollout_ref.rollout, weight_transport(self._config)
         return WeightSync(
             self.actor,
             self._make_client,
-            mode=weight_transport(self._config),
+            mode=transport,
             folder=weights_folder(self._config),
-            model_bytes=model_bytes(Path(self._config.actor_rollout_ref.model.path)),
+            model_bytes=self.actor.export_bytes()[0] if transport in ("disk", "adapter") else 0,
             timeout_s=rollout.weight_sync_timeout_s,
             bucket_bytes=rollout.sync_bucket_bytes,
-            engine_ranks=rollout.tensor_model_parallel_size if uses_cuda(self._config) else 1,
+            engine_ranks=self._engine_ranks,
         )

@@ -12,7 +12,8 @@ A run that is killed before the last moment resumes from the checkpoint before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from agentrl.errors import CheckpointError, ConfigError
@@ -48,6 +49,8 @@ class Saver:
         self._pending: int | None = None
         self.saved_step: int | None = None
         """The newest step with a whole checkpoint in the folder."""
+        self.failed = False
+        """A checkpoint could not be written."""
 
     @property
     def num_bytes(self) -> int:
@@ -64,6 +67,8 @@ class Saver:
         Raises:
             ConfigError: there is no room for one checkpoint and the others.
         """
+        if planned:  # what a killed run has half written is in the way until the first save, and counts as full
+            self._checkpoints.remove_leftovers()
         size, keep, folder = (self.num_bytes if planned else 0), self._checkpoints.keep, self._checkpoints.folder
         problems = room_problems([*([Need("a checkpoint", folder, size)] if planned else []), *others])
         if problems:
@@ -84,13 +89,14 @@ class Saver:
             CheckpointError: it, or the one before, cannot be written; earlier checkpoints are kept.
         """
         self.finish()
-        part = self._checkpoints.begin(step)
-        try:
-            self._check_before_first()
-            self._write(part)
-        except (OSError, CheckpointError) as error:
-            self._wait_for_writers()
-            raise self._checkpoints.abandon(step, error) from error
+        with self._noting_failure():
+            part = self._checkpoints.begin(step)
+            try:
+                self._check_before_first()
+                self._write(part)
+            except (OSError, CheckpointError) as error:
+                self._wait_for_writers()
+                raise self._checkpoints.abandon(step, error) from error
         self._pending = step
         if not self._background:
             self.finish()
@@ -110,11 +116,20 @@ class Saver:
         step, self._pending = self._pending, None
         if step is None:
             return
-        error = self._wait_for_writers()
-        if error is not None:
-            raise self._checkpoints.abandon(step, error) from error
-        self._checkpoints.commit(step)
+        with self._noting_failure():
+            error = self._wait_for_writers()
+            if error is not None:
+                raise self._checkpoints.abandon(step, error) from error
+            self._checkpoints.commit(step)
         self.saved_step = step
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError:
+            self.failed = True
+            raise
 
     def _write(self, part: Path) -> None:
         self._write_state(part)

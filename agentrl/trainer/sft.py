@@ -37,7 +37,6 @@ from agentrl.trainer.saving import Saver
 from agentrl.trainer.sft_data import Example, RowOrder, SFTDataset, as_batch
 from agentrl.trainer.skipped_steps import SkippedSteps
 from agentrl.trainer.stopping import StopGuard
-from agentrl.trainer.weight_sync import model_bytes
 from agentrl.workers.lora import preview
 from agentrl.workers.sft import SFTWorker
 
@@ -113,8 +112,8 @@ class SFTTrainer:
             self._resume()
             every = self._steps_between(self.config.trainer.save_freq)
             planned = -(-(self.total_steps - self.step) // every) if every > 0 else 0
-            size = model_bytes(Path(self.config.model.path))
-            self.saver.check_room(planned, [Need("the trained model", self.folder, size)])
+            written = Need("the trained model", self.folder, self.group.export_bytes()[0])
+            self.saver.check_room(planned, [written])
             try:
                 while self.step < self.total_steps:
                     self._step(self.step + 1)

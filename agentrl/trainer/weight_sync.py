@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +15,15 @@ import psutil
 from agentrl.config.weight_transport import Transport
 from agentrl.errors import EngineUnavailable
 from agentrl.inference.client import EngineClient
+from agentrl.leftovers import owned_prefix, remove_leftovers
 from agentrl.single_controller import WorkerGroup
 from agentrl.trainer.sync_phases import EnginesInUpdate, begin_update, check_version, end_update
 from agentrl.workers.weight_senders import SendJob, SendReport
 
 SHARED_MEMORY = Path("/dev/shm")
-FOLDER_NAME = re.compile(r"agentrl-weights-(\d+)-")
+_KIND = "agentrl-weights"
+_ABANDONED_S = 7 * 86_400.0
+"""A run changes its folder at every update, wherever it is."""
 
 
 class WeightSync:
@@ -36,7 +38,7 @@ class WeightSync:
         mode: `disk` (servers read files that the ranks write), `ipc`, `distributed` or `tensor` (see
             `weight_senders`), or `adapter` (servers read the LoRA adapter).
         folder: where files go; None: shared memory if it has room, else the temporary folder.
-        model_bytes: approximate size of the files.
+        model_bytes: size of the files.
         timeout_s: how long engines may take for each phase; one that needs longer is left out.
         bucket_bytes: most bytes of weights that travel at once.
         engine_ranks: ranks of each engine.
@@ -61,16 +63,18 @@ class WeightSync:
         self._folder: Path | None = None
         if mode in ("disk", "adapter"):
             parent = folder or _roomy_parent(model_bytes)
-            _remove_stale(parent)
+            remove_leftovers(parent, _KIND, unchanged_s=_ABANDONED_S)
             parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=f"agentrl-weights-{os.getpid()}-", dir=parent))
+            self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix(_KIND), dir=parent))
 
     @property
     def files_folder(self) -> Path | None:
         """Where whole weights are written for the engines; None: they travel without files."""
         return self._folder if self._mode == "disk" else None
 
-    def sync(self, version: int, addresses: Sequence[str], fleet: Sequence[str] = ()) -> list[str]:
+    def sync(
+        self, version: int, addresses: Sequence[str], fleet: Sequence[str] = (), *, resume: bool = True
+    ) -> list[str]:
         """Send the actor's present weights to every server as `version`.
 
         A server that cannot be reached, hangs, refuses or ends up with another version must not be used until a later
@@ -80,6 +84,8 @@ class WeightSync:
             version: number of the weights.
             addresses: the servers that are well.
             fleet: all servers of the run in their order, the GPUs of which are those of the ranks in theirs.
+            resume: let the servers go on. False: their cache has no memory yet, and one that goes on could be asked
+                for a token, if only by a health check.
 
         Returns:
             Addresses of the servers that confirmed the version, at least one.
@@ -96,6 +102,9 @@ class WeightSync:
                 tries -= 1
                 if not tries:
                     raise EngineUnavailable(f"the engines {', '.join(engines.left)} never took all of the new weights")
+            if resume:
+                engines.run("continue", lambda client: client.resume())
+                engines.check_any_left()
             return engines.left
 
     def close(self) -> None:
@@ -136,7 +145,6 @@ class WeightSync:
             engines.run("end", lambda client: end_update(client, version, engines.timeout_s))
         engines.run("flush", lambda client: client.flush_cache())
         engines.run("version", lambda client: check_version(client, version))
-        engines.run("continue", lambda client: client.resume())
         engines.check_any_left()
         return True
 
@@ -157,11 +165,6 @@ class WeightSync:
         return not report.again
 
 
-def model_bytes(folder: Path) -> int:
-    """Bytes of the weight files in a model folder."""
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-
-
 def _roomy_parent(needed: int) -> Path:
     """Shared memory if two exports fit into it (containers often give it 64 MB), else the temporary folder."""
     if (
@@ -171,11 +174,3 @@ def _roomy_parent(needed: int) -> Path:
     ):
         return SHARED_MEMORY
     return Path(tempfile.gettempdir())
-
-
-def _remove_stale(parent: Path) -> None:
-    """Remove exports of runs that were killed."""
-    for leftover in parent.glob("agentrl-weights-*"):
-        match = FOLDER_NAME.match(leftover.name)
-        if match and not psutil.pid_exists(int(match[1])):
-            shutil.rmtree(leftover, ignore_errors=True)

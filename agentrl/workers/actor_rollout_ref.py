@@ -13,6 +13,7 @@ from agentrl.config.algorithm_checks import policy_loss_problems
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import ConfigError
+from agentrl.inference.weights.buckets import total_bytes
 from agentrl.plugins import load_registrations
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.attention import choose_attention
@@ -168,6 +169,12 @@ class ActorRolloutRefWorker(SavedWorker, ProfiledWorker):
         """Write the weights in the form and data type that the engines read, a file per rank."""
         source, bucket = WeightSource(self.model, self._lm), self.config.actor_rollout_ref.rollout.sync_bucket_bytes
         write_shards(folder, source, self._lm.config, bucket, self._engine_dtype())
+
+    @register(Dispatch.ONE_TO_ALL)
+    def export_bytes(self) -> int:
+        """Bytes of the files that `export_weights` of all ranks writes, but for small ones."""
+        plan = WeightSource(self.model, self._lm).plan(2**30, self._engine_dtype())
+        return sum(total_bytes(unit.specs) for units in plan for unit in units)
 
     @register(Dispatch.ONE_TO_ALL)
     def send_weights(self, job: SendJob) -> SendReport:

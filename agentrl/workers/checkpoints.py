@@ -17,6 +17,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,25 +65,18 @@ class WorkerCheckpoints:
             CheckpointError: the folder cannot be written, or an earlier save in the background has failed.
         """
         self.finish()
-        folder, parts = Path(folder), set(self._contents.save_contents)
-        state = parts - {"hf_model"}
-        jobs: list[Callable[[], None]] = []
-        if state and background:
-            jobs.append(stage_shards(folder, self._model, updates_done, state, self._own_group()))
-        elif state:
-            save_shards(folder, self._model, updates_done, state)
-        if self._model.adapted and "model" in parts:
-            export_adapter(folder / ADAPTER_FOLDER, self._model, self._transformer, self._config)  # a few megabytes
-        if self._has_hf_folder:
-            assert isinstance(self._config, ModelConfig)
-            written = HFFolder(folder / HF_FOLDER, self._model, self._transformer, self._config)
-            if background:
-                jobs.append(written.stage())
-            else:
-                written.write()
+        folder, jobs, errors = Path(folder), list[Callable[[], None]](), list[CheckpointError]()
+        steps = (partial(self._state, updates_done), self._adapter, self._hf_folder)
+        for write in steps:
+            try:
+                jobs += write(folder, background)
+            except CheckpointError as error:  # the other ranks go on, and each would wait for this one
+                errors.append(error)
         if jobs:
             self._pool = self._pool or ThreadPoolExecutor(1, "checkpoint")
             self._pending = self._pool.submit(_run, jobs, folder)
+        if errors:
+            raise errors[0]
 
     @property
     def written(self) -> bool:
@@ -121,6 +116,33 @@ class WorkerCheckpoints:
             size += folder_bytes(self._model, self._transformer, self._config)
         return size
 
+    def _state(self, updates_done: int, folder: Path, background: bool) -> list[Callable[[], None]]:
+        """The shards; what is left to do in the background."""
+        parts = set(self._contents.save_contents) - {"hf_model"}
+        if not parts:
+            return []
+        if background:
+            return [stage_shards(folder, self._model, updates_done, parts, self._own_group())]
+        save_shards(folder, self._model, updates_done, parts)
+        return []
+
+    def _adapter(self, folder: Path, _background: bool) -> list[Callable[[], None]]:
+        """A few megabytes: written at once."""
+        if self._model.adapted and "model" in self._contents.save_contents:
+            export_adapter(folder / ADAPTER_FOLDER, self._model, self._transformer, self._config)
+        return []
+
+    def _hf_folder(self, folder: Path, background: bool) -> list[Callable[[], None]]:
+        """The folder for other programs; what is left to do in the background."""
+        if not self._has_hf_folder:
+            return []
+        assert isinstance(self._config, ModelConfig)
+        written = HFFolder(folder / HF_FOLDER, self._model, self._transformer, self._config)
+        if background:
+            return [written.stage()]
+        written.write()
+        return []
+
     @property
     def _has_hf_folder(self) -> bool:
         policy = isinstance(self._config, ModelConfig) and not self._model.adapted
@@ -151,13 +173,18 @@ def _flush(folder: Path) -> None:
     try:
         for path in folder.rglob("*"):
             if path.is_file():
-                handle = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                with suppress(FileNotFoundError):  # another rank has just given its file another name
+                    _flush_file(path)
     except OSError as error:
         raise CheckpointError(f"cannot write the checkpoint {folder}: {error}") from error
+
+
+def _flush_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class SavedWorker:

@@ -113,9 +113,9 @@ class FSDPModel:
         if weights is not None:
             offloaded = config.offload_policy and device.type == "cuda"
             weights.fill(net, torch.device("cpu") if offloaded else device, device)
-        self.optimizer = make_optimizer(net, optim, grad_clip) if optim is not None else None
         leaves = [getattr(config, key) and _gpu_only(key, device) for key in ("param_offload", "optimizer_offload")]
         parameters, moments = (each and not config.offload_policy for each in leaves)
+        self.optimizer = None if optim is None else make_optimizer(net, optim, grad_clip, on_host=moments)
         self.residence = Residence(net, self.optimizer, device, parameters=parameters, moments=moments)
         """Where parameters and moments are between two uses."""
         with self.residence.in_use():  # they leave the device with its end

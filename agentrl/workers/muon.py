@@ -23,11 +23,18 @@ _NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _NS_STEPS = 5
 
 
-def make_optimizer(net: nn.Module, config: OptimConfig, grad_clip: float) -> AdamW:
-    """The optimizer that the configuration names, over the parameters of a net that is sharded already."""
+def make_optimizer(net: nn.Module, config: OptimConfig, grad_clip: float, *, on_host: bool = False) -> AdamW:
+    """The optimizer that the configuration names, over the parameters of a net that is sharded already.
+
+    Args:
+        net: the module.
+        config: hyper-parameters.
+        grad_clip: largest gradient norm.
+        on_host: its state begins in host memory.
+    """
     if isinstance(config, SFTOptimConfig) and config.name == "muon":
-        return MuonAdamW(net, config, grad_clip)
-    return AdamW(net.named_parameters(), config, grad_clip)
+        return MuonAdamW(net, config, grad_clip, on_host=on_host)
+    return AdamW(net.named_parameters(), config, grad_clip, on_host=on_host)
 
 
 class MuonAdamW(AdamW):
@@ -39,14 +46,15 @@ class MuonAdamW(AdamW):
         net: the module, sharded or not.
         config: hyper-parameters; `lr` is AdamW's peak, `muon_lr` Muon's, and both follow one schedule.
         grad_clip: largest gradient norm.
+        on_host: as in `AdamW`.
     """
 
-    def __init__(self, net: nn.Module, config: SFTOptimConfig, grad_clip: float) -> None:
+    def __init__(self, net: nn.Module, config: SFTOptimConfig, grad_clip: float, *, on_host: bool = False) -> None:
         self._config = config
         self.matrices = inner_matrices(net)
-        super().__init__(net.named_parameters(), config, grad_clip)
+        super().__init__(net.named_parameters(), config, grad_clip, on_host=on_host)
         for parameter in self.matrices:
-            self.state[parameter] = {BUFFER: torch.zeros_like(parameter)}
+            self.state[parameter] = {BUFFER: self._zeros(parameter)}
 
     def _own(self) -> list[nn.Parameter]:
         taken = set(map(id, self.matrices))

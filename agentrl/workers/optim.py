@@ -44,11 +44,19 @@ class AdamW:
         parameters: (name, parameter) pairs, sharded or not.
         config: hyper-parameters.
         grad_clip: largest gradient norm.
+        on_host: the moments begin in host memory, and come with `state_to_parameters`.
     """
 
-    def __init__(self, parameters: Iterable[tuple[str, nn.Parameter]], config: OptimConfig, grad_clip: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        config: OptimConfig,
+        grad_clip: float,
+        *,
+        on_host: bool = False,
+    ) -> None:
         self.parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
-        self.grad_clip = grad_clip
+        self.grad_clip, self._on_host = grad_clip, on_host
         own = self._own()
         self.optimizer = torch.optim.AdamW(
             [
@@ -69,8 +77,8 @@ class AdamW:
         for parameter in own:
             self.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
+                "exp_avg": self._zeros(parameter),
+                "exp_avg_sq": self._zeros(parameter),
             }
 
     def step(self, lr: float) -> tuple[float, bool]:
@@ -108,6 +116,11 @@ class AdamW:
     def state_to_host(self) -> None:
         """Move the moments (not the step counts) to host memory: optimizer offload."""
         self._move(lambda parameter: torch.device("cpu"))
+
+    def _zeros(self, parameter: nn.Parameter) -> torch.Tensor:
+        """A moment before the first step; beside the weights and an engine, all of them may not fit on the GPU."""
+        zeros = torch.zeros_like(parameter)
+        return zeros.cpu() if self._on_host else zeros
 
     def _own(self) -> list[nn.Parameter]:
         """The parameters that AdamW updates."""

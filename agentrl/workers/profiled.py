@@ -27,7 +27,7 @@ class ProfiledWorker(Worker):
 
     @register(Dispatch.ONE_TO_ALL)
     def keep_on_device(self) -> None:
-        """Several uses follow: parameters stay on the GPU between them."""
+        """Several uses follow: from the first one on parameters stay on the GPU."""
         self.model.residence.keep()
 
     @register(Dispatch.ONE_TO_ALL)

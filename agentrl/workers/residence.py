@@ -56,9 +56,8 @@ class Residence:
             self._leave()
 
     def keep(self) -> None:
-        """Parameters stay on the device until `yield_device`, for several uses."""
+        """From the next use on parameters stay on the device until `yield_device`, for several uses."""
         self._kept = True
-        self._come()
 
     def yield_device(self) -> None:
         """Leave the device as far as the configuration asks, for others who share it."""

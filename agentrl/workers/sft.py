@@ -15,7 +15,7 @@ from agentrl.workers.checkpoints import SavedWorker, WorkerCheckpoints
 from agentrl.workers.collectives import sum_over_ranks
 from agentrl.workers.flops import FlopCounter, peak_flops, utilization
 from agentrl.workers.fsdp_model import FSDPModel, compute_dtype, weight_dtype
-from agentrl.workers.hf_folder import write_hf_folder
+from agentrl.workers.hf_folder import folder_bytes, write_hf_folder
 from agentrl.workers.loading import start_causal_lm
 from agentrl.workers.lora import start_adapter
 from agentrl.workers.lora_checkpoint import export_adapter
@@ -126,6 +126,11 @@ class SFTWorker(SavedWorker, Worker):
             right += hits_K.sum()
         sums = sum_over_ranks([float(loss), float(right), float(layout.mask.sum())], self.model.copies)
         return DataProto(meta_info={"metrics": dict(zip(("loss", "right", "tokens"), sums, strict=True))})
+
+    @register(Dispatch.ONE_TO_ALL)
+    def export_bytes(self) -> int:
+        """Bytes of the weights that `export_hf` of all ranks writes."""
+        return folder_bytes(self.model, self._lm, self.config.model)
 
     @register(Dispatch.ONE_TO_ALL)
     def export_hf(self, folder: str) -> None:

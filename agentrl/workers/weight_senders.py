@@ -28,6 +28,9 @@ from agentrl.inference.weights.shared_memory import SharedMemory
 from agentrl.types import JsonDict
 from agentrl.workers.weight_source import Bucket, WeightSource
 
+PARTING_S = 1.0
+"""How long engines may take to leave the last group when a run ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class SendJob:
@@ -93,6 +96,10 @@ class WeightSender:
                 report = self._lend(job, buckets)
             elif keeps:
                 report = asyncio.run(self._talk(job, buckets))
+        except BaseException:
+            if lends:  # out of memory, say: the others wait for this rank at this bucket, and it must not gather on
+                buckets = iter(())
+            raise
         finally:
             self._enough = True
             for _ in buckets:
@@ -100,8 +107,15 @@ class WeightSender:
         return report
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group, and let engines leave it, which may go on serving others."""
         self._group.close()
+        if self._group.held:
+            asyncio.run(self._part())
+
+    async def _part(self) -> None:
+        clients = {address: _client(address) for address in self._group.held}
+        await self._group.let_leave(clients, time.monotonic() + PARTING_S)
+        await asyncio.gather(*(client.close() for client in clients.values()))
 
     async def _talk(self, job: SendJob, buckets: Iterator[Bucket]) -> SendReport:
         """On rank 0: all buckets to all engines, by one way."""
@@ -127,7 +141,7 @@ class WeightSender:
         deadline = time.monotonic() + job.timeout_s
         for bucket in buckets:
             tensors = _taken(bucket)
-            specs, flat = specs_of(tensors), flatten(tensors)
+            specs, flat = specs_of(tensors), flatten(tensors).to(self._device)  # offloaded ones come from host memory
             tensors.clear()
             torch.cuda.synchronize(self._device)
             lent: list[str] = [""] * dist.get_world_size()

@@ -155,7 +155,7 @@ class ZygotePool:
 
     def __init__(self, isolation: Isolation, runs_folder: Path, forks: int = _FORKS) -> None:
         make = functools.partial(Zygote, isolation, runs_folder)
-        self._slots = [_ZygoteSlot(make, forks, self._reap_lost) for _ in range(_COUNT)]
+        self._slots = [_ZygoteSlot(make, forks, self._reap_lost_soon) for _ in range(_COUNT)]
         self._turns = itertools.cycle(self._slots)
         self._children: set[int] = set()
 
@@ -177,11 +177,17 @@ class ZygotePool:
         self._children.discard(launcher.pid)
         return launcher.reap()
 
+    def _reap_lost_soon(self) -> None:
+        asyncio.get_running_loop().call_later(_LOST_S, self._reap_lost)
+
     def _reap_lost(self) -> None:
-        """Wait for a sandbox that a killed zygote had just made: nobody knows it, and it ends by itself."""
-        for pid in children(os.getpid()):
-            if pid not in self._children and is_dead(pid) and is_namespace_init(pid):
-                os.waitpid(pid, os.WNOHANG)
+        """Wait for a sandbox that a killed zygote had just made: nobody knows it, and it ends by itself, in time."""
+        unknown = [pid for pid in children(os.getpid()) if pid not in self._children and is_namespace_init(pid)]
+        dead = list(filter(is_dead, unknown))
+        for pid in dead:
+            os.waitpid(pid, os.WNOHANG)
+        if len(dead) < len(unknown):  # it still ends, or another zygote is just handing it over
+            self._reap_lost_soon()
 
 
 class _ZygoteSlot:
@@ -200,7 +206,7 @@ class _ZygoteSlot:
             except OSError as error:  # the zygote was killed; no code has run, so a new one can do it
                 if error.errno in (errno.EMFILE, errno.ENFILE):  # it was not: no file descriptors are left
                     raise
-                asyncio.get_running_loop().call_later(_LOST_S, self._on_loss)
+                self._on_loss()
                 await self._drop()
                 return await self._start(folder)
 

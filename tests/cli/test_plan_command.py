@@ -104,6 +104,13 @@ def test_a_model_that_nobody_knows_is_placed_without_its_memory() -> None:
     assert "memory:        not known: 'somebody/unheard-of' is no folder" in said
 
 
+def test_a_forecast_names_the_models_that_it_lacks() -> None:
+    own = [*SEVEN, "trainer.n_gpus_per_node=8", "--cluster", "1x8x80"]
+    scored = ["reward_model.enable=true", "reward_model.model.path=somebody/judge"]
+    assert "memory:        without the reward model: the sizes of 'somebody/judge' are not known" in plan(*scored, *own)
+    assert "without the" not in plan(*own)
+
+
 @pytest.fixture
 def gpu_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the rows that the recipes name, and a hub's cache with their models, without weights."""

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from agentrl.config import RunConfig, machine_checks
 
 
-def problems(folder: Path, response: int, **rollout: Any) -> list[str]:
+def problems(folder: Path, response: int, name_of_hub: str | None = None, **rollout: Any) -> list[str]:
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 1024}), encoding="utf-8")
     config = RunConfig.model_validate(
         {
             "data": {"max_prompt_length": 512, "max_response_length": response},
-            "actor_rollout_ref": {"model": {"path": str(folder)}, "rollout": rollout},
+            "actor_rollout_ref": {"model": {"path": name_of_hub or str(folder)}, "rollout": rollout},
             "trainer": {"device": "cpu"},
         }
     )
@@ -42,6 +43,18 @@ def test_so_does_the_longest_request_by_key(tmp_path: Path) -> None:
     assert not problems(tmp_path, 100, name="sglang", max_model_len=1016)
     (problem,) = problems(tmp_path, 100, name="sglang", max_model_len=1017)
     assert problem.startswith("actor_rollout_ref.rollout.max_model_len: requests of 1017 tokens")
+
+
+def test_a_model_of_the_hubs_cache_is_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--somebody--short" / "snapshots" / "1"
+    folder.mkdir(parents=True)
+    (folder.parents[1] / "refs").mkdir()
+    (folder.parents[1] / "refs" / "main").write_text("1")
+    (problem,) = problems(folder, 600, "somebody/short", name="embedded")
+    assert problem.endswith("need 1112, but the model in somebody/short has 1024 positions")
+    assert not problems(folder, 100, "somebody/short", name="embedded")
+    assert not problems(folder, 600, "somebody/other", name="embedded")
 
 
 def test_a_model_that_is_too_short_is_told_once(tmp_path: Path) -> None:

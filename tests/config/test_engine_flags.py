@@ -57,8 +57,14 @@ def test_a_flag_of_another_key_is_refused_by_name(engine: str, flag: str, messag
 def test_it_is_said_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine_kwargs\.sglang\.port: agentrl gives this flag itself"):
         load_config(None, ["data.train_files=a.parquet", f"{ROLLOUT}name=sglang", f"+{KWARGS}sglang.port=1"])
-    with pytest.raises(ConfigError, match=r"server\.args: got --base-gpu-id"):
-        load_config(None, ["data.train_files=a.parquet", f"{ROLLOUT}server.args=[--base-gpu-id=4]"])
+    for name, given, flag in (
+        ("sglang", "--base-gpu-id=4", "--base-gpu-id"),
+        ("sglang", "--api-key,secret", "--api-key"),
+        ("vllm", "--logprobs-mode=raw_logprobs", "--logprobs-mode"),
+    ):
+        settings = [f"{ROLLOUT}name={name}", f"{ROLLOUT}server.python=python", f"{ROLLOUT}server.args=[{given}]"]
+        with pytest.raises(ConfigError, match=rf"server\.args: got {flag}, but "):
+            load_config(None, ["data.train_files=a.parquet", *settings])
 
 
 def test_on_a_cpu_flags_of_gpus_are_the_users_own() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,13 +144,23 @@ class Walk:
     def verdict(self, key: str) -> str:
         """How the key acts in one of the scenarios, or `nothing: …`."""
         plain = "nothing"
-        for name in [ACTS_IN[key]] if key in ACTS_IN else self.scenarios:
+        likely_first = sorted(self.scenarios, key=lambda name: (name not in BASES, not self.may_act(key, name)))
+        for name in [ACTS_IN[key]] if key in ACTS_IN else likely_first:
             acts, says = self.verdict_in(key, name)
             if acts or says.startswith("nothing"):
                 return says
             if name == "plain":
                 plain = says
         return f"unseen: {UNSEEN[key]}" if key in UNSEEN else f"nothing: {key} acts in no scenario; plain: {plain}"
+
+    def may_act(self, key: str, name: str) -> bool:
+        """A scenario sets the key or its section, and the key has another value."""
+        if not any(f"{key}.".startswith(f"{given}.") for given in self.scenarios[name]):
+            return False
+        with suppress(StopIteration):
+            self.value(key, name)
+            return True
+        return False
 
     def verdict_in(self, key: str, name: str) -> tuple[bool, str]:
         """Whether the key acts in a scenario, and how; or who says that it does not, or `nothing: …`."""

@@ -14,7 +14,14 @@ from acting_tracker import At, raising, silent
 from runs import Run, Workspace
 
 from agentrl.config import load_config
-from agentrl.errors import EngineTimeout, EngineUnavailable, FailureBudgetError, HealthError, WorkerError
+from agentrl.errors import (
+    CheckpointError,
+    EngineTimeout,
+    EngineUnavailable,
+    FailureBudgetError,
+    HealthError,
+    WorkerError,
+)
 from agentrl.observability.tracker import Tracker
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.rollout.pools.local import LoopThread
@@ -73,6 +80,7 @@ def goes_on(run: Run, step: int) -> None:
         ("gen", 2, FailureBudgetError("8 of 8 trajectories failed")),
         ("old_log_prob", 2, RuntimeError("a bug")),
         ("update_weights", 3, EngineTimeout("no engine took the weights")),
+        ("update_weights", 3, CheckpointError("cannot write weights to /dev/shm/x: No space left on device")),
         ("testing", 3, FailureBudgetError("no engine in validation")),
         ("log", 3, ValueError("a tracker's own fault")),
         ("gen", 2, SystemExit(7)),

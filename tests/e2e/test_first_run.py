@@ -18,13 +18,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def done(workspace: Workspace) -> Run:
-    """Two GRPO steps on Ray with two training ranks, tools, validation, checkpoints and every logger."""
+    """Two GRPO steps on Ray with two training ranks, tools, validation, checkpoints and every logger.
+
+    Ranks and engine take turns, as on GPUs that they share: the engine has no memory while the ranks train.
+    """
     run = workspace.run(
         "first",
         data__val_files=str(workspace.val),
         data__max_prompt_length=640,
         actor_rollout_ref__rollout__agent__default_agent_loop="tool_agent",
         actor_rollout_ref__rollout__multi_turn__tool_config_path="tools/calculator.yaml",
+        actor_rollout_ref__rollout__free_cache_engine=True,
         actor_rollout_ref__actor__use_kl_loss=True,
         trainer__backend="ray",
         trainer__n_gpus_per_node=2,
@@ -71,6 +75,8 @@ def test_metrics_have_the_names_that_dashboards_know(done: Run) -> None:
         "timing_s/adv",
         "timing_s/update_actor",
         "timing_s/update_weights",
+        "timing_s/release_engines",
+        "timing_s/resume_engines",
         "timing_s/save_checkpoint",
         "timing_s/step",
         "timing_per_token_ms/gen",

@@ -139,9 +139,12 @@ def test_merged_weights_travel_over_http_and_the_critic_has_adapters_too(workspa
 
 
 def test_engines_may_load_the_adapter_itself(workspace: Workspace) -> None:
+    """And give back their cache alone while the ranks train: the weights beside the adapter are not sent again."""
     keys = {f"{MODEL}.lora_rank": 4, "actor_rollout_ref.rollout.weight_sync": "adapter"}
-    run = workspace.run("lora_adapter", **keys, **{"actor_rollout_ref.actor.optim.lr": 1e-2})
+    keys |= {"actor_rollout_ref.rollout.free_cache_engine": True, "actor_rollout_ref.actor.optim.lr": 1e-2}
+    run = workspace.run("lora_adapter", **keys)
     command("train", run.recipe)
+    assert all(metrics["timing_s/resume_engines"] > 0 for metrics in run.metrics)
     assert run.steps[2]["training/rollout_probs_diff_max"] < 1e-4
     without = command("train", run.recipe, f"{MODEL}.lora_rank=0", "--dry-run", code=2)
     assert "weight_sync: got adapter, but actor_rollout_ref.model.lora_rank is 0" in without

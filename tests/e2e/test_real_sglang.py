@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -56,8 +57,9 @@ def test_two_steps_while_one_server_is_killed_and_one_hangs(
         "actor_rollout_ref.model.path": smollm2_folder,
         "data.train_files": tmp_path / "train.parquet",
         "data.train_batch_size": 2,
-        "data.max_response_length": 64,
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+        "data.max_response_length": 96,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 1,  # two updates a step: old log-probs are compared
+        "actor_rollout_ref.actor.entropy_coeff": 0.01,  # a gradient where all rewards are equal
         "actor_rollout_ref.rollout.name": "sglang",
         "actor_rollout_ref.rollout.server.python": python,
         "actor_rollout_ref.rollout.server.launch": 2,
@@ -74,9 +76,9 @@ def test_two_steps_while_one_server_is_killed_and_one_hangs(
     with started("train", "gsm8k_tool_smollm2", *(f"{key}={value}" for key, value in settings.items())) as process:
         logs = [folder / "logs" / f"engine_{number}.log" for number in range(2)]
 
-        def both_generate() -> bool:  # beyond the request of its own start
+        def both_generate() -> bool:  # a prompt of the run: those of health checks have one token
             said = [log.read_text(encoding="utf-8", errors="replace") if log.exists() else "" for log in logs]
-            return all(each.count("POST /generate") + each.count("Prefill batch") > 2 for each in said)
+            return all(re.search(r"Prefill batch.*#new-token: \d{2,}", each) for each in said)
 
         until(process, both_generate)
         killed, hung = servers(process)
@@ -98,5 +100,6 @@ def test_two_steps_while_one_server_is_killed_and_one_hangs(
     for metrics in (one, two):
         assert metrics["training/rollout_probs_diff_max"] < 1e-3
         assert metrics["rollout/env_error_rate"] == 0
+        assert metrics["actor/grad_norm"] > 0
     versions = {v for step in (1, 2) for row in run.rollouts(step) for v in row["weight_versions"] if v >= 0}
     assert versions == {0, 1}

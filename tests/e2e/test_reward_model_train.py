@@ -80,6 +80,7 @@ def test_rewards_are_those_of_rule_and_model(workspace: Workspace, single: Run, 
     assert any(name.startswith("val-aux/test/sums/model_score/mean@") for name in single.steps[STEPS])
 
 
+@pytest.mark.slow
 def test_two_ranks_end_with_the_weights_of_one(
     workspace: Workspace, single: Run, engine: str, classifier: Path
 ) -> None:

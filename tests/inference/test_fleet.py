@@ -28,6 +28,9 @@ class Place:
         self.lost = False
         self.room: list[str | None] = []
         self.fault: Exception | None = None
+        self.move_fault: Exception | None = None
+        self.starts = 0
+        """So many answers say that it still starts."""
         self.calls: list[str] = []
 
     def submit(self, method: str) -> Future[Any]:
@@ -39,9 +42,12 @@ class Place:
             raise HostLostError(f"engine {self.index} is lost: machine {self.machine} was lost")
         if self.fault is not None:
             raise self.fault
-        return HostReport(self.index, f"http://{self.machine}:{self.index}", "well", restarts=self.index)
+        self.starts, state = max(0, self.starts - 1), "starting" if self.starts else "well"
+        return HostReport(self.index, f"http://{self.machine}:{self.index}", state, restarts=self.index)  # type: ignore[arg-type]
 
     def move(self) -> str | None:
+        if self.move_fault is not None:
+            raise self.move_fault
         self.machine = self.room.pop(0) if self.room else None
         self.lost = self.machine is None or self.machine == "down"
         return None if self.machine is None else f"machine {self.machine}"
@@ -79,20 +85,32 @@ def test_a_lost_engine_goes_where_there_is_room(
     assert "engine 1 is lost: machine 10.0.0.1 was lost\nStarting it again on machine 10.0.0.3." in caplog.text
 
 
+@pytest.mark.parametrize("fault", [None, EngineUnavailable("engine 0: Ray does not give it its GPUs")])
 def test_without_room_the_run_goes_on_without_it(
-    places: list[Place], start: Callable[[], EngineFleet], caplog: pytest.LogCaptureFixture
+    fault: Exception | None, places: list[Place], start: Callable[[], EngineFleet], caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = start()
-    places[0].lost = True
+    places[0].lost, places[0].move_fault = True, fault
     assert servers.tend() == ["http://10.0.0.1:1"]
     assert "No other machine has room for it: the run goes on without it." in caplog.text
     asked = len(places[0].calls)
     assert servers.tend() == ["http://10.0.0.1:1"]
+    assert servers.addresses == ["http://10.0.0.1:0", "http://10.0.0.1:1"]
+    assert servers.kept == ["http://10.0.0.1:1"], "nobody asks it to make room for the ranks"
     assert len(places[0].calls) == asked, "it is not asked any more"
     places[1].lost = True
     with pytest.raises(EngineUnavailable, match=r"no engine answers.*:0 \(engine 0 is lost.*:1 \(engine 1 is lost"):
         servers.tend()
     servers.stop()
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_engines_that_start_are_waited_for_where_that_is_asked(
+    wait: bool, places: list[Place], start: Callable[[], EngineFleet]
+) -> None:
+    servers = start()
+    places[1].starts = 3
+    assert len(servers.tend(wait=wait)) == (2 if wait else 1)
 
 
 def test_an_engine_that_is_lost_again_and_again_is_given_up(

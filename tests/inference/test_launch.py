@@ -324,6 +324,51 @@ def test_a_host_keeps_its_port_from_others(
     until(lambda: servers.tend() == before)
 
 
+def test_a_host_whose_port_is_still_taken_gets_it_when_it_is_free(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a new host on the machine of one that died, whose server takes a moment to end."""
+    monkeypatch.setattr(engine_host, "BACKOFF_S", 0.25)
+    rollout = config.actor_rollout_ref.rollout
+    rollout.name, rollout.server.python = "sglang", str(make_python(tmp_path / "sglang"))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        rollout.server.port = other.getsockname()[1]
+        host = EngineHost(config, Seat(0), tmp_path / "logs" / "engine_0.log")
+        with pytest.raises(EngineUnavailable, match=r"cannot be used"):
+            host.start()
+        assert host.tend().state == "starting"
+        assert not starts_of(tmp_path / "sglang")
+    until(lambda: host.tend().state == "well")
+    assert host.address == f"http://127.0.0.1:{rollout.server.port}"
+    host.stop()
+
+
+def test_a_host_whose_port_stays_taken_is_given_up(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_host, "BACKOFF_S", 0.0)
+    rollout = config.actor_rollout_ref.rollout
+    rollout.name, rollout.server.python = "sglang", str(make_python(tmp_path / "sglang"))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        rollout.server.port = other.getsockname()[1]
+        host = EngineHost(config, Seat(0), tmp_path / "engine_0.log")
+        with pytest.raises(EngineUnavailable):
+            host.start()
+        states = [host.tend().state for _ in range(MOST_FAILED_STARTS + 1)]
+    host.stop()
+    assert states == ["starting"] * MOST_FAILED_STARTS + ["out"]
+
+
+def test_an_address_of_another_machine_is_told_as_such(config: RunConfig, tmp_path: Path) -> None:
+    config.actor_rollout_ref.rollout.server.host = "192.0.2.1"
+    with pytest.raises(EngineUnavailable, match=r"on 192\.0\.2\.1 cannot be used .*server\.host to an address of the"):
+        EngineFleet.start(config, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("host", "machine", "expected"),
     [

@@ -16,7 +16,8 @@ from fake_sglang import make_python, starts_of
 from machines import Machines, machines
 
 from agentrl.config.root import RunConfig
-from agentrl.errors import ConfigError, WorkerError
+from agentrl.errors import ConfigError, EngineUnavailable, WorkerError
+from agentrl.inference import ray_hosts
 from agentrl.inference.fleet import EngineFleet
 from agentrl.inference.ray_hosts import ray_places, visible_here
 from agentrl.single_controller import ResourcePool, Worker, create_worker_group, register
@@ -64,8 +65,13 @@ def gpus_of_ranks(pool: ResourcePool) -> list[str]:
     return [name for names in ray.get([task.options(**each).remote() for each in options]) for name in names]
 
 
-def test_an_engine_shares_the_gpus_of_two_ranks(cluster: Machines, tmp_path: Path, tiny_model_dir: Path) -> None:
-    """It has a bundle of each, and sees both; also after the process of its host has died."""
+def test_an_engine_shares_the_gpus_of_two_ranks(
+    cluster: Machines, tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a bundle of each, and sees both; also after the process of its host has died.
+
+    Once their machine is lost there is no room for it, and the fleet still stops.
+    """
     config = config_of(tmp_path, tiny_model_dir, "cuda", launch=1)
     config.actor_rollout_ref.rollout.tensor_model_parallel_size = config.trainer.n_gpus_per_node = 2
     pool = make_pools(config)["actor"]
@@ -75,6 +81,10 @@ def test_an_engine_shares_the_gpus_of_two_ranks(cluster: Machines, tmp_path: Pat
         ray.kill(fleet._places[0]._actor)  # type: ignore[attr-defined]
         until(lambda: len(fleet.tend()) == 1)
         assert fleet.restarts == 1
+        ray.kill(fleet._places[0]._actor)  # type: ignore[attr-defined]
+        monkeypatch.setattr(ray_hosts, "is_lost", lambda node: True)
+        with pytest.raises(EngineUnavailable, match=r"no engine answers its health check: .*its host died on machine"):
+            until(lambda: not fleet.tend())
     free([pool])
     assert len(set(of_ranks)) == 2
     assert len(starts_of(tmp_path)) == 2

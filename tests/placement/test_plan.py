@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from made_up import planned, run_of
 
+from agentrl.config import machine
 from agentrl.errors import ConfigError
 from agentrl.placement import Cluster, Machine, plan
+from agentrl.placement.gpus import GPUS, gpu_kind
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.of_run import place
 from agentrl.placement.verdict import memory_problems
@@ -159,6 +161,21 @@ CANNOT: list[tuple[str, str, str, dict[str, Any], str]] = [
         "placement=colocated",
     ),
     (
+        "GPUs for half an engine",
+        "1x4x80",
+        HALF,
+        {"R__n_gpus": 3, "R__tensor_model_parallel_size": 2},
+        r"n_gpus: got 3, but an engine takes 2 GPUs \(.*tensor_model_parallel_size\): wanted a multiple of 2",
+    ),
+    (
+        "split on one GPU",
+        "1x1x80",
+        HALF,
+        SPLIT,
+        r"got split, but 1 rank takes all 1 GPU of --cluster 1x1x80 and leaves none for engines: set "
+        r"actor_rollout_ref.rollout.placement=colocated$",
+    ),
+    (
         "pools and engines together are too many",
         "1x8x80",
         HALF,
@@ -235,6 +252,12 @@ def test_what_it_fits_with_is_true() -> None:
     assert problems_of("1x8x80", "Qwen/Qwen2.5-7B-Instruct", **changes) == []
 
 
+def test_what_lora_fits_with() -> None:
+    lora = {"actor_rollout_ref__model__lora_rank": 16, "R__gpu_memory_utilization": 0.45}
+    problem = problems_of("1x1x48", "Qwen/Qwen2.5-7B-Instruct", **lora)[-1]
+    assert problem.endswith("It fits with actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16")
+
+
 def test_an_engine_without_room_for_a_trajectory() -> None:
     problems = problems_of("1x8x24", "Qwen/Qwen2.5-7B-Instruct", **EIGHT, R__gpu_memory_utilization=0.5)
     assert any("0.5 x 24 = 12.0 GiB of a GPU" in problem and "its weights take 14.2" in problem for problem in problems)
@@ -265,6 +288,7 @@ def test_gpus_that_nothing_uses_are_noted() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("1x8@h100", "1 machine with 8 h100 GPUs of 80 GiB"),
         ("4x8x80", "4 machines with 8 GPUs of 80 GiB"),
         ("1x1x24", "1 machine with 1 GPU of 24 GiB"),
         ("2x0", "2 machines without GPUs"),
@@ -275,7 +299,9 @@ def test_clusters_as_they_are_written(text: str, said: str) -> None:
     assert str(Cluster.parse(text)) == said
 
 
-@pytest.mark.parametrize("text", ["", "8", "4x8", "x8x80", "0x8x80", "4x8x80x2", "a x b", "4x8x80,", "99999x1x1"])
+@pytest.mark.parametrize(
+    "text", ["", "8", "4x8", "4x8@nobody", "x8x80", "0x8x80", "4x8x80x2", "a x b", "4x8x80,", "99999x1x1"]
+)
 def test_clusters_that_are_written_otherwise(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--cluster: got '{text}'"):
         Cluster.parse(text)
@@ -295,6 +321,16 @@ def test_auto_on_a_driver_without_a_gpu_is_said() -> None:
     assert place(config, cluster).works
 
 
+def test_auto_without_sglang_is_planned_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = run_of("1x4x80", HALF, trainer__n_gpus_per_node=4, trainer__device="cuda", R__name="auto")
+    config.actor_rollout_ref.rollout.tensor_model_parallel_size = 2
+    for installed, engine, sizes in ((True, "sglang", [2, 2]), (False, "embedded", [1] * 4)):
+        monkeypatch.setattr(machine, "sglang_installed", lambda installed=installed: installed)
+        placement = place(config, Cluster.parse("1x4x80"))
+        assert (placement.engine, [each.tp for each in placement.engines]) == (engine, sizes)
+        assert not placement.problems
+
+
 def test_a_cluster_from_what_ray_says() -> None:
     nodes = [
         {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 4.0, "accelerator_type:A100": 1.0, "memory": 64.0 * 2**30}},
@@ -302,3 +338,25 @@ def test_a_cluster_from_what_ray_says() -> None:
         {"Alive": True, "Resources": {"CPU": 2.0}},
     ]
     assert Cluster.of_ray(nodes).machines == (Machine(4, 80.0, "A100", 64.0), Machine(0))
+    twins = [{"Alive": True, "Resources": {"GPU": 8.0, "memory": gib * 2**30}} for gib in (251.1, 251.3)]
+    assert str(Cluster.of_ray(twins)) == "2 machines with 8 GPUs"
+    # Ray calls both sizes of an A100 so; the driver's own was measured.
+    own = Machine(8, 39.4, "NVIDIA A100-SXM4-40GB")
+    assert Cluster.of_ray(nodes, own).machines == (Machine(4, 39.4, "A100", 64.0), Machine(0))
+    other = Machine(8, 22.1, "NVIDIA L4")
+    assert Cluster.of_ray(nodes, other).machines == (Machine(4, 80.0, "A100", 64.0), Machine(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A40", "A40 "),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA RTX A4000", None),
+        ("NVIDIA A10", "A10 "),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+    ],
+)
+def test_kinds_of_gpus_by_the_name_that_torch_gives_them(name: str, kind: str | None) -> None:
+    assert gpu_kind(name) == (None if kind is None else GPUS[kind])

@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
+
+from agentrl.leftovers import owned_prefix
 
 WAIT = (
     "import sys, time\n"
@@ -49,14 +52,15 @@ def read_line(process: subprocess.Popen[str]) -> list[str]:
     return process.stdout.readline().split()
 
 
-def test_it_is_quiet_and_leaves_neither_process_nor_folder(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 100)  # too long for the path of a socket, as temporary folders of some machines are
-    deep.mkdir()
-    abandoned = Path("/tmp/agentrl-ray-999999999-killed")
+def test_it_is_quiet_and_leaves_neither_process_nor_folder() -> None:
+    # Too long for the path of a socket, though not long: as temporary folders of batch systems are.
+    deep = Path(tempfile.mkdtemp(prefix="scratch-4711", dir="/tmp"))
+    abandoned = Path("/tmp") / f"{owned_prefix('agentrl-ray').replace(str(os.getpid()), '999999999', 1)}killed"
     abandoned.mkdir(exist_ok=True)
     process = start("pass", TMPDIR=str(deep))
     folder, pid = read_line(process)
     output, errors = process.communicate(timeout=120)
+    deep.rmdir()
     assert process.returncode == 0
     # On a machine without any network Ray itself warns that it looks its address up by the host's name.
     assert [line for line in errors.splitlines() if "Failed to determine local IP" not in line] == []

@@ -45,12 +45,13 @@ class Fleet:
     tended: int = 0
 
     @property
-    def addresses(self) -> list[str]:
+    def kept(self) -> list[str]:
         return [engine.address for engine in self.engines]
 
-    def tend(self) -> list[str]:
+    def tend(self, *, wait: bool = False) -> list[str]:
+        assert wait, "on shared GPUs an engine can only start while the ranks are away"
         self.tended += 1
-        return [address for address in self.addresses if address not in self.dropped]
+        return [address for address in self.kept if address not in self.dropped]
 
     def drop(self, address: str) -> None:
         self.dropped.append(address)
@@ -72,8 +73,8 @@ def client(address: str) -> EngineClient:
 
 
 def make(fleet: Fleet, calls: list[str], send: Any = None, **options: Any) -> Phases:
-    def send_all(version: int, addresses: list[str]) -> None:
-        calls.append("send")
+    def send_all(version: int, addresses: list[str], *, resume: bool = True) -> None:
+        calls.append("send and continue" if resume else "send")
         for address in addresses:
             engine = next(engine for engine in fleet.engines if engine.address == address)
             engine.calls.append(f"update {version}")
@@ -147,12 +148,12 @@ async def test_where_all_engines_fail_the_new_ones_get_the_weights(fleet: Fleet)
     for engine in fleet.engines:
         engine.released.clear()  # both were started again behind the run's back: SGLang ends when it is told to resume
     assert await asyncio.to_thread(phases.serve, 3)
-    assert calls == ["yield_device", "send"]
+    assert calls == ["yield_device", "send and continue"]
     assert (len(fleet.dropped), fleet.tended) == (2, 1)
 
 
 async def test_weights_that_no_engine_takes_leave_engines_with_their_memory(fleet: Fleet) -> None:
-    def refuse(version: int, addresses: list[str]) -> None:
+    def refuse(version: int, addresses: list[str], *, resume: bool = True) -> None:
         raise EngineUnavailable("no engine took the new weights")
 
     calls: list[str] = []

@@ -12,6 +12,7 @@ from agentrl.config import RunConfig, load_config
 from agentrl.errors import ConfigError
 from agentrl.placement.of_run import check_places
 from agentrl.trainer.pools import make_pools
+from agentrl.trainer.processes import RunProcesses
 
 
 def config_of(**trainer: Any) -> RunConfig:
@@ -49,6 +50,16 @@ def test_a_machine_with_fewer_gpus_than_ranks_is_named_before_anything_starts(mo
         check_places(config_of(device="cuda", **APART))
     with pytest.raises(ConfigError, match="4 ranks need 4 GPUs, but this machine has 2: lower trainer"):
         check_places(config_of(device="cuda", n_gpus_per_node=4))
+
+
+def test_an_engine_of_agentrls_own_is_one_rank_of_a_weight_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(device="cuda")
+    config.actor_rollout_ref.rollout.tensor_model_parallel_size = 2
+    for installed, ranks in ((True, 2), (False, 1)):
+        monkeypatch.setattr("agentrl.config.machine.sglang_installed", lambda installed=installed: installed)
+        assert RunProcesses(config, 10, 1)._engine_ranks == ranks
+    config.actor_rollout_ref.rollout.server.addresses = ["http://gpu-host:30000"]
+    assert RunProcesses(config, 10, 1)._engine_ranks == 2
 
 
 def test_threads_as_the_run_asks() -> None:

@@ -114,7 +114,7 @@ def test_an_error_of_the_writer_is_raised_and_the_half_is_removed(
     with pytest.raises(CheckpointError, match=r"global_step_2: rank 1: No space left.*step 1 is untouched"):
         meet(own)
     assert not list(tmp_path.glob(".part_*"))
-    assert not own.under_way
+    assert (own.under_way, own.failed) == (False, True)
     assert CheckpointManager(tmp_path).latest() == tmp_path / "global_step_1"
 
 
@@ -145,6 +145,15 @@ def test_a_disk_that_is_too_small_is_told_before_the_first_step(tmp_path: Path) 
         own.check_room(1, [export])
     assert room_problems([export]) == []
     own.check_room(0, [export])
+
+
+def test_what_a_killed_run_has_half_written_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = tmp_path / ".part_global_step_2"
+    killed.mkdir()
+    for module in (disk_space, saving):
+        monkeypatch.setattr(module, "free_bytes", lambda folder: (1 if killed.exists() else 3) * 2**30)
+    saver(tmp_path, Writers(2**31)).check_room(1)
+    assert not killed.exists()
 
 
 @pytest.mark.usefixtures("small_disk")

@@ -150,7 +150,7 @@ async def fail_and_return(mode: str, phase: str, fault: str, pair: Pair, folder:
     assert await run.sync(1, *both) == addresses
     pair.bad.update_faults[PHASES[phase]] = fault
     if phase == "init group":
-        run.ranks.sender.close()  # else the group of the first sync is used
+        await call_in_thread(run.ranks.sender.close)  # else the group of the first sync is used
         group_sender.JOIN_S = min(group_sender.JOIN_S, 4.0)  # the good engine waits for the other one that long
     assert await run.sync(2, *both) == [pair.good.address]
     run.assert_in_step(pair.good, 2)
@@ -163,7 +163,7 @@ async def fail_and_return(mode: str, phase: str, fault: str, pair: Pair, folder:
     assert await run.sync(3, *both) == addresses
     for engine in both:
         run.assert_in_step(engine, 3)
-    run.ranks.sender.close()
+    await call_in_thread(run.ranks.sender.close)
 
 
 @pytest.mark.parametrize("fault", ["refuse", "die"])
@@ -209,7 +209,7 @@ async def test_the_last_engine_that_fails_is_an_error(
         assert isinstance(caught.value, kind)
         bad.update_faults.clear()
         bad.dead = False
-    run.ranks.sender.close()
+    await call_in_thread(run.ranks.sender.close)
 
 
 async def test_an_engine_that_was_started_anew_joins_a_new_group(
@@ -230,4 +230,14 @@ async def test_an_engine_that_was_started_anew_joins_a_new_group(
     # Nor does a kept group stand for other engines.
     assert await run.sync(4, pair.good) == [pair.good.address]
     run.assert_in_step(pair.good, 4)
-    run.ranks.sender.close()
+    assert await run.sync(5, *both) == addresses
+    assert [len(engine.updates._groups) for engine in both] == [1, 1], "an engine is in no group that is given up"
+    await call_in_thread(run.ranks.sender.close)
+    assert [len(engine.updates._groups) for engine in both] == [0, 0], "nor in one of a run that has ended"
+
+
+async def test_an_engine_that_is_too_old_is_told_as_such(pairs: Callable[[], Awaitable[Pair]], tmp_path: Path) -> None:
+    bad = (await pairs()).bad
+    bad.update_faults["/begin_weight_update"] = bad.update_faults["/end_weight_update"] = "unknown"
+    with pytest.raises(EngineRequestError, match=r"answered 404: .*SGLang has this request from 0\.5\.23 on.*=disk"):
+        await Run("ipc", tmp_path, 120.0).sync(1, bad)

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from agentrl.errors import EngineRequestError, EngineTimeout, EngineUnavailable, WeightVersionError
 from agentrl.inference.adapter_client import ADAPTER_NAME, AdapterClient
 from agentrl.inference.client import EngineClient
+from agentrl.leftovers import owned_prefix
 from agentrl.testing.scripted_engine import ScriptedEngine
 from agentrl.trainer.weight_sync import WeightSync
 
@@ -44,24 +45,19 @@ def make(parent: Path, actor: Any, mode: str = "disk") -> WeightSync:
     return WeightSync(actor, client, mode=mode, folder=parent, model_bytes=8)
 
 
-def dead_pid() -> int:
+def test_exports_of_killed_runs_are_removed_and_the_own_one_goes_with_its_run(tmp_path: Path):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    return process.pid
-
-
-def test_exports_of_killed_runs_are_removed_and_those_of_living_ones_are_not(tmp_path: Path):
-    dead = tmp_path / f"agentrl-weights-{dead_pid()}-x"
-    alive = tmp_path / f"agentrl-weights-{os.getppid()}-y"
-    strange = tmp_path / "agentrl-weights-of-mine"
-    for folder in (dead, alive, strange):
+    name = owned_prefix("agentrl-weights")
+    dead = tmp_path / f"{name.replace(str(os.getpid()), str(process.pid), 1)}x"
+    alive = tmp_path / f"{name}y"
+    for folder in (dead, alive):
         folder.mkdir()
     sync = make(tmp_path, Exporter())
     assert not dead.exists()
-    assert alive.exists()
-    assert strange.exists()
+    assert len(list(tmp_path.iterdir())) == 2
     sync.close()
-    assert {path.name for path in tmp_path.iterdir()} == {alive.name, strange.name}
+    assert list(tmp_path.iterdir()) == [alive]
 
 
 @pytest.fixture
@@ -78,6 +74,15 @@ async def test_a_version_is_pushed_and_confirmed(engine: ScriptedEngine, tmp_pat
     await in_thread(sync, 3, engine.address)
     assert engine.weight_version == "3"
     assert not Path(actor.exports[0]).exists()
+
+
+async def test_an_engine_without_a_cache_does_not_go_on(engine: ScriptedEngine, tmp_path: Path):
+    """On shared GPUs it gets its cache back once the ranks have left: SGLang ends at a health check before that."""
+    sync = make(tmp_path, Exporter())
+    assert await asyncio.to_thread(sync.sync, 3, [engine.address], resume=False) == [engine.address]
+    assert (engine.weight_version, engine.paused) == ("3", True)
+    await in_thread(sync, 4, engine.address)
+    assert not engine.paused
 
 
 async def test_nobody_home_is_an_error_and_one_of_two_is_not(engine: ScriptedEngine, tmp_path: Path):

@@ -41,6 +41,7 @@ def test_engine_weights_have_the_names_of_the_checkpoint(
     original = load_file(source / "model.safetensors")
     worker.export_weights(str(tmp_path / "before"))
     exported = load_file(tmp_path / "before" / "model.safetensors")
+    assert worker.export_bytes() == sum(value.numel() * value.element_size() for value in exported.values())
     assert exported.keys() == original.keys()
     assert all(torch.equal(value, original[name]) for name, value in exported.items())
     worker.update_actor(BATCH)

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_cuda import simulated_cuda
+from simulated_cuda import gpu_or_simulated, simulated_cuda
 from torch.distributed.tensor import DTensor
 
 from agentrl.config.root import RunConfig
 from agentrl.single_controller import Placement
 from agentrl.testing.batches import random_batch
+from agentrl.workers import fsdp_model
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
+from agentrl.workers.residence import Residence
 
 BATCH = random_batch([(3, 5), (7, 1), (1, 9), (4, 4), (5, 2), (2, 12), (6, 3), (3, 3)], 261, seed=1)
 HERE = Path(__file__).parent
@@ -62,7 +64,7 @@ def run_worker(model: str, *, offload: bool, rank: int = 0, world: int = 1) -> d
         worker.compute_log_prob(rows)
         assert places(worker) == at_rest
         worker.keep_on_device()
-        assert places(worker) == {**at_rest, "parameters": "cuda"}
+        assert places(worker) == at_rest, "until its own update others, such as a critic, have the GPU"
         worker.update_actor(rows)
         assert places(worker) == {**at_rest, "parameters": "cuda"}, "moments leave when the update ends"
         weights = worker.model.full_weights()
@@ -74,8 +76,8 @@ def run_worker(model: str, *, offload: bool, rank: int = 0, world: int = 1) -> d
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with simulated_cuda(monkeypatch):
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with gpu_or_simulated(monkeypatch):
         yield
 
 
@@ -103,11 +105,11 @@ def test_one_and_two_ranks_learn_the_same_with_offloading(
 
 
 @pytest.mark.parametrize("offload", [(True, False), (False, True), (True, True)])
-def test_everything_comes_back_as_it_left(offload: tuple[bool, bool], simulated: None, tiny_model_dir: Path) -> None:
+def test_everything_comes_back_as_it_left(offload: tuple[bool, bool], gpu: None, tiny_model_dir: Path) -> None:
     worker = make(str(tiny_model_dir), offload)
     model = worker.model
-    worker.update_actor(BATCH)
     worker.keep_on_device()
+    worker.update_actor(BATCH)
     for number, parameter in enumerate(model.net.parameters()):
         parameter.grad = torch.full_like(parameter, float(number))
     identities = [id(parameter) for parameter in model.net.parameters()]
@@ -134,8 +136,26 @@ def test_everything_comes_back_as_it_left(offload: tuple[bool, bool], simulated:
     worker.close()
 
 
+def test_moments_that_leave_are_never_on_the_gpu_before_the_first_step(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an engine has its share of the GPU already, 8 bytes a weight more may not fit beside the weights."""
+    begun: list[set[str]] = []
+
+    def look(net: Any, optimizer: Any, *arguments: Any, **options: Any) -> Residence:
+        moments = [value for name, value in optimizer.state_tensors().items() if name.startswith("exp_avg")]
+        begun.append({local(value).device.type for value in moments})
+        return Residence(net, optimizer, *arguments, **options)
+
+    monkeypatch.setattr(fsdp_model, "Residence", look)
+    with simulated_cuda(monkeypatch):
+        for offload in (True, False):
+            make(str(tiny_model_dir), (False, offload)).close()
+    assert begun == [{"cpu"}, {"cuda"}]
+
+
 def test_a_reference_is_on_the_gpu_only_in_its_pass_and_in_the_type_of_the_pass(
-    simulated: None, tiny_model_dir: Path
+    gpu: None, tiny_model_dir: Path
 ) -> None:
     reference = make(str(tiny_model_dir), (True, True), role="ref")
     assert places(reference) == {"parameters": "cpu"}

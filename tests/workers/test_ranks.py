@@ -154,6 +154,7 @@ def test_two_ranks_with_lora_equal_one(tmp_path: Path, make_config: Any, make_gr
     assert_metrics_close(run(one, BATCHES), metrics)
 
 
+@pytest.mark.slow
 def test_two_ranks_of_a_critic_with_lora_equal_one(make_config: Any, make_group: MakeGroup) -> None:
     config = config_of(make_config)
     config.critic.model.lora_rank = 4

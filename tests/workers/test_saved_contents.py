@@ -15,7 +15,7 @@ from agentrl.errors import CheckpointError
 from agentrl.testing.batches import random_batch
 from agentrl.testing.models import build_tiny_model
 from agentrl.trainer.checkpoint import CheckpointManager
-from agentrl.workers import shards
+from agentrl.workers import checkpoints, shards
 
 BATCH = random_batch([(3, 5), (7, 1), (1, 9), (4, 4)], 261)
 
@@ -147,3 +147,39 @@ def test_nothing_counts_before_it_is_whole(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path)
     manager.begin(3)
     assert manager.latest() is None
+
+
+def test_a_file_that_another_rank_renames_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 flushes the folder while rank 1 gives `.model-00002-of-00002.safetensors.part` its name."""
+    for name in ("a.part", "b"):
+        (tmp_path / name).write_text("weights")
+    flushed: list[Path] = []
+
+    def flush(path: Path) -> None:
+        if path.name == "a.part":
+            path.rename(tmp_path / "a")
+            path.open().close()
+        flushed.append(path)
+
+    monkeypatch.setattr(checkpoints, "_flush_file", flush)
+    checkpoints._flush(tmp_path)
+    assert tmp_path / "b" in flushed
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_rank_that_cannot_write_takes_part_in_what_others_gather(
+    background: bool, tmp_path: Path, make_actor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own disk is full: without it, each of the others would wait for its shards of the model folder."""
+
+    def refuse(*_arguments: Any) -> Any:
+        raise CheckpointError("No space left on device")
+
+    monkeypatch.setattr(checkpoints, "stage_shards" if background else "save_shards", refuse)
+    worker = make_actor()
+    with pytest.raises(CheckpointError, match="No space left"):
+        worker.save_checkpoint(str(tmp_path / "actor"), background)
+    worker.finish_checkpoint()
+    assert (tmp_path / "actor" / "huggingface" / "model.safetensors").is_file()

@@ -12,9 +12,39 @@ from agentrl.workers import weight_senders
 from agentrl.workers.weight_senders import SendJob
 
 
-def test_every_engine_rank_gets_the_handles_of_its_gpu(
+def test_a_rank_that_fails_does_not_gather_on_alone(
     make_config: Any, make_actor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The others wait for it at the same bucket, and would answer another collective call."""
+
+    def handles(flat: torch.Tensor, specs: Any, reader_gpu: int) -> str:
+        raise torch.OutOfMemoryError("as told")
+
+    def counted(buckets: Any) -> Any:
+        for bucket in buckets:
+            taken.append(bucket.number)
+            yield bucket
+
+    taken: list[int] = []
+    monkeypatch.setattr(weight_senders, "device_handles", handles)
+    worker = make_actor(make_config())
+    with simulated_cuda(monkeypatch):
+        source = weight_senders.WeightSource(worker.model, worker._lm)
+        sender = weight_senders.WeightSender(source, torch.bfloat16, torch.device("cuda"))
+        buckets, gpu = source.buckets, torch.device("cuda")
+        monkeypatch.setattr(
+            source, "buckets", lambda *args, **options: counted(buckets(*args, **options | {"device": gpu}))
+        )
+        with pytest.raises(torch.OutOfMemoryError):
+            sender.send(SendJob("ipc", {"http://engine": 0}, 1, 40_000, 60.0))
+    assert taken == [0]
+
+
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_every_engine_rank_gets_the_handles_of_its_gpu(
+    offloaded: bool, make_config: Any, make_actor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the parameters are in host memory, as at the start of a run with `param_offload`."""
     requests: list[dict[str, Any]] = []
     lent: list[dict[str, torch.Tensor]] = []
 
@@ -33,7 +63,8 @@ def test_every_engine_rank_gets_the_handles_of_its_gpu(
         sender = weight_senders.WeightSender(
             weight_senders.WeightSource(worker.model, worker._lm), torch.bfloat16, torch.device("cuda")
         )
-        monkeypatch.setattr(sender._source, "buckets", on_gpu(sender._source.buckets))
+        if not offloaded:
+            monkeypatch.setattr(sender._source, "buckets", on_gpu(sender._source.buckets))
         report = sender.send(SendJob("ipc", {"http://engine": 0}, 1, 40_000, 60.0))
     assert not report.failed
     assert [request["serialized_named_tensors"] for request in requests] == [

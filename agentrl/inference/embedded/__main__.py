@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentrl.errors import ConfigError, UserInputError
-from agentrl.hub import nearest_folder
+from agentrl.hub import model_folder
 from agentrl.inference.embedded.options import DTYPES, RUNNERS, EngineOptions
 from agentrl.inference.embedded.tool_calls import NAMES
 
@@ -22,7 +23,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m agentrl.inference.embedded", description=__doc__)
     add = parser.add_argument
-    add("--model", required=True, help="Hugging Face folder")
+    add("--model", required=True, help="Hugging Face folder, or a name of the hub")
     add("--tokenizer-path", help="folder of the tokenizer; default: the model's")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=30000)
@@ -51,15 +52,25 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     return EngineOptions(**vars(given))
 
 
-def _check_paths(options: EngineOptions) -> None:
-    """Refuse folders that do not exist before torch is asked to load them.
+def _with_folders(options: EngineOptions) -> EngineOptions:
+    """The options with folders in place of names of the hub, before torch is asked to load them.
 
     Raises:
-        ConfigError: names the option and the nearest folder.
+        ConfigError: there is no such model; names the option and the nearest folder.
     """
-    for name, path in (("--model", options.model), ("--tokenizer-path", options.tokenizer_path)):
-        if path is not None and not os.path.isdir(path):
-            raise ConfigError(f"{name}: no model folder '{path}'{nearest_folder(path)}")
+
+    def folder(option: str, path: str, *, weights: bool) -> str:
+        try:
+            return str(model_folder(path, weights=weights))
+        except ConfigError as error:
+            raise ConfigError(f"{option}: {error}") from error
+
+    tokenizer = options.tokenizer_path
+    return replace(
+        options,
+        model=folder("--model", options.model, weights=True),
+        tokenizer_path=None if tokenizer is None else folder("--tokenizer-path", tokenizer, weights=False),
+    )
 
 
 def die_with_parent() -> None:
@@ -85,8 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from agentrl.inference.embedded.server import run_engine_server
 
     try:
-        _check_paths(options)
-        return run_engine_server(options)
+        return run_engine_server(_with_folders(options))
     except UserInputError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -1,4 +1,4 @@
-"""Weights that come over a process group or through shared memory, by SGLang's requests.
+"""Weights that come over a process group, through shared memory or as handles of GPU memory, by SGLang's requests.
 
 Between `/begin_weight_update` and `/end_weight_update` an engine takes bucket after bucket. Outside of that it refuses
 them, as SGLang does.
@@ -19,6 +19,7 @@ from agentrl.errors import UserInputError
 from agentrl.inference.embedded.http import Handler, answer, read_object
 from agentrl.inference.weights.buckets import TensorSpec, from_fields, total_bytes, unflatten
 from agentrl.inference.weights.group import BACKENDS, UpdateGroup, join_store
+from agentrl.inference.weights.handles import read_handles
 from agentrl.inference.weights.shared_memory import read_shared
 from agentrl.plugins.threads import call_in_thread
 from agentrl.types import JsonDict
@@ -147,15 +148,29 @@ class WeightUpdates:
         return await self.update(body, lambda model: model.load_tensors(dict(received)))
 
     async def from_memory(self, from_tensor: Handler, request: HTTPRequest) -> Response:
-        """Load a bucket from shared memory, or tensors in the request."""
+        """Load a bucket from shared memory, on a GPU from memory that a handle names, or tensors in the request."""
         body = await read_object(request, ("shared_memory", "serialized_named_tensors", "selector", *_BUCKET))
-        if body.get("load_format") != "shared_memory":
+        shared, lent = body.get("load_format") == "shared_memory", self._is_lent(body)
+        if not shared and not lent:
             return await from_tensor(request)
         if not self.is_open:
             return _closed("update_weights_from_tensor")
+        if lent:
+            return await self.update(body, partial(self._load_lent, body["serialized_named_tensors"][0]))
         specs: Sequence[TensorSpec] = from_fields(body.get("names"), body.get("dtypes"), body.get("shapes"))
         flat = read_shared(body.get("shared_memory"), total_bytes(specs))
         return await self.update(body, lambda model: model.load_tensors(dict(unflatten(flat, specs))))
+
+    def _is_lent(self, body: JsonDict) -> bool:
+        """Whether the request holds handles of GPU memory, as SGLang takes them: one for each rank, and here is one."""
+        handles = body.get("serialized_named_tensors")
+        on_gpu = self.device.type == "cuda" and body.get("load_format") is None
+        return on_gpu and isinstance(handles, list) and len(handles) == 1
+
+    def _load_lent(self, handles: object, model: Any) -> None:
+        """In the engine's thread. The answer gives the memory back, so nothing may read it any more by then."""
+        model.load_tensors(read_handles(handles))
+        torch.cuda.synchronize(self.device)
 
 
 def _done(message: str) -> Response:

@@ -72,7 +72,14 @@ class UpdateCalls:
         await self._post("/destroy_weights_update_group", {"group_name": name}, min(self._quick_s, GRACE_S))
 
     async def _post(self, path: str, body: JsonDict, timeout_s: float) -> None:
-        await self.client.update_call(path, body, timeout_s)
+        try:
+            await self.client.update_call(path, body, timeout_s)
+        except EngineRequestError as error:
+            if f"{path} answered 404" not in str(error):
+                raise
+            raise EngineRequestError(
+                f"{error}: SGLang has this request from 0.5.23 on; for an older one set rollout.weight_sync=disk"
+            ) from error
 
 
 @dataclass(slots=True)

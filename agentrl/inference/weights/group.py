@@ -107,6 +107,14 @@ def address_towards(urls: list[str]) -> str:
     return next((address for address in own if not address.startswith("127.")), own[0])
 
 
+def is_here(url: str) -> bool:
+    """Whether a server is on this machine, by its address."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 80
+    found = str(socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0][4][0])
+    return found.startswith("127.") or found == _own_address(host, port)
+
+
 def _own_address(host: str, port: int) -> str:
     """The own address of a connection to `host`; nothing is sent."""
     family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]

@@ -40,6 +40,8 @@ class GroupSender:
         self._backend = backend
         self._group: UpdateGroup | None = None
         self._members: tuple[object, ...] = ()
+        self.held: dict[str, str] = {}
+        """The group that each engine is in, also one that this process has left: it takes memory there."""
 
     async def send(
         self,
@@ -70,12 +72,12 @@ class GroupSender:
         if answers.well:
             return {}, False
         self.close()
-        if group is not None:
-            calls = {a: UpdateCalls(clients[a], _left(deadline)) for a in answers.disturbed}
-            await each({address: _quietly(call.leave_group(group.name)) for address, call in calls.items()})
-        failed = answers.failed
-        if kept:  # an engine that was started anew knows no group: all that answer get a chance in a new one
-            failed = {a: e for a, e in failed.items() if isinstance(e, EngineUnavailable | EngineTimeout)}
+        gone: dict[str, EngineError] = {
+            a: e for a, e in answers.failed.items() if isinstance(e, EngineUnavailable | EngineTimeout)
+        }
+        await self.let_leave({address: client for address, client in clients.items() if address not in gone}, deadline)
+        # An engine that was started anew knows no group: all that answer get a chance in a new one.
+        failed = gone if kept else answers.failed
         return failed, len(failed) < len(clients)
 
     def close(self) -> None:
@@ -87,6 +89,7 @@ class GroupSender:
     async def _join(self, clients: Mapping[str, EngineClient], engine_ranks: int, deadline: float) -> Answers:
         """Make a new group with all engines."""
         self.close()
+        await self.let_leave(clients, deadline)
         limit_s = min(_left(deadline), JOIN_S)
         host = address_towards(list(clients))
         stores, name = [host_store(host, limit_s)], f"agentrl-{uuid.uuid4().hex[:12]}"
@@ -119,7 +122,16 @@ class GroupSender:
             address: UpdateCalls(client, limit_s * 2).init_group({**fields, "rank_offset": offset})
             for (address, client), offset in zip(clients.items(), offsets, strict=True)
         }
-        return await together(asked, join, stores.clear, limit_s + 1.0)
+        answers = await together(asked, join, stores.clear, limit_s + 1.0)
+        if self._group is not None:
+            self.held |= dict.fromkeys(clients, name)
+        return answers
+
+    async def let_leave(self, clients: Mapping[str, EngineClient], deadline: float) -> None:
+        """Tell engines to leave the groups that they are in. One that does not hear it is not told again."""
+        known = [address for address in clients if address in self.held]
+        calls = {a: UpdateCalls(clients[a], _left(deadline)).leave_group(self.held.pop(a)) for a in known}
+        await each({address: _quietly(call) for address, call in calls.items()})
 
 
 async def _broadcast(

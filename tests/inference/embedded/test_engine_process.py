@@ -106,19 +106,22 @@ def test_a_broken_engine_answers_503_and_ends_the_process(
     assert told == [True]
 
 
-def test_the_process_ends_when_the_engine_fails(tiny_model_dir: Path) -> None:
-    port = free_port()
+def test_the_process_ends_when_the_engine_fails(tiny_model_dir: Path, tmp_path: Path) -> None:
+    port, broken = free_port(), tmp_path / "broken"
     code = textwrap.dedent(
         f"""
-        import sys
+        import os, sys
         from agentrl.inference.embedded.decoder import Decoder
         from agentrl.inference.embedded.__main__ import main
-        Decoder.forward = lambda *_: 1 / 0
+
+        well = Decoder.forward
+        Decoder.forward = lambda *given: 1 / 0 if os.path.exists({str(broken)!r}) else well(*given)
         sys.exit(main(["--model", {str(tiny_model_dir)!r}, "--port", "{port}", "--device", "cpu"]))
         """
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         wait_healthy(f"http://127.0.0.1:{port}", process)
+        broken.touch()
         httpx.post(f"http://127.0.0.1:{port}/generate", json={"input_ids": [1]}, timeout=30)
         assert process.wait(20) == 1
         assert process.stderr is not None

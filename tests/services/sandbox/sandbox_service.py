@@ -88,7 +88,7 @@ class Server:
         deadline = time.monotonic() + 10
         while (left := self.left_over()) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert not left
+        assert not left, left
 
     def left_over(self) -> str:
         """What is there beyond sandboxes that wait for a job; empty: nothing."""

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 from sandbox_service import APART, Server, children, is_zygote, needs_level, process_flags
 
+from agentrl.services.sandbox import zygote_pool
 from agentrl.services.sandbox.filesystem_layout import make_layout
 from agentrl.services.sandbox.isolation_choice import choose_isolation
-from agentrl.services.sandbox.launcher_process import make_run_folder
+from agentrl.services.sandbox.launcher_process import LauncherProcess, make_run_folder
 from agentrl.services.sandbox.zygote_pool import ZygotePool
 
 UIDS = range(1_900_200, 1_900_210)
@@ -173,18 +174,58 @@ def test_zygotes_that_are_killed(server: Server) -> None:
     """Runs in progress go on, and those that come find others."""
     with ThreadPoolExecutor(4) as pool:
         slow = pool.submit(server.python, "import time; time.sleep(1); print('slow')")
-        answers = []
         for _ in range(3):
-            answers += [pool.submit(server.run, f"print({number})") for number in range(6)]
+            answers = [pool.submit(server.run, f"print({number})") for number in range(6)]
             for pid in filter(is_zygote, children(server.process.pid)):
                 os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
-        for number, answer in enumerate(future.result() for future in answers):
-            assert answer["status"] == "Success", answer
-            assert answer["run_result"]["stdout"] == f"{number % 6}\n"
+            for number, answer in enumerate(future.result() for future in answers):
+                assert answer["status"] == "Success", answer
+                assert answer["run_result"]["stdout"] == f"{number}\n"
         assert slow.result()["stdout"] == "slow\n"
         assert {answer["stdout"] for answer in pool.map(server.python, ["print(2)"] * 6)} == {"2\n"}
     assert sum(map(is_zygote, children(server.process.pid))) == 2
+
+
+def end_of(started: LauncherProcess) -> None:
+    os.kill(started.pid, signal.SIGKILL)
+    assert started.reap().code == -signal.SIGKILL
+    close_ends(started)
+
+
+def close_ends(started: LauncherProcess) -> None:
+    started.control.close()
+    for fd in (started.stdin, started.stdout, started.stderr):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("level", APART)
+async def test_a_sandbox_of_a_killed_zygote_that_ends_late(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody was told of it; it is waited for once it has ended, on a busy machine long after its zygote."""
+    needs_level(level)
+    tmp_path.chmod(0o711)
+    monkeypatch.setattr(zygote_pool, "_LOST_S", 0.05)
+    isolation = choose_isolation(tmp_path, make_layout(tmp_path, sys.executable, UIDS, 16), level, None)
+    zygotes = ZygotePool(isolation, tmp_path)
+    make_run_folder(tmp_path / "run-lost", None, True)
+    lost = await zygotes.start(tmp_path / "run-lost")
+    zygotes._children.clear()  # as if its zygote had been killed before it could tell
+    for pid in filter(is_zygote, children(os.getpid())):
+        os.kill(pid, signal.SIGKILL)
+    for number in range(2):  # each zygote is found dead
+        make_run_folder(tmp_path / f"run-{number}", None, True)
+        started = await zygotes.start(tmp_path / f"run-{number}")
+        end_of(started)
+    await asyncio.sleep(0.2)
+    assert lost.pid in children(os.getpid())
+    os.kill(lost.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while lost.pid in children(os.getpid()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    close_ends(lost)
+    await zygotes.close()
 
 
 @pytest.mark.parametrize("level", APART)
@@ -204,11 +245,7 @@ async def test_a_zygote_is_exchanged_after_some_forks(tmp_path: Path, level: str
         make_run_folder(folder, None, True)
         started = await zygotes.start(folder)
         seen |= set(filter(is_zygote, children(os.getpid())))
-        os.kill(started.pid, signal.SIGKILL)
-        assert started.reap().code == -signal.SIGKILL
-        started.control.close()
-        for fd in (started.stdin, started.stdout, started.stderr):
-            os.close(fd)
+        end_of(started)
         await asyncio.sleep(0.02)
     await zygotes.close()
     assert process_flags() == flags
