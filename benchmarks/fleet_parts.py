@@ -11,8 +11,10 @@ import pickle
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,24 +188,27 @@ class PaperWorkers:
     def __init__(self, workers: int, in_flight: int, row: RolloutRow) -> None:
         self.slots = share_slots(in_flight, workers)
         self.chunks = 0
+        self.held = 0
+        """Bytes that Python had when the last chunk was sent, if it traces them."""
         self._row = row
         self._pickled: dict[int, bytes] = {}
         self._jobs: dict[ChunkFuture, Sequence[Job]] = {}
+        self._sent: dict[ChunkFuture, bytes] = {}
         self._open: queue.SimpleQueue[ChunkFuture | None] = queue.SimpleQueue()
         self._next = threading.Semaphore(1)
         self._thread = threading.Thread(target=self._end_one_by_one, daemon=True)
         self._thread.start()
 
     def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
-        pickle.dumps((list(jobs), step))
         self.chunks += 1
         future: ChunkFuture = Future()
-        self._jobs[future] = jobs
+        self._jobs[future], self._sent[future] = jobs, pickle.dumps((list(jobs), step))
+        self.held = tracemalloc.get_traced_memory()[0]
         self._open.put(future)
         return future
 
     def result(self, worker: int, future: ChunkFuture) -> ChunkResult:
-        jobs = self._jobs.pop(future)
+        jobs, _ = self._jobs.pop(future), self._sent.pop(future)
         chunk: ChunkResult = pickle.loads(self._rows(len(jobs)))
         for job, row in zip(jobs, chunk.rows, strict=True):
             row.row = job.row
@@ -234,6 +239,21 @@ class PaperWorkers:
         return self._pickled[count]
 
 
+@contextmanager
+def paper_manager(
+    config: RunConfig, found: Recorded, workers: int, in_flight: int
+) -> Iterator[tuple[AgentLoopManager, PaperWorkers]]:
+    """A manager of workers on paper."""
+    manager = AgentLoopManager(config, ["http://nowhere"], backend="local")
+    manager._pool.shutdown()
+    pool = PaperWorkers(workers, in_flight, found.row)
+    manager._pool = pool
+    try:
+        yield manager, pool
+    finally:
+        manager.shutdown()
+
+
 def manager_ms(
     config: RunConfig, found: Recorded, workers: int, in_flight: int, sizes: Sequence[int], rounds: int
 ) -> tuple[list[list[float]], int]:
@@ -242,18 +262,23 @@ def manager_ms(
     Returns:
         For each size its rounds; and the chunks of the last batch.
     """
-    manager = AgentLoopManager(config, ["http://nowhere"], backend="local")
-    manager._pool.shutdown()
-    pool = PaperWorkers(workers, in_flight, found.row)
-    manager._pool = pool
     costs: list[list[float]] = [[] for _ in sizes]
-    try:
+    with paper_manager(config, found, workers, in_flight) as (manager, pool):
         for _ in range(1 + rounds):  # the first pickles the rows
             for count, each in zip(sizes, costs, strict=True):
                 given, chunks, began = batch(count, 0), pool.chunks, time.process_time()
                 done = manager.generate_sequences(given)
                 each.append(1000 * (time.process_time() - began) / (count * found.turns))
                 assert len(done) == count
-    finally:
-        manager.shutdown()
-    return [each[1:] for each in costs], pool.chunks - chunks
+        return [each[1:] for each in costs], pool.chunks - chunks
+
+
+def manager_kb(config: RunConfig, found: Recorded, workers: int, count: int) -> float:
+    """What the manager holds for each trajectory while all are in flight: rows, jobs, and what was sent to workers."""
+    with paper_manager(config, found, workers, count) as (manager, pool):
+        tracemalloc.start()
+        try:
+            manager.generate_sequences(batch(count, 0))
+        finally:
+            tracemalloc.stop()
+        return pool.held / count / 1000

@@ -32,6 +32,7 @@ def test_router_and_manager_run_without_a_fleet(
     assert [len(each) for each in costs] == [2, 2]
     assert min(map(min, costs)) > 0
     assert chunks >= 4
+    assert 0 < fleet.manager_kb(config, found, 4, 40) < 20
 
 
 def test_an_engine_answers_by_row_and_turn(fleet: ModuleType) -> None:
@@ -45,7 +46,7 @@ def test_an_engine_answers_by_row_and_turn(fleet: ModuleType) -> None:
     [
         ((0.5, 50.0, {"a worker": 1.5}), []),
         ((0.51, 50.4, {"a worker": 1.0}), ["0.51 CPU-ms a turn", "50 kB per trajectory"]),
-        ((0.1, 20.0, {"a worker": 0.9, "the router": 4.0}), ["the router grows by 4.0"]),
+        ((0.1, 20.0, {"a worker": 2.0, "the router": 4.0}), ["the router grows by 4.0"]),
     ],
 )
 def test_bars(fleet: ModuleType, measured: tuple[float, float, dict[str, float]], missed: list[str]) -> None:
