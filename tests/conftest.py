@@ -34,23 +34,20 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("agentrl", deadline=None)  # machines that run tests are shared
 settings.load_profile("agentrl")
 
-PROCESS_TESTS = (
-    *("e2e", "single_controller", "cli/demo", "workers/test_ranks", "rollout/test_whole_path"),
-    "inference/test_ray_hosts",
-)
-"""Tests that start Ray or whole runs. They look at what such runs leave behind, so two must never run at once."""
+ALONE = ("e2e/test_first_run", "e2e/test_ends")
+"""Tests that look at what runs leave in shared memory, and those whose runs are killed: never at once."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 3` files stay whole, and tests that start Ray or whole runs stay in one process."""
+    """With `pytest -n 3` files stay whole: what a file starts is ended before its worker goes on."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "processes" if file.removeprefix("tests/").startswith(PROCESS_TESTS) else file
+            return "alone" if file.removeprefix("tests/").startswith(ALONE) else file
 
     return ByFile(config, log)
 

@@ -11,8 +11,8 @@ from agentrl.services.sandbox.process_tree import descendants, resident_bytes
 
 MIB = 1 << 20
 HELD = 40
-HOLD = f"import ctypes, os, sys\nheld = bytearray(os.urandom(1 << 20)) * {HELD}\n"
-END = "\nprint(flush=True)\nsys.stdin.readline()\nos.kill(child, 9)\nos.waitpid(child, 0)"
+HOLD = f"import ctypes, os, signal, sys\nheld = bytearray(os.urandom(1 << 20)) * {HELD}\n"
+END = "\nassert child > 0\nprint(flush=True)\nsys.stdin.readline()\nos.kill(child, 9)\nos.waitpid(child, 0)"
 IN_ITS_MEMORY = """
 libc, stack = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 20)
 top = (ctypes.addressof(stack) + (1 << 20)) & ~15
@@ -24,7 +24,7 @@ child = os.fork()
 if not child:
     WRITE
     print(flush=True)
-    sys.stdin.readline()
+    signal.pause()  # until the parent kills it
 """
 
 
@@ -38,7 +38,8 @@ if not child:
 )
 def test_memory_of_a_process_and_its_child(makes_a_child: str, lines: int, times: int) -> None:
     command = [sys.executable, "-c", HOLD + makes_a_child + END]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(lines):
@@ -48,4 +49,4 @@ def test_memory_of_a_process_and_its_child(makes_a_child: str, lines: int, times
         assert resident_bytes(pids, enough=1 << 40) > 2 * HELD * MIB, "each counts"
         held = resident_bytes(pids, enough=0)
         assert HELD * times <= held / MIB < HELD * times + HELD / 2
-        process.communicate(b"\n" * lines)
+        process.communicate(b"\n")
