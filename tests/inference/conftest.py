@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from agentrl.config.root import RunConfig
+from agentrl.inference.fleet import EngineFleet
 
 
 @pytest.fixture
@@ -21,3 +23,17 @@ def config(tiny_model_dir: Path) -> RunConfig:
             "trainer": {"device": "cpu"},
         }
     )
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[RunConfig], EngineFleet]]:
+    """Starts the servers of a configuration; they end with the test."""
+    started: list[EngineFleet] = []
+
+    def start(config: RunConfig) -> EngineFleet:
+        started.append(EngineFleet.start(config, tmp_path))
+        return started[-1]
+
+    yield start
+    for servers in started:
+        servers.stop()

@@ -8,36 +8,22 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
-from engine_servers import free_port
+from engine_servers import free_port, until
 from fake_sglang import make_python, starts_of
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import EngineTimeout, EngineUnavailable
 from agentrl.inference import engine_host, fleet
-from agentrl.inference.engine_host import MOST_FAILED_STARTS, EngineHost, Seat
+from agentrl.inference.engine_host import MOST_FAILED_STARTS, EngineHost
 from agentrl.inference.exits import how_it_ended
 from agentrl.inference.fleet import EngineFleet
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[RunConfig], EngineFleet]]:
-    started: list[EngineFleet] = []
-
-    def start(config: RunConfig) -> EngineFleet:
-        started.append(EngineFleet.start(config, tmp_path))
-        return started[-1]
-
-    yield start
-    for servers in started:
-        servers.stop()
 
 
 def hosts(servers: EngineFleet) -> list[EngineHost]:
@@ -57,13 +43,6 @@ def generate(address: str) -> dict[str, object]:
     answer = httpx.post(f"{address}/generate", json=payload, timeout=30, trust_env=False)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def test_two_servers_start_serve_restart_and_leave_nothing(
@@ -301,87 +280,6 @@ def test_each_server_has_gpus_of_its_own(
         assert each["flags"]["--tp-size"] == "2"
         assert "--base-gpu-id" not in each["argv"]
         assert each["argv"][-3:] == ["--attention-backend", "fa3", "--disable-overlap-schedule"]
-
-
-def test_a_host_keeps_its_port_from_others(
-    config: RunConfig, start: Callable[[RunConfig], EngineFleet], tmp_path: Path
-) -> None:
-    """Also while its server is down: the system gives it to nobody else, and the server that starts again gets it."""
-    rollout = config.actor_rollout_ref.rollout
-    rollout.name, rollout.server.python = "sglang", str(make_python(tmp_path / "sglang"))
-    servers = start(config)
-    (host,) = hosts(servers)
-    host._close()
-    offered = set()
-    for _ in range(200):
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            offered.add(listener.getsockname()[1])
-    assert host._port not in offered
-    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
-        stranger.bind(("127.0.0.1", host._port))
-    before = servers.addresses
-    until(lambda: servers.tend() == before)
-
-
-def test_a_host_whose_port_is_still_taken_gets_it_when_it_is_free(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a new host on the machine of one that died, whose server takes a moment to end."""
-    monkeypatch.setattr(engine_host, "BACKOFF_S", 0.25)
-    rollout = config.actor_rollout_ref.rollout
-    rollout.name, rollout.server.python = "sglang", str(make_python(tmp_path / "sglang"))
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        rollout.server.port = other.getsockname()[1]
-        host = EngineHost(config, Seat(0), tmp_path / "logs" / "engine_0.log")
-        with pytest.raises(EngineUnavailable, match=r"cannot be used"):
-            host.start()
-        assert host.tend().state == "starting"
-        assert not starts_of(tmp_path / "sglang")
-    until(lambda: host.tend().state == "well")
-    assert host.address == f"http://127.0.0.1:{rollout.server.port}"
-    host.stop()
-
-
-def test_a_host_whose_port_stays_taken_is_given_up(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_host, "BACKOFF_S", 0.0)
-    rollout = config.actor_rollout_ref.rollout
-    rollout.name, rollout.server.python = "sglang", str(make_python(tmp_path / "sglang"))
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        rollout.server.port = other.getsockname()[1]
-        host = EngineHost(config, Seat(0), tmp_path / "engine_0.log")
-        with pytest.raises(EngineUnavailable):
-            host.start()
-        states = [host.tend().state for _ in range(MOST_FAILED_STARTS + 1)]
-    host.stop()
-    assert states == ["starting"] * MOST_FAILED_STARTS + ["out"]
-
-
-def test_an_address_of_another_machine_is_told_as_such(config: RunConfig, tmp_path: Path) -> None:
-    config.actor_rollout_ref.rollout.server.host = "192.0.2.1"
-    with pytest.raises(EngineUnavailable, match=r"on 192\.0\.2\.1 cannot be used .*server\.host to an address of the"):
-        EngineFleet.start(config, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("host", "machine", "expected"),
-    [
-        ("127.0.0.1", None, ("127.0.0.1", "127.0.0.1")),
-        ("0.0.0.0", None, ("0.0.0.0", "127.0.0.1")),
-        ("127.0.0.1", "10.0.0.7", ("10.0.0.7", "10.0.0.7")),
-        ("localhost", "10.0.0.7", ("10.0.0.7", "10.0.0.7")),
-        ("0.0.0.0", "10.0.0.7", ("0.0.0.0", "10.0.0.7")),
-        ("192.168.1.4", "10.0.0.7", ("192.168.1.4", "192.168.1.4")),
-    ],
-)
-def test_where_a_server_listens_and_what_others_call_it(host: str, machine: str | None, expected: object) -> None:
-    assert Seat(0, machine=machine).addresses(host) == expected
 
 
 def test_a_server_that_fails_to_start_is_started_after_longer_and_longer_pauses(
