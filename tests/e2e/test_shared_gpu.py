@@ -5,6 +5,7 @@ The engine is a process of its own, which no simulation reaches: it runs on the 
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from agentrl.config.machine import uses_cuda
 from agentrl.config.shared_gpus import frees_engines
 from agentrl.inference import engine_host
 from agentrl.trainer.run import run_training
+from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
 from agentrl.workers.residence import Residence
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -44,14 +46,22 @@ def test_engine_and_ranks_take_turns(workspace: Workspace, monkeypatch: pytest.M
     turns: list[tuple[str, str]] = []
     for name in ("keep", "yield_device"):
         monkeypatch.setattr(Residence, name, tell(name, getattr(Residence, name), turns))
+    export_weights = ActorRolloutRefWorker.export_weights
+
+    @wraps(export_weights)
+    def export(worker: ActorRolloutRefWorker, *args: Any) -> Any:
+        turns.append(("export_weights", place_of(worker.model.residence)))
+        return export_weights(worker, *args)
+
+    monkeypatch.setattr(ActorRolloutRefWorker, "export_weights", export)
     with simulated_cuda(monkeypatch) as labels:
         assert uses_cuda(run.config)
         assert frees_engines(run.config)
         run_training(run.config)
         assert labels.operations > 1000
-    # The actor's weights stay from its update until the engine has them; then all models leave.
-    step = [("keep", "cuda"), *[("yield_device", "cpu")] * 3]
-    assert turns == step * 2
+    # The actor's weights come with its update and stay until the engine has them; then all models leave.
+    step = [("keep", "cpu"), ("export_weights", "cuda"), *[("yield_device", "cpu")] * 3]
+    assert turns == [("export_weights", "cpu"), *step * 2], "engines start with the weights of the ranks"
     for metrics in run.metrics:
         assert metrics["actor/grad_norm"] > 0
         assert metrics["critic/grad_norm"] > 0
@@ -64,8 +74,12 @@ def test_engine_and_ranks_take_turns(workspace: Workspace, monkeypatch: pytest.M
 def tell(name: str, move: Any, turns: list[tuple[str, str]]) -> Any:
     def moved(residence: Residence) -> None:
         move(residence)
-        parameters = [p.to_local() if isinstance(p, DTensor) else p for p in residence._net.parameters()]
-        (place,) = {parameter.device.type for parameter in parameters}
-        turns.append((name, place))
+        turns.append((name, place_of(residence)))
 
     return moved
+
+
+def place_of(residence: Residence) -> str:
+    parameters = [p.to_local() if isinstance(p, DTensor) else p for p in residence._net.parameters()]
+    (place,) = {parameter.device.type for parameter in parameters}
+    return place
