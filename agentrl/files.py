@@ -82,6 +82,15 @@ def put_on_import_path(folder: Path) -> None:
     sys.path.insert(1 if sys.path[:1] in ([""], [str(Path.cwd())]) else 0, str(folder))
 
 
+def flush(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _places(text: str, near: Path | None) -> list[Path]:
     given = Path(expand(text))
     return list(dict.fromkeys([given, *([near / given] if near else []), CONFIGS / given]))

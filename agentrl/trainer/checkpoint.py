@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 
 from agentrl.errors import CheckpointError
+from agentrl.files import flush
 
 logger = logging.getLogger(__name__)
 LATEST = "latest_checkpointed_iteration.txt"
@@ -167,7 +168,7 @@ class CheckpointManager:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, self.folder / LATEST)
-        _flush(self.folder)
+        flush(self.folder)
 
     def _prune(self, newest: int) -> None:
         if self.keep is None:
@@ -232,15 +233,7 @@ def load_state(path: Path) -> dict[str, Any]:
 def _flush_folder(folder: Path) -> None:
     """Make the bytes of a folder durable before it gets its final name."""
     for path in [*folder.rglob("*"), folder]:
-        _flush(path)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        flush(path)
 
 
 def _replace_folder(part: Path, final: Path) -> None:

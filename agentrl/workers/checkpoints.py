@@ -14,7 +14,6 @@ its messages must not meet those of the next step.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +26,7 @@ import torch.distributed as dist
 from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.config.checkpoint import CheckpointConfig
 from agentrl.errors import CheckpointError
+from agentrl.files import flush
 from agentrl.hub import ADAPTER_FOLDER
 from agentrl.single_controller import Dispatch, register
 from agentrl.workers.fsdp_model import FSDPModel
@@ -174,17 +174,9 @@ def _flush(folder: Path) -> None:
         for path in folder.rglob("*"):
             if path.is_file():
                 with suppress(FileNotFoundError):  # another rank has just given its file another name
-                    _flush_file(path)
+                    flush(path)
     except OSError as error:
         raise CheckpointError(f"cannot write the checkpoint {folder}: {error}") from error
-
-
-def _flush_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class SavedWorker:

@@ -163,7 +163,7 @@ def test_a_file_that_another_rank_renames_meanwhile_is_no_error(
             path.open().close()
         flushed.append(path)
 
-    monkeypatch.setattr(checkpoints, "_flush_file", flush)
+    monkeypatch.setattr(checkpoints, "flush", flush)
     checkpoints._flush(tmp_path)
     assert tmp_path / "b" in flushed
 
