@@ -53,7 +53,8 @@ class EmbeddedConfig(Section):
     prefill_chunk: int = Field(default=2048, ge=1)
     """Most prompt tokens of one prefill step if `rollout.max_num_batched_tokens` is null."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of the engine process; null: as many as the model's size makes worthwhile."""
+    """CPU threads of an engine; null: as many as the model's size makes worthwhile, at most its share of the cores
+    beside the run's other engines. Ranks wait while engines generate, so they are not counted."""
 
 
 class ToolCacheConfig(Section):

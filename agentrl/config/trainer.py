@@ -105,7 +105,8 @@ class TrainerConfig(Section):
     seed: int = 1
     """Seed of initialisation and sampling."""
     threads_per_rank: int | None = Field(default=None, ge=1)
-    """CPU threads of a training rank; null: cores divided by ranks (1 in deterministic mode)."""
+    """CPU threads of a training rank; null: the cores that the run may use, divided by the ranks that compute at the
+    same time (1 in deterministic mode). Engines wait while ranks compute, so they are not counted."""
 
     def profile_file(self, step: int, process: str) -> Path:
         """What a process writes about a profiled step, without its suffix."""

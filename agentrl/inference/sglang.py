@@ -71,6 +71,7 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
         "max-context-length": longest,
         "prefill-chunk": chunk if rollout.enable_chunked_prefill else max(chunk, longest),
         "threads": embedded.threads,
+        "engines-here": _engines_of_a_machine(config),
         "dtype": engine_dtype(config),
         "device": "cuda" if uses_cuda(config) else "cpu",
         "seed": config.trainer.seed + index,
@@ -83,6 +84,11 @@ def _embedded_command(config: RunConfig, index: int, host: str, port: int, *, ru
         command += ["--runner", runner]
         command += ["--trust-remote-code"] if config.actor_rollout_ref.model.trust_remote_code else []
     return [*command, "--deterministic"] if config.trainer.deterministic else command
+
+
+def _engines_of_a_machine(config: RunConfig) -> int:
+    """Servers that share the cores of a machine: they are dealt over the machines of the run."""
+    return -(-(config.actor_rollout_ref.rollout.server.launch or 1) // config.trainer.nnodes)
 
 
 def engine_dtype(config: RunConfig) -> str:

@@ -10,7 +10,7 @@ Importing this package does not import Ray.
 """
 
 from agentrl.single_controller.decorator import Dispatch, Execute, register
-from agentrl.single_controller.resource_pool import ResourcePool
+from agentrl.single_controller.resource_pool import ResourcePool, cores
 from agentrl.single_controller.worker import Placement, Worker
 from agentrl.single_controller.worker_group import WorkerFuture, WorkerGroup, create_worker_group
 
@@ -22,6 +22,7 @@ __all__ = [
     "Worker",
     "WorkerFuture",
     "WorkerGroup",
+    "cores",
     "create_worker_group",
     "register",
 ]

@@ -18,7 +18,7 @@ from agentrl.single_controller.named_range import named_range
 from agentrl.single_controller.ray_calls import RayCall, failure_of
 from agentrl.single_controller.ray_placement import acquire, release
 from agentrl.single_controller.ray_runtime import require_ray
-from agentrl.single_controller.resource_pool import ResourcePool
+from agentrl.single_controller.resource_pool import ResourcePool, cores
 from agentrl.single_controller.worker import Placement, Worker
 
 START_TIMEOUT_S = 300.0
@@ -101,7 +101,7 @@ class RayBackend:
         builds = []
         for rank, (node, local) in enumerate(pool.rank_slots()):
             local_size = pool.process_on_nodes[node]
-            threads = pool.threads_per_rank or max(1, (os.cpu_count() or 1) // local_size)
+            threads = pool.threads_per_rank or max(1, cores() // local_size)
             placement = Placement(rank, self.world_size, local, local_size, host, port, pool.use_gpu, threads)
             builds.append(self._actors[rank].build.remote(placement, worker_cls, shared))
         self._pending("__init__", builds).results()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,3 +47,8 @@ class ResourcePool:
     def rank_slots(self) -> list[tuple[int, int]]:
         """(node, local rank) of each rank, in rank order."""
         return [(node, local) for node, count in enumerate(self.process_on_nodes) for local in range(count)]
+
+
+def cores() -> int:
+    """CPU cores that this process may use: a container or `taskset` may leave it fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

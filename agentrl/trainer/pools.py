@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from agentrl.config import RunConfig
 from agentrl.config.machine import uses_cuda
 from agentrl.config.resource_pools import pools_in_use
-from agentrl.single_controller import ResourcePool
+from agentrl.single_controller import ResourcePool, cores
 
 
 def make_pools(config: RunConfig) -> dict[str, ResourcePool]:
@@ -21,10 +19,14 @@ def make_pools(config: RunConfig) -> dict[str, ResourcePool]:
 
 
 def _threads(config: RunConfig, part: tuple[int, ...], parts: list[tuple[int, ...]]) -> int:
-    """CPU threads of a rank; ranks of all pools compute at the same time where they are on one machine."""
+    """CPU threads of a rank: its share of the cores of its machine.
+
+    Engines wait while ranks compute, and the roles of a pool take turns, so that neither counts; ranks of all pools
+    compute at the same time where they are on one machine.
+    """
     trainer = config.trainer
     if trainer.threads_per_rank is not None:
         return trainer.threads_per_rank
     alone = config.trainer.backend == "local" or config.ray_init.address is not None
     neighbours = max(part) if alone else sum(map(max, parts))
-    return 1 if trainer.deterministic else max(1, (os.cpu_count() or 1) // neighbours)
+    return 1 if trainer.deterministic else max(1, cores() // neighbours)

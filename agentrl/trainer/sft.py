@@ -28,7 +28,7 @@ from agentrl.errors import AgentRLError, CheckpointError, ConfigError, DataError
 from agentrl.hub import ADAPTER_FOLDER, model_folder
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
-from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
+from agentrl.single_controller import ResourcePool, WorkerGroup, cores, create_worker_group
 from agentrl.trainer.balance import partition_by_tokens
 from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, CheckpointManager, load_state, save_state
 from agentrl.trainer.disk_space import Need
@@ -165,7 +165,7 @@ class SFTTrainer:
     def _start_ranks(self, stack: ExitStack) -> None:
         """One rank in this process, several on Ray."""
         trainer, ray = self.config.trainer, self.config.ray_init
-        threads = trainer.threads or max(1, (os.cpu_count() or 1) // trainer.n_gpus_per_node)
+        threads = trainer.threads or max(1, cores() // trainer.n_gpus_per_node)
         pool = ResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, is_cuda(trainer.device), threads)
         if trainer.ranks > 1:
             from agentrl.single_controller.ray_runtime import init_ray

@@ -37,11 +37,17 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pairs["--port"] == "30001"
     assert pairs["--max-context-length"] == "256"
     assert pairs["--threads"] == "1"
+    assert pairs["--engines-here"] == "1"
     assert pairs["--device"] == "cpu"
     assert "--deterministic" not in command
     assert "--tokenizer-path" not in command
     config.actor_rollout_ref.model.tokenizer_path = "other"
     assert "--tokenizer-path other" in " ".join(launch_command(config, 1, "127.0.0.1", 30001))
+    rollout.server.launch = 3
+    assert "--engines-here 3" in " ".join(launch_command(config, 1, "127.0.0.1", 30001))
+    config.trainer.nnodes = 2  # two engines on one machine, one on the other
+    assert "--engines-here 2" in " ".join(launch_command(config, 1, "127.0.0.1", 30001))
+    rollout.server.launch, config.trainer.nnodes = None, 1
     config.trainer.deterministic = True
     assert "--deterministic" in launch_command(config, 1, "127.0.0.1", 30001)
     config.trainer.device = "cuda"

@@ -28,12 +28,23 @@ APART = {"n_gpus_per_node": 2, "resource_pools": {"small": [1]}, "role_pools": {
 
 
 def test_roles_in_one_pool_share_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(12), raising=False)
     together, apart = pools_of(n_gpus_per_node=2), pools_of(**APART)
     assert together["actor"] is together["critic"]
     assert apart["actor"] is not apart["critic"]
     assert [(pool.world_size, pool.threads_per_rank) for pool in apart.values()] == [(2, 4), (1, 4)]
     assert together["actor"].threads_per_rank == 6
+
+
+def test_threads_are_those_of_the_cores_that_a_run_may_use_unless_they_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3), raising=False)  # `taskset -c 0-2` on 12 cores
+    assert [pools_of(n_gpus_per_node=ranks)["actor"].threads_per_rank for ranks in (1, 2, 4)] == [3, 1, 1]
+    assert pools_of(threads_per_rank=2)["actor"].threads_per_rank == 2
+    assert pools_of(deterministic=True)["actor"].threads_per_rank == 1
+    demo = load_config("demo", ["trainer.device=cpu"])  # ranks and the engine take turns: neither leaves a core idle
+    assert make_pools(demo)["actor"].threads_per_rank == 3
 
 
 def test_in_this_process_all_roles_are_on_one_rank() -> None:

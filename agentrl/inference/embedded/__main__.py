@@ -31,6 +31,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     add("--max-context-length", type=int, help="tokens of prompt and answer together; default: the model's")
     add("--prefill-chunk", type=int, default=2048, help="prompt tokens of one step")
     add("--threads", type=int, help="CPU threads; default: depends on the model's size, 1 with --deterministic")
+    add("--engines-here", type=int, default=1, help="engines that share this machine's cores")
     add("--dtype", choices=DTYPES, default="auto")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--deterministic", action="store_true", help="a request's numbers do not depend on other requests; slower")
@@ -43,7 +44,14 @@ def parse_options(arguments: Sequence[str] | None = None) -> EngineOptions:
     add("--tool-call-parser", choices=NAMES, help="format of tool calls in chat completions; default: left as text")
     add("--die-with-parent", action="store_true", help="end when the parent process ends")
     given = parser.parse_args(arguments)
-    for name in ("max_running_requests", "max_context_length", "prefill_chunk", "threads", "kv_cache_gb"):
+    for name in (
+        "max_running_requests",
+        "max_context_length",
+        "prefill_chunk",
+        "threads",
+        "engines_here",
+        "kv_cache_gb",
+    ):
         value = getattr(given, name)
         if value is not None and value <= 0:
             parser.error(f"--{name.replace('_', '-')}: got {value}, wanted a positive number")

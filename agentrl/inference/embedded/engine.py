@@ -293,7 +293,11 @@ def _free_memory(device: torch.device) -> int:
 
 
 def fitting_threads(options: EngineOptions, spec: ModelSpec | HFSpec) -> int:
-    """CPU threads for a model of this size: 1 for the smallest, all cores from a few tens of millions of weights."""
+    """CPU threads for a model of this size: 1 for the smallest, all cores from a few tens of millions of weights.
+
+    All cores are those that other engines of the machine leave: with 8 cores and 2 engines, 4.
+    """
     if options.deterministic:
         return 1
-    return min(torch.get_num_threads(), max(1, round(spec.multiplied_weights / WEIGHTS_PER_THREAD)))
+    cores = max(1, torch.get_num_threads() // options.engines_here)
+    return min(cores, max(1, round(spec.multiplied_weights / WEIGHTS_PER_THREAD)))

@@ -34,6 +34,8 @@ class EngineOptions:
     """Most prompt tokens of one step."""
     threads: int | None = None
     """CPU threads of the model; None: as many as its size makes worthwhile, one in deterministic mode."""
+    engines_here: int = 1
+    """Engines on this machine that generate at the same time: they share its cores."""
     dtype: str = "auto"
     """Type of weights and KV cache; auto: float32 on CPU, bfloat16 on CUDA."""
     device: str = "auto"

@@ -106,7 +106,14 @@ def test_the_command_line() -> None:
     )
     assert (options.model, options.port, options.threads, options.deterministic) == ("m", 1, 2, True)
     assert options.weight_version == "5"
-    for bad in (["--threads", "0"], ["--prefill-chunk", "-1"], ["--dtype", "int8"], ["--port", "70000"], []):
+    for bad in (
+        ["--threads", "0"],
+        ["--engines-here", "0"],
+        ["--prefill-chunk", "-1"],
+        ["--dtype", "int8"],
+        ["--port", "70000"],
+        [],
+    ):
         with pytest.raises(SystemExit):
             parse_options(["--model", "m", *bad] if bad else [])
 
@@ -126,3 +133,4 @@ def test_threads_fit_the_size_of_the_model(tiny_model_dir: Path, edited: Any, mo
     assert fitting_threads(options, small) == 1
     assert fitting_threads(options, large) == 8
     assert fitting_threads(replace(options, deterministic=True), large) == 1
+    assert [fitting_threads(replace(options, engines_here=n), large) for n in (2, 3, 16)] == [4, 2, 1]
