@@ -49,6 +49,7 @@ def run_agentrl(demo: Path, steps: int) -> list[float]:
                 "data.val_files=null",
                 f"actor_rollout_ref.model.path={warm_start(demo)}",
                 f"trainer.total_training_steps={steps}",
+                "algorithm.filter_zero_variance_groups=false",  # else a step rolls out several batches, and TRL's one
                 "trainer.test_freq=-1",
                 "trainer.val_before_train=false",
                 f"trainer.default_local_dir={folder}",
@@ -146,7 +147,7 @@ def run_trl(demo: Path, steps: int) -> list[float]:
                 max_completion_length=96,
                 max_tool_calling_iterations=1,
                 max_steps=steps,
-                learning_rate=3e-4,
+                learning_rate=5e-4,
                 temperature=1.0,
                 beta=0.0,
                 use_cpu=True,

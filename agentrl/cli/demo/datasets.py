@@ -51,7 +51,8 @@ def write_data(
         UserInputError: the GSM8K file cannot be used, or holds too few expressions.
     """
     files = write_arithmetic(folder, train_rows, held_out_rows, seed, from_gsm8k)
-    plans = plan_demonstrations(read_pairs(files["train"]), demonstrations, seed)
+    held_out = {expression for expression, _ in read_pairs(files["test"])}
+    plans = plan_demonstrations(read_pairs(files["train"]), demonstrations, seed, held_out=held_out)
     results = run_tool(tool, {plan.called for plan in plans})
     rows = [{"messages": conversation(plan, results.__getitem__, tool.name)} for plan in plans]
     written = write_parquet(rows, folder / "demonstrations.parquet")

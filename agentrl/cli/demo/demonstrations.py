@@ -2,13 +2,17 @@
 
 Some conversations use the calculator correctly, some answer without it, some call it with a wrong operator. Supervised
 learning copies the mixture; only the reward tells the habits apart.
+
+What the reward can hardly teach is to copy an expression exactly: a digit that the model never writes is never
+rewarded. So half of the correct calls are about two expressions joined into a longer one, which makes copying them
+the harder exercise, and those of the held-out rows the easier one.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,6 +23,10 @@ from agentrl.types import Message
 
 DIRECT_SHARE = 0.35
 WRONG_SHARE = 0.20
+JOINED_SHARE = 0.5
+"""Share of the correct calls whose expression is made of two."""
+MAX_JOINED = 40
+"""Characters of the longest joined expression."""
 _OPERATORS = "+-*/"
 
 
@@ -40,13 +48,18 @@ class DemonstrationPlan:
     habit: Habit
     expression: str
     answer: str
-    """The right answer, which a direct demonstration gives."""
+    """The right answer, which a direct demonstration gives; empty for a joined expression, which only the tool gets."""
     called: str
     """The expression that the calculator gets."""
 
 
 def plan_demonstrations(
-    pairs: Sequence[Pair], count: int, seed: int, direct: float = DIRECT_SHARE, wrong: float = WRONG_SHARE
+    pairs: Sequence[Pair],
+    count: int,
+    seed: int,
+    direct: float = DIRECT_SHARE,
+    wrong: float = WRONG_SHARE,
+    held_out: Collection[str] = (),
 ) -> list[DemonstrationPlan]:
     """Draw demonstrations.
 
@@ -56,6 +69,7 @@ def plan_demonstrations(
         seed: seed of the draw.
         direct: share that answers without the tool.
         wrong: share that calls it with a wrong operator.
+        held_out: expressions that must not come up by joining two.
     """
     rng = random.Random(seed)
     habits = list(Habit)
@@ -64,9 +78,22 @@ def plan_demonstrations(
     for _ in range(count):
         habit = rng.choices(habits, weights)[0]
         expression, answer = rng.choice(pairs)
+        if habit is Habit.TOOL and rng.random() < JOINED_SHARE:
+            joined = join(expression, rng.choice(pairs)[0], rng)
+            expression, answer = (expression if joined in held_out else joined), ""
         called = exchange_operator(expression, rng) if habit is Habit.WRONG_OPERATOR else expression
         plans.append(DemonstrationPlan(habit, expression, answer, called))
     return plans
+
+
+def join(left: str, right: str, rng: random.Random) -> str:
+    """One expression made of two, with parentheses around one of them or none: `3*20`, `7-5` -> `3*20-(7-5)`.
+
+    Where it would be longer than `MAX_JOINED`, the left one alone.
+    """
+    operator = rng.choice("+-*")  # no division: the right one may be 0
+    joined = rng.choice((f"{left}{operator}{right}", f"({left}){operator}{right}", f"{left}{operator}({right})"))
+    return joined if len(joined) <= MAX_JOINED else left
 
 
 def exchange_operator(expression: str, rng: random.Random) -> str:

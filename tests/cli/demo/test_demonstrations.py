@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from agentrl.cli.demo.datasets import read_pairs, run_tool, write_data
 from agentrl.cli.demo.demonstrations import (
+    MAX_JOINED,
     DemonstrationPlan,
     Habit,
     conversation,
     exchange_operator,
+    join,
     plan_demonstrations,
     shares,
 )
@@ -32,6 +34,28 @@ def test_the_mixture_is_as_asked():
     assert found[Habit.DIRECT] == pytest.approx(0.35, abs=0.03)
     assert found[Habit.WRONG_OPERATOR] == pytest.approx(0.20, abs=0.03)
     assert sum(found.values()) == pytest.approx(1.0)
+
+
+def test_half_of_the_right_calls_join_two_expressions_and_no_other_habit_does():
+    known = dict(PAIRS)
+    plans = plan_demonstrations(PAIRS, 4000, seed=1)
+    joined = [plan for plan in plans if plan.expression not in known]
+    assert {plan.habit for plan in joined} == {Habit.TOOL}
+    right = [plan for plan in plans if plan.habit is Habit.TOOL]
+    assert len(joined) / len(right) == pytest.approx(0.5, abs=0.05)
+    assert all(plan.called == plan.expression for plan in right)
+    assert all(plan.answer == known[plan.expression] for plan in plans if plan.habit is Habit.DIRECT)
+
+
+@given(st.integers(0, 999))
+def test_a_joined_expression_has_a_value_and_a_longest_length(seed: int):
+    rng = random.Random(seed)
+    left, right = (rng.choice(PAIRS)[0] for _ in range(2))
+    joined = join(left, right, rng)
+    exact_value(joined)
+    assert len(joined) <= MAX_JOINED
+    assert joined == left or right in joined
+    assert join("1" * 30, "2" * 30, rng) == "1" * 30
 
 
 def test_the_seed_decides():
@@ -76,8 +100,15 @@ def test_held_out_expressions_are_in_neither_stage(tmp_path):
     shown = {row[0]["content"] for row in pq.read_table(data.demonstrations).column("messages").to_pylist()}
     assert len(held_out) == 50
     assert len(train) == 200
-    assert shown <= train
     assert not held_out & train
+    assert not held_out & shown
+    assert all(any(part in text for part in train) for text in shown - train)  # those that join two
+
+
+def test_an_expression_that_is_held_out_does_not_come_up_by_joining_two():
+    plans = plan_demonstrations(PAIRS, 400, seed=1)
+    joined = {plan.expression for plan in plans} - dict(PAIRS).keys()
+    assert not joined & {plan.expression for plan in plan_demonstrations(PAIRS, 400, seed=1, held_out=joined)}
 
 
 def test_the_answers_of_real_expressions_agree_with_the_tool(tmp_path, shared_folder):

@@ -1,0 +1,43 @@
+"""Every algorithm learns: from the demo's warm start each reaches the calculator demo's bar on held-out expressions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_variants import Recorder
+
+from agentrl.cli.demo.show import HELD_OUT_SUCCESS
+from agentrl.cli.demo.warm_start import WarmStart, prepare_warm_start
+from agentrl.config import load_config
+from agentrl.trainer.run import run_training
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+BAR = 0.97
+STEPS = {"demo": 60, **dict.fromkeys(("ppo", "rloo", "reinforce_plus_plus", "remax", "gspo", "dapo"), 90)}
+"""GRPO's, and at most half as many more for the others."""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> WarmStart:
+    return prepare_warm_start(tmp_path_factory.mktemp("calculator"), [])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_it_reaches_the_bar(name: str, start: WarmStart, tmp_path: Path) -> None:
+    settings = {
+        "data.train_files": start.data.train,
+        "data.val_files": start.data.held_out,
+        "actor_rollout_ref.model.path": start.model,
+        "trainer.total_training_steps": STEPS[name],
+        "trainer.default_local_dir": tmp_path,
+        "trainer.save_freq": -1,
+        "trainer.logger": "[jsonl]",
+    }
+    recipe = name if name == "demo" else f"demo_{name}"
+    recorder = Recorder()
+    run_training(load_config(recipe, [f"{key}={value}" for key, value in settings.items()]), [recorder])
+    curve = {step: m[HELD_OUT_SUCCESS] for step, m in recorder.metrics.items() if HELD_OUT_SUCCESS in m}
+    assert curve[0] < 0.5, curve  # calling does not pay off yet
+    assert max(curve.values()) >= BAR, curve
