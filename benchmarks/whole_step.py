@@ -49,7 +49,7 @@ def run_agentrl(demo: Path, steps: int) -> list[float]:
                 "data.val_files=null",
                 f"actor_rollout_ref.model.path={warm_start(demo)}",
                 f"trainer.total_training_steps={steps}",
-                "algorithm.filter_zero_variance_groups=false",  # else a step rolls out several batches, and TRL's one
+                "algorithm.filter_zero_variance_groups=false",  # TRL learns from every group too
                 "trainer.test_freq=-1",
                 "trainer.val_before_train=false",
                 f"trainer.default_local_dir={folder}",

@@ -49,6 +49,7 @@ GUIDE = (
     "docs/gpus.md",
     "docs/parallelism.md",
     "docs/profiling.md",
+    "docs/training_guide.md",
     "docs/token_rules.md",
 )
 SAID = {
