@@ -218,6 +218,6 @@ def _without_weights(folder: Path, contents: CheckpointConfig) -> str:
     key = "save_contents" if contents.load_contents is None else "load_contents"
     start = f", or start again with trainer.resume_mode=disable and the model {folder / HF_FOLDER}"
     return (
-        f"cannot resume from {folder}: `checkpoint.{key}` is [{', '.join(getattr(contents, key))}], so the run would go on "
-        f"from this step with its first weights. Wanted model in it{start if (folder / HF_FOLDER).is_dir() else ''}"
+        f"cannot resume from {folder}: `checkpoint.{key}` is [{', '.join(getattr(contents, key))}], so the run would "
+        f"go on from this step with its first weights. Wanted model in it{start if (folder / HF_FOLDER).is_dir() else ''}"
     )
