@@ -216,8 +216,9 @@ class SavedWorker:
 def _without_weights(folder: Path, contents: CheckpointConfig) -> str:
     """The message about a run that would resume its steps, but not its weights."""
     key = "save_contents" if contents.load_contents is None else "load_contents"
-    start = f", or start again with trainer.resume_mode=disable and the model {folder / HF_FOLDER}"
+    given, model = ", ".join(getattr(contents, key)), folder / HF_FOLDER
+    start = f", or start again with trainer.resume_mode=disable and the model {model}" if model.is_dir() else ""
     return (
-        f"cannot resume from {folder}: `checkpoint.{key}` is [{', '.join(getattr(contents, key))}], so the run would "
-        f"go on from this step with its first weights. Wanted model in it{start if (folder / HF_FOLDER).is_dir() else ''}"
+        f"cannot resume from {folder}: `checkpoint.{key}` is [{given}], so the run would go on from this step with its "
+        f"first weights. Wanted model in it{start}"
     )
