@@ -100,7 +100,7 @@ def _of_the_host(changes: list[Change], config: RunConfig, placement: RunPlaceme
     shape, ranks = find_shape(config.actor_rollout_ref.model.path), placement.ranks_of("global_pool")
     most = max(Counter(rank.machine for rank in ranks).values(), default=1)
     gib = 16 * (shape.parameters if shape else 0) * most / max(1, len(ranks)) / GIB
-    return f", {gib:.0f} GiB of main memory for it, and slow optimizer steps on the CPU"
+    return f" ({gib:.0f} GiB of main memory for it, and slow optimizer steps on the CPU)"
 
 
 def _gentle(config: RunConfig) -> list[Change]:
@@ -167,7 +167,8 @@ def _gpus_that_do(config: RunConfig, machine: Machine, lengths: Lengths) -> tupl
         for tp in divisors(each):
             tried = [*sizes, (f"{_AR}.rollout.tensor_model_parallel_size", tp), *_gentle(config)]
             if _fits(config, cluster, tried, lengths):
-                return nodes, each, _needed(config, cluster, tried, lengths)
+                reached = [("ray_init.address", "auto")] if nodes > 1 and config.ray_init.address is None else []
+                return nodes, each, [*reached, *_needed(config, cluster, tried, lengths)]
     return None
 
 

@@ -246,11 +246,12 @@ def test_seven_billion_weights_do_not_fit_on_one_small_card() -> None:
 CHECKPOINTING = f"{AR}.model.enable_gradient_checkpointing"
 ADVISED: list[tuple[str, str, dict[str, Any], str]] = [
     ("1x1x24", "Qwen/Qwen2.5-7B-Instruct", {}, "on 2 machines of 8 GPUs like these with trainer.nnodes=2"),
+    ("1x1x24", "Qwen/Qwen2.5-7B-Instruct", {"ray_init.address": None}, "with ray_init.address=auto trainer.nnodes=2"),
     (
         "1x1x24",
         "Qwen/Qwen2.5-1.5B-Instruct",
         {"R__gpu_memory_utilization": 0.35},
-        "offload_policy=true, 23 GiB of main",
+        "offload_policy=true (23 GiB of main",
     ),
     ("1x8x80", "Qwen/Qwen2.5-7B-Instruct", {**EIGHT, CHECKPOINTING: False}, "gradient_checkpointing=true"),
     (
@@ -267,7 +268,7 @@ def test_what_a_plan_advises_works(cluster: str, model: str, changes: dict[str, 
     """The settings in the message, put into the same run, are all that it needs."""
     advice = problems_of(cluster, model, **changes)[-1].rpartition("It fits ")[2]
     assert said in advice
-    settings = {key: yaml.safe_load(value.rstrip(",")) for key, value in re.findall(r"([\w.]+)=(\S+)", advice)}
+    settings = {key: yaml.safe_load(value) for key, value in re.findall(r"([\w.]+)=(\S+)", advice)}
     if more := re.match(r"on (?:(\d+) machines of )?(\d+) GPUs like these", advice):
         cluster = f"{more[1] or 1}x{more[2]}x{cluster.rpartition('x')[2]}"
     assert problems_of(cluster, model, **{**changes, **settings}) == []
