@@ -121,11 +121,11 @@ def _nearest(places: list[Path], suffix: str) -> str:
 
 
 def _in_folders_of_recipes(given: Path, suffix: str) -> list[str]:
-    """`'gpu/NAME'` of a recipe that was named without its folder, or all in the folder that was named."""
+    """`'gpu/NAME'` of a recipe that was named without its folder."""
     if suffix != ".yaml" or given.is_absolute():
         return []
-    name = given.name.removesuffix(suffix)
-    return [f"'{found.relative_to(CONFIGS).with_suffix('')}'" for found in sorted(CONFIGS.glob(f"*/{name}{suffix}"))]
+    pattern = f"*/{glob.escape(given.name.removesuffix(suffix))}{suffix}"
+    return [f"'{found.relative_to(CONFIGS).with_suffix('')}'" for found in sorted(CONFIGS.glob(pattern))]
 
 
 def _files(folder: Path) -> Iterator[Path]:
