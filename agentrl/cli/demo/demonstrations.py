@@ -79,14 +79,14 @@ def plan_demonstrations(
         habit = rng.choices(habits, weights)[0]
         expression, answer = rng.choice(pairs)
         if habit is Habit.TOOL and rng.random() < JOINED_SHARE:
-            joined = join(expression, rng.choice(pairs)[0], rng)
+            joined = join_expressions(expression, rng.choice(pairs)[0], rng)
             expression, answer = (expression if joined in held_out else joined), ""
         called = exchange_operator(expression, rng) if habit is Habit.WRONG_OPERATOR else expression
         plans.append(DemonstrationPlan(habit, expression, answer, called))
     return plans
 
 
-def join(left: str, right: str, rng: random.Random) -> str:
+def join_expressions(left: str, right: str, rng: random.Random) -> str:
     """One expression made of two, with parentheses around one of them or none: `3*20`, `7-5` -> `3*20-(7-5)`.
 
     Where it would be longer than `MAX_JOINED`, the left one alone.

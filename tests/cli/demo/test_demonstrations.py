@@ -16,7 +16,7 @@ from agentrl.cli.demo.demonstrations import (
     Habit,
     conversation,
     exchange_operator,
-    join,
+    join_expressions,
     plan_demonstrations,
     shares,
 )
@@ -51,11 +51,11 @@ def test_half_of_the_right_calls_join_two_expressions_and_no_other_habit_does():
 def test_a_joined_expression_has_a_value_and_a_longest_length(seed: int):
     rng = random.Random(seed)
     left, right = (rng.choice(PAIRS)[0] for _ in range(2))
-    joined = join(left, right, rng)
+    joined = join_expressions(left, right, rng)
     exact_value(joined)
     assert len(joined) <= MAX_JOINED
     assert joined == left or right in joined
-    assert join("1" * 30, "2" * 30, rng) == "1" * 30
+    assert join_expressions("1" * 30, "2" * 30, rng) == "1" * 30
 
 
 def test_the_seed_decides():
