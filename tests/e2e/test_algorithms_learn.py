@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
 BAR = 0.95
 ACCURACY = HELD_OUT_SUCCESS.replace("reward", "acc")
 """The score without DAPO's penalty for long responses."""
-STEPS = {"demo": 60, **dict.fromkeys(("ppo", "rloo", "reinforce_plus_plus", "gspo", "dapo"), 90)}
+STEPS = {"demo": 40, **dict.fromkeys(("ppo", "rloo", "reinforce_plus_plus", "gspo", "dapo"), 60)}
 """GRPO's, and at most half as many more for the others."""
 
 

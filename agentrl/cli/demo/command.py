@@ -68,7 +68,7 @@ def _command(
         bool,
         typer.Option("--prepare", help="Only write data and warm start for `agentrl train configs/demo.yaml`."),
     ] = False,
-    warm_start_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the warm start. Default: 600.")] = None,
+    warm_start_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the warm start. Default: 800.")] = None,
 ) -> None:
     """Watch a tiny model learn to use a calculator, in minutes on a CPU."""
     folder = out or (DEMO_FOLDER if from_gsm8k is None else DEMO_FOLDER.with_name("demo_gsm8k"))

@@ -71,7 +71,7 @@ def test_a_gsm8k_file_that_is_missing_is_said(tmp_path):
 def test_the_recipe_is_the_one_in_configs(tmp_path):
     config = warm_start._recipe(tmp_path, None)
     assert config.optim.name == "muon"
-    assert config.trainer.total_training_steps == 600
+    assert config.trainer.total_training_steps == 800
     assert config.data.tool_config_path is not None
 
 
