@@ -64,6 +64,9 @@ class SFTDataConfig(RowsDecide):
     """The same for the response's column."""
     tool_config_path: InputPath | None = None
     """Tool YAML for rows without their own `tools`; null: no tools."""
+    in_turn_text: str | None = None
+    r"""How tool messages stand where the loop puts them within the model's own turn, as `search_r1_agent` does:
+    `"\n\n{content}\n\n"`; null: as messages of their own, by the template."""
     max_length: int = Field(default=2048, ge=2)
     """Most tokens of a conversation."""
     truncation: Literal["error", "left", "right"] = "error"
