@@ -79,7 +79,9 @@ def _command(
         bool,
         typer.Option("--prepare", help="Only write data and warm start for `agentrl train configs/demo.yaml`."),
     ] = False,
-    warm_start_steps: Annotated[int | None, typer.Option(min=1, help="Steps of the warm start. Default: 700.")] = None,
+    warm_start_steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of the warm start. Default: that of its recipe.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of rows, weights and training. Default: that of the recipes.")
     ] = None,

@@ -10,12 +10,13 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from agentrl.cli.demo.description import DataRequest, Demo, DemoData, ServiceNeed, draw_habits, write_demo_rows
-from agentrl.cli.demo.words import SYLLABLES, WORDS, draw_words, word
+from agentrl.cli.demo.words import SYLLABLES, WORDS, draw_words
 from agentrl.errors import UserInputError
 from agentrl.types import JsonDict, Message
 
@@ -71,40 +72,53 @@ class Entry:
 
 
 def write_encyclopaedia(request: DataRequest) -> DemoData:
-    """Write the corpus and the demo's rows. Held-out questions are about entries that no training question names.
+    """Write the corpus and the demo's rows. Neither training questions nor demonstrations name a held-out entry.
+
+    Each demonstration has an entry of its own, which is not in the corpus: the model can only learn to copy what it
+    reads, not what the corpus says.
 
     Raises:
         UserInputError: more rows than there are names for.
     """
     rng = random.Random(request.seed)
     in_training = -(-request.train_rows // len(FACTS))
-    entries = make_entries(in_training + request.held_out_rows, rng)
+    words = draw_words(WORDS, rng)
+    entries = make_entries(in_training + request.held_out_rows, words)
     known, new = entries[:in_training], entries[in_training:]
+    shown = sorted(set(words) - {entry.name for entry in new})
     request.folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps({"id": str(i), "contents": f'"{e.name}"\n{e.text}'}) for i, e in enumerate(entries))
     (request.folder / CORPUS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     asked = [(entry, fact) for entry in known for fact in FACTS][: request.train_rows]
     return write_demo_rows(
         request.folder,
-        [demonstration(habit, known, rng) for habit in draw_habits(rng, SHARES, request.demonstrations)],
+        [
+            demonstration(habit, known[:FAMOUS], shown, rng)
+            for habit in draw_habits(rng, SHARES, request.demonstrations)
+        ],
         [row(entry, fact, "train", index) for index, (entry, fact) in enumerate(asked)],
         [row(entry, rng.choice(list(FACTS)), "test", index) for index, entry in enumerate(new)],
     )
 
 
-def make_entries(count: int, rng: random.Random) -> list[Entry]:
-    """Entries whose names and facts are all different words: Zori lives in Keda and makes Loba."""
-    words = draw_words(3 * count, rng)
-    return [Entry(*words[start : start + 3]) for start in range(0, len(words), 3)]
+def make_entries(count: int, words: Sequence[str]) -> list[Entry]:
+    """Entries whose names and facts are all different words: Zori lives in Keda and makes Loba.
+
+    Raises:
+        UserInputError: there are too few words.
+    """
+    if 3 * count > len(words):
+        raise UserInputError(f"got {count} entries to make up, but there are words for {len(words) // 3} only")
+    return [Entry(*words[start : start + 3]) for start in range(0, 3 * count, 3)]
 
 
-def demonstration(habit: Habit, entries: list[Entry], rng: random.Random) -> list[Message]:
-    """A conversation about one of these entries."""
-    entry, fact = rng.choice(entries), rng.choice(list(FACTS))
+def demonstration(habit: Habit, famous: Sequence[Entry], words: Sequence[str], rng: random.Random) -> list[Message]:
+    """A conversation about an entry made of these words."""
+    entry, fact = Entry(*rng.sample(words, 3)), rng.choice(list(FACTS))
     question: Message = {"role": "user", "content": entry.question(fact)}
     if habit is Habit.GUESS:
-        return [question, _answer(word(rng.randrange(WORDS)))]
-    found = rng.choice(entries[:FAMOUS]) if habit is Habit.WRONG_ENTRY else entry
+        return [question, _answer(rng.choice(words))]
+    found = rng.choice(famous) if habit is Habit.WRONG_ENTRY else entry
     return [
         question,
         {"role": "assistant", "content": f"<search>{found.name}</search>"},

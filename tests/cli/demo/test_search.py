@@ -9,33 +9,38 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.cli.demo.description import DataRequest
-from agentrl.cli.demo.search import CORPUS, FAMOUS, SEARCH, Habit, demonstration, make_entries, write_encyclopaedia
+from agentrl.cli.demo.search import CORPUS, SEARCH, Habit, demonstration, make_entries, write_encyclopaedia
 from agentrl.cli.demo.tokenizer import VOCAB_SIZE, build_tokenizer
+from agentrl.cli.demo.words import draw_words
 from agentrl.errors import UserInputError
 from agentrl.rewards.scores import search_em
 
-ENTRIES = make_entries(60, random.Random(1))
+WORDS = draw_words(300, random.Random(1))
+ENTRIES = make_entries(60, WORDS)
 
 
 def test_every_word_of_the_encyclopaedia_is_another_one():
     words = [word for entry in ENTRIES for word in (entry.name, entry.live, entry.make)]
     assert len(set(words)) == len(words)
-    assert ENTRIES == make_entries(60, random.Random(1)) != make_entries(60, random.Random(2))
+    assert draw_words(300, random.Random(1)) == WORDS != draw_words(300, random.Random(2))
+    with pytest.raises(UserInputError, match="there are words for 100 only"):
+        make_entries(101, WORDS)
     with pytest.raises(UserInputError, match="there are only 6400"):
-        make_entries(20_000, random.Random(1))
+        draw_words(6401, random.Random(1))
 
 
 def test_each_habit_reads_as_it_should():
-    rng = random.Random(3)
+    rng, famous = random.Random(3), ENTRIES[:8]
     for _ in range(20):
-        right = demonstration(Habit.LOOK_UP, ENTRIES, rng)
-        entry = next(entry for entry in ENTRIES if entry.name in right[0]["content"])
-        assert right[1]["content"] == f"<search>{entry.name}</search>"
-        assert right[2] == {"role": "tool", "content": f"<information>{entry.text}</information>"}
-        assert right[3]["content"] == f"<answer>{entry.live if 'live' in right[0]['content'] else entry.make}</answer>"
-        wrong = demonstration(Habit.WRONG_ENTRY, ENTRIES, rng)
-        assert wrong[1]["content"] in {f"<search>{famous.name}</search>" for famous in ENTRIES[:FAMOUS]}
-        guess = demonstration(Habit.GUESS, ENTRIES, rng)
+        right = [message["content"] for message in demonstration(Habit.LOOK_UP, famous, WORDS, rng)]
+        name = right[0].split()[2]
+        assert right[1] == f"<search>{name}</search>"
+        assert right[2].startswith(f"<information>{name} lives in ")
+        said = right[2].removesuffix(".</information>").split()
+        assert right[3] == f"<answer>{said[3] if 'live' in right[0] else said[-1]}</answer>"
+        wrong = demonstration(Habit.WRONG_ENTRY, famous, WORDS, rng)
+        assert wrong[1]["content"] in {f"<search>{entry.name}</search>" for entry in famous}
+        guess = demonstration(Habit.GUESS, famous, WORDS, rng)
         assert [message["role"] for message in guess] == ["user", "assistant"]
 
 
