@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
 import yaml
@@ -55,14 +56,17 @@ Question = tuple[str, tuple[int, ...]]
 
 
 def write_number_lists(request: DataRequest) -> DemoData:
-    """Write the demo's rows. No list of numbers of a held-out question is in another row."""
+    """Write the demo's rows. All lists of numbers differ, those of demonstrations too.
+
+    So the model can only learn to copy numbers, not the answers by heart.
+    """
     rng = random.Random(request.seed)
-    lists = draw_lists(request.train_rows + request.held_out_rows, rng)
-    questions = [(rng.choice(list(CODE)), numbers) for numbers in lists]
-    known, new = questions[: request.train_rows], questions[request.train_rows :]
+    sizes = (request.train_rows, request.held_out_rows, request.demonstrations)
+    questions = iter([(rng.choice(list(CODE)), numbers) for numbers in draw_lists(sum(sizes), rng)])
+    known, new, shown = (list(islice(questions, size)) for size in sizes)
     return write_demo_rows(
         request.folder,
-        [demonstration(habit, rng.choice(known), rng) for habit in draw_habits(rng, SHARES, request.demonstrations)],
+        [demonstration(*each, rng) for each in zip(draw_habits(rng, SHARES, len(shown)), shown, strict=True)],
         [row(question, "train", index) for index, question in enumerate(known)],
         [row(question, "test", index) for index, question in enumerate(new)],
     )
