@@ -27,7 +27,7 @@ PIECES = (
 )
 
 
-class Habit(StrEnum):
+class CorrectionHabit(StrEnum):
     """What a demonstration does with a correction."""
 
     FOLLOW = "follow"
@@ -38,7 +38,7 @@ class Habit(StrEnum):
     """Gives another greeting than either."""
 
 
-SHARES = {Habit.FOLLOW: 0.45, Habit.REPEAT: 0.35, Habit.GUESS_AGAIN: 0.20}
+SHARES = {CorrectionHabit.FOLLOW: 0.45, CorrectionHabit.REPEAT: 0.35, CorrectionHabit.GUESS_AGAIN: 0.20}
 
 
 class GreetingInteraction(BaseInteraction):
@@ -93,9 +93,12 @@ def write_greetings(request: DataRequest) -> DemoData:
     known, new = people[: request.train_rows], people[request.train_rows :]
     return write_demo_rows(
         request.folder,
-        [demonstration(habit, rng.choice(known), rng) for habit in draw_habits(rng, SHARES, request.demonstrations)],
-        [row(person, rng.choice(GREETINGS), "train", index) for index, person in enumerate(known)],
-        [row(person, rng.choice(GREETINGS), "test", index) for index, person in enumerate(new)],
+        [
+            greeting_demonstration(habit, rng.choice(known), rng)
+            for habit in draw_habits(rng, SHARES, request.demonstrations)
+        ],
+        [greeting_row(person, rng.choice(GREETINGS), "train", index) for index, person in enumerate(known)],
+        [greeting_row(person, rng.choice(GREETINGS), "test", index) for index, person in enumerate(new)],
     )
 
 
@@ -109,14 +112,14 @@ def correction(words: str) -> str:
     return f"No, say {words}."
 
 
-def demonstration(habit: Habit, person: str, rng: random.Random) -> list[Message]:
+def greeting_demonstration(habit: CorrectionHabit, person: str, rng: random.Random) -> list[Message]:
     """A conversation with a wrong first greeting."""
     first, wanted, other = rng.sample(GREETINGS, 3)
-    second = {Habit.FOLLOW: wanted, Habit.REPEAT: first, Habit.GUESS_AGAIN: other}[habit]
+    second = {CorrectionHabit.FOLLOW: wanted, CorrectionHabit.REPEAT: first, CorrectionHabit.GUESS_AGAIN: other}[habit]
     return _talk(person, [greeting(first, person), correction(wanted), greeting(second, person)])
 
 
-def row(person: str, words: str, split: str, index: int) -> JsonDict:
+def greeting_row(person: str, words: str, split: str, index: int) -> JsonDict:
     """Dataset row of one person."""
     wanted = greeting(words, person)
     return {

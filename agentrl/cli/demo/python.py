@@ -38,7 +38,7 @@ PIECES = (
 )
 
 
-class Habit(StrEnum):
+class CodeHabit(StrEnum):
     """How a demonstration gets its answer."""
 
     RUN_CODE = "run_code"
@@ -49,7 +49,7 @@ class Habit(StrEnum):
     """Runs the code of another question on these numbers."""
 
 
-SHARES = {Habit.RUN_CODE: 0.45, Habit.DIRECT: 0.35, Habit.WRONG_CODE: 0.20}
+SHARES = {CodeHabit.RUN_CODE: 0.45, CodeHabit.DIRECT: 0.35, CodeHabit.WRONG_CODE: 0.20}
 
 Question = tuple[str, tuple[int, ...]]
 """What is asked, and of which numbers."""
@@ -66,9 +66,9 @@ def write_number_lists(request: DataRequest) -> DemoData:
     known, new, shown = (list(islice(questions, size)) for size in sizes)
     return write_demo_rows(
         request.folder,
-        [demonstration(*each, rng) for each in zip(draw_habits(rng, SHARES, len(shown)), shown, strict=True)],
-        [row(question, "train", index) for index, question in enumerate(known)],
-        [row(question, "test", index) for index, question in enumerate(new)],
+        [code_demonstration(*each, rng) for each in zip(draw_habits(rng, SHARES, len(shown)), shown, strict=True)],
+        [code_row(question, "train", index) for index, question in enumerate(known)],
+        [code_row(question, "test", index) for index, question in enumerate(new)],
     )
 
 
@@ -80,7 +80,7 @@ def draw_lists(count: int, rng: random.Random) -> list[tuple[int, ...]]:
     return list(lists)
 
 
-def text_of(question: Question) -> str:
+def question_text(question: Question) -> str:
     """What the user writes: `spread of 12,7,30`."""
     asked, numbers = question
     return f"{asked} of {_joined(numbers)}"
@@ -99,13 +99,13 @@ def code_for(question: Question) -> str:
     return f"n=[{_joined(numbers)}]; print({CODE[asked]})"
 
 
-def demonstration(habit: Habit, question: Question, rng: random.Random) -> list[Message]:
+def code_demonstration(habit: CodeHabit, question: Question, rng: random.Random) -> list[Message]:
     """A conversation about a question."""
-    asked: Message = {"role": "user", "content": text_of(question)}
-    if habit is Habit.DIRECT:
+    asked: Message = {"role": "user", "content": question_text(question)}
+    if habit is CodeHabit.DIRECT:
         return [asked, {"role": "assistant", "content": ANSWER_HEAD + answer_to(question)}]
     run = question
-    if habit is Habit.WRONG_CODE:
+    if habit is CodeHabit.WRONG_CODE:
         run = (rng.choice([other for other in CODE if other != question[0]]), question[1])
     function = {"name": "python", "arguments": json.dumps({"code": code_for(run)})}
     return [
@@ -116,11 +116,11 @@ def demonstration(habit: Habit, question: Question, rng: random.Random) -> list[
     ]
 
 
-def row(question: Question, split: str, index: int) -> JsonDict:
+def code_row(question: Question, split: str, index: int) -> JsonDict:
     """Dataset row of one question."""
     return {
         "data_source": DATA_SOURCE,
-        "prompt": [{"role": "user", "content": text_of(question)}],
+        "prompt": [{"role": "user", "content": question_text(question)}],
         "ability": "code",
         "reward_model": {"style": "rule", "ground_truth": answer_to(question)},
         "agent_name": "tool_agent",

@@ -34,7 +34,7 @@ PIECES = (
 CORPUS, INDEX = "corpus.jsonl", "index"
 
 
-class Habit(StrEnum):
+class SearchHabit(StrEnum):
     """How a demonstration gets its answer."""
 
     LOOK_UP = "look_up"
@@ -45,7 +45,7 @@ class Habit(StrEnum):
     """Searches for a famous entry instead."""
 
 
-SHARES = {Habit.LOOK_UP: 0.45, Habit.GUESS: 0.35, Habit.WRONG_ENTRY: 0.20}
+SHARES = {SearchHabit.LOOK_UP: 0.45, SearchHabit.GUESS: 0.35, SearchHabit.WRONG_ENTRY: 0.20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,11 @@ def write_encyclopaedia(request: DataRequest) -> DemoData:
     return write_demo_rows(
         request.folder,
         [
-            demonstration(habit, known[:FAMOUS], shown, rng)
+            search_demonstration(habit, known[:FAMOUS], shown, rng)
             for habit in draw_habits(rng, SHARES, request.demonstrations)
         ],
-        [row(entry, fact, "train", index) for index, (entry, fact) in enumerate(asked)],
-        [row(entry, rng.choice(list(FACTS)), "test", index) for index, entry in enumerate(new)],
+        [entry_row(entry, fact, "train", index) for index, (entry, fact) in enumerate(asked)],
+        [entry_row(entry, rng.choice(list(FACTS)), "test", index) for index, entry in enumerate(new)],
     )
 
 
@@ -112,13 +112,15 @@ def make_entries(count: int, words: Sequence[str]) -> list[Entry]:
     return [Entry(*words[start : start + 3]) for start in range(0, 3 * count, 3)]
 
 
-def demonstration(habit: Habit, famous: Sequence[Entry], words: Sequence[str], rng: random.Random) -> list[Message]:
+def search_demonstration(
+    habit: SearchHabit, famous: Sequence[Entry], words: Sequence[str], rng: random.Random
+) -> list[Message]:
     """A conversation about an entry made of these words."""
     entry, fact = Entry(*rng.sample(words, 3)), rng.choice(list(FACTS))
     question: Message = {"role": "user", "content": entry.question(fact)}
-    if habit is Habit.GUESS:
+    if habit is SearchHabit.GUESS:
         return [question, _answer(rng.choice(words))]
-    found = rng.choice(famous) if habit is Habit.WRONG_ENTRY else entry
+    found = rng.choice(famous) if habit is SearchHabit.WRONG_ENTRY else entry
     return [
         question,
         {"role": "assistant", "content": f"<search>{found.name}</search>"},
@@ -127,7 +129,7 @@ def demonstration(habit: Habit, famous: Sequence[Entry], words: Sequence[str], r
     ]
 
 
-def row(entry: Entry, fact: str, split: str, index: int) -> JsonDict:
+def entry_row(entry: Entry, fact: str, split: str, index: int) -> JsonDict:
     """Dataset row of one question."""
     return {
         "data_source": DATA_SOURCE,
@@ -139,7 +141,7 @@ def row(entry: Entry, fact: str, split: str, index: int) -> JsonDict:
     }
 
 
-def build_index(out: Path) -> list[str]:
+def index_encyclopaedia(out: Path) -> list[str]:
     """Build the index of the encyclopaedia with `agentrl data index`; returns the options of the service.
 
     Raises:
@@ -170,5 +172,5 @@ SEARCH = Demo(
     write=write_encyclopaedia,
     pieces=PIECES,
     train_rows=3072,  # there are names for about 2,100 entries
-    service=ServiceNeed("retrieval", build_index, lambda out, url: [f"retriever.url={url}"]),
+    service=ServiceNeed("retrieval", index_encyclopaedia, lambda out, url: [f"retriever.url={url}"]),
 )

@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.cli.demo import interaction
 from agentrl.cli.demo.description import DataRequest
-from agentrl.cli.demo.interaction import GREETINGS, INTERACTION, GreetingInteraction, Habit, compute_score
+from agentrl.cli.demo.interaction import GREETINGS, INTERACTION, CorrectionHabit, GreetingInteraction, compute_score
 from agentrl.cli.demo.tokenizer import VOCAB_SIZE, build_tokenizer
 
 
@@ -47,13 +47,13 @@ def test_the_last_answer_counts(answers, wanted):
 
 def test_each_habit_reads_as_it_should():
     rng = random.Random(1)
-    for habit in Habit:
-        talk = [message["content"] for message in interaction.demonstration(habit, "Zori", rng)]
+    for habit in CorrectionHabit:
+        talk = [message["content"] for message in interaction.greeting_demonstration(habit, "Zori", rng)]
         wanted = talk[2].removeprefix("No, say ").removesuffix(".")
         assert talk[0] == "Greet Zori."
         assert talk[1] != f"{wanted}, Zori."
-        assert (talk[3] == f"{wanted}, Zori.") is (habit is Habit.FOLLOW)
-        assert (talk[3] == talk[1]) is (habit is Habit.REPEAT)
+        assert (talk[3] == f"{wanted}, Zori.") is (habit is CorrectionHabit.FOLLOW)
+        assert (talk[3] == talk[1]) is (habit is CorrectionHabit.REPEAT)
         assert talk[3].partition(",")[0] in GREETINGS
 
 

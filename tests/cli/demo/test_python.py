@@ -13,7 +13,7 @@ import yaml
 
 from agentrl.cli.demo import python
 from agentrl.cli.demo.description import DataRequest
-from agentrl.cli.demo.python import CODE, PYTHON, Habit
+from agentrl.cli.demo.python import CODE, PYTHON, CodeHabit
 from agentrl.cli.demo.tokenizer import VOCAB_SIZE, build_tokenizer
 from agentrl.rewards.scores import arithmetic
 
@@ -34,18 +34,18 @@ def test_the_code_prints_the_answer(question):
 
 def test_each_habit_reads_as_it_should():
     rng = random.Random(2)
-    right = python.demonstration(Habit.RUN_CODE, ("spread", (7, 30, 12)), rng)
+    right = python.code_demonstration(CodeHabit.RUN_CODE, ("spread", (7, 30, 12)), rng)
     (call,) = right[1]["tool_calls"]
     assert right[0]["content"] == "spread of 7,30,12"
     assert json.loads(call["function"]["arguments"]) == {"code": "n=[7,30,12]; print(max(n)-min(n))"}
     assert [message["content"] for message in right[2:]] == ["23", "The answer is 23"]
     for question in QUESTIONS:
-        wrong = python.demonstration(Habit.WRONG_CODE, question, rng)
+        wrong = python.code_demonstration(CodeHabit.WRONG_CODE, question, rng)
         code = json.loads(wrong[1]["tool_calls"][0]["function"]["arguments"])["code"]
         assert code != python.code_for(question)
         assert wrong[2]["content"] == printed(code)
         assert wrong[3]["content"] == f"The answer is {wrong[2]['content']}"
-        direct = python.demonstration(Habit.DIRECT, question, rng)
+        direct = python.code_demonstration(CodeHabit.DIRECT, question, rng)
         assert [message["role"] for message in direct] == ["user", "assistant"]
 
 
@@ -68,7 +68,7 @@ def test_code_is_a_few_tokens():
     tokenizer = build_tokenizer(PYTHON.pieces)
     assert len(tokenizer) <= VOCAB_SIZE
     for question in QUESTIONS:
-        for text, tokens in ((python.code_for(question), 9), (python.text_of(question), 9)):
+        for text, tokens in ((python.code_for(question), 9), (python.question_text(question), 9)):
             ids = tokenizer.encode(text, add_special_tokens=False)
             assert len(ids) == tokens
             assert tokenizer.decode(ids) == text

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.cli.demo.description import DataRequest
-from agentrl.cli.demo.search import CORPUS, SEARCH, Habit, demonstration, make_entries, write_encyclopaedia
+from agentrl.cli.demo.search import CORPUS, SEARCH, SearchHabit, make_entries, search_demonstration, write_encyclopaedia
 from agentrl.cli.demo.tokenizer import VOCAB_SIZE, build_tokenizer
 from agentrl.cli.demo.words import draw_words
 from agentrl.errors import UserInputError
@@ -32,15 +32,15 @@ def test_every_word_of_the_encyclopaedia_is_another_one():
 def test_each_habit_reads_as_it_should():
     rng, famous = random.Random(3), ENTRIES[:8]
     for _ in range(20):
-        right = [message["content"] for message in demonstration(Habit.LOOK_UP, famous, WORDS, rng)]
+        right = [message["content"] for message in search_demonstration(SearchHabit.LOOK_UP, famous, WORDS, rng)]
         name = right[0].split()[2]
         assert right[1] == f"<search>{name}</search>"
         assert right[2].startswith(f"<information>{name} lives in ")
         said = right[2].removesuffix(".</information>").split()
         assert right[3] == f"<answer>{said[3] if 'live' in right[0] else said[-1]}</answer>"
-        wrong = demonstration(Habit.WRONG_ENTRY, famous, WORDS, rng)
+        wrong = search_demonstration(SearchHabit.WRONG_ENTRY, famous, WORDS, rng)
         assert wrong[1]["content"] in {f"<search>{entry.name}</search>" for entry in famous}
-        guess = demonstration(Habit.GUESS, famous, WORDS, rng)
+        guess = search_demonstration(SearchHabit.GUESS, famous, WORDS, rng)
         assert [message["role"] for message in guess] == ["user", "assistant"]
 
 
