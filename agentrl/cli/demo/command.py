@@ -77,7 +77,7 @@ def _command(
     fresh: Annotated[bool, typer.Option("--fresh", help="Make the warm start again even if it exists.")] = False,
     prepare_only: Annotated[
         bool,
-        typer.Option("--prepare", help="Only write data and warm start for `agentrl train configs/demo.yaml`."),
+        typer.Option("--prepare", help="Only write what `agentrl train configs/demo.yaml` needs: data and warm start."),
     ] = False,
     warm_start_steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of the warm start. Default: that of its recipe.")
@@ -115,6 +115,7 @@ def run_demo(options: DemoOptions, console: Console) -> report.Summary | None:
     config = None if options.prepare_only else _run_config(options)
     _open_folder(options)
     start = _warm_start(options, console)
+    served = list(demo.service.options(options.out)) if demo.service else []
     if config is None:
         return None
     console.print(
@@ -125,7 +126,8 @@ def run_demo(options: DemoOptions, console: Console) -> report.Summary | None:
     )
     show = TrainingShow(console, demo)
     folder = _run_folder(options)
-    _train(options, config, [show, *make_trackers([name for name in config.trainer.logger if name != "console"])])
+    trackers = [show, *make_trackers([name for name in config.trainer.logger if name != "console"])]
+    _train(options, config, served, trackers, console)
     assert config.trainer.validation_data_dir is not None
     dumps = Path(config.trainer.validation_data_dir)
     summary = report.summarize(demo, show.history, time.monotonic() - began)
@@ -142,7 +144,9 @@ def run_demo(options: DemoOptions, console: Console) -> report.Summary | None:
     return summary
 
 
-def _train(options: DemoOptions, config: RunConfig, trackers: list[Tracker]) -> None:
+def _train(
+    options: DemoOptions, config: RunConfig, served: Sequence[str], trackers: list[Tracker], console: Console
+) -> None:
     """Run the training, with the demo's service if it needs one."""
     from agentrl.trainer.run import run_training
 
@@ -150,7 +154,9 @@ def _train(options: DemoOptions, config: RunConfig, trackers: list[Tracker]) -> 
     if need is None:
         run_training(config, trackers)
         return
-    with running_service(need.name, need.options(options.out), options.out / f"{need.name}.log") as url:
+    log = options.out / f"{need.name}.log"
+    with running_service(need.name, served, log) as url:
+        console.print(f"`agentrl serve {need.name}` runs at {url} and logs to {log}.", soft_wrap=True, highlight=False)
         run_training(_run_config(options, need.overrides(options.out, url)), trackers)
 
 

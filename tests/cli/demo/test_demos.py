@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import httpx
 import psutil
 import pytest
+from needs import needs_filter
 from typer.testing import CliRunner
 
 from agentrl.cli import app
-from agentrl.cli.demo import command
+from agentrl.cli.demo import command, python, search
 from agentrl.cli.demo.demos import DEMOS
+from agentrl.cli.demo.description import DataRequest
 from agentrl.cli.demo.service import running_service
 from agentrl.config import load_config
 from agentrl.errors import UserInputError
+from agentrl.plugins import load_tools
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,7 @@ def test_a_service_that_does_not_start_says_why(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
+from agentrl.cli.demo.description import DataRequest
 from agentrl.cli.demo.service import running_service
 with running_service("retrieval", [], Path(sys.argv[1])) as url:
     print(url, flush=True)
@@ -100,3 +107,30 @@ def test_a_service_ends_with_its_demo_however_that_ends(tmp_path, number):
         assert not alive, gone
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health", trust_env=False)
+
+
+@pytest.mark.slow
+async def test_demonstrations_read_what_the_search_service_says(tmp_path):
+    rng = random.Random(1)
+    request = DataRequest(tmp_path / "data", 10, train_rows=60, held_out_rows=10, seed=1)
+    search.write_encyclopaedia(request)
+    entries = [json.loads(line)["contents"] for line in (request.folder / search.CORPUS).read_text().splitlines()]
+    tool = load_tools("tools/demo_search.yaml")[0]
+    with running_service("retrieval", search.index_encyclopaedia(tmp_path), tmp_path / "log") as url:
+        instance = replace(tool, config={**tool.config, "retrieval_service_url": url}).build()
+        for contents in rng.sample(entries, 5):
+            title, text = contents.split("\n")
+            assert (await instance.execute({"query_list": [title.strip('"')]})).text == text
+        await instance.release()
+
+
+@pytest.mark.slow
+async def test_demonstrations_read_what_the_sandbox_prints(tmp_path):
+    needs_filter()
+    with running_service("sandbox", [], tmp_path / "log") as url:
+        python.use_sandbox(tmp_path, url)
+        instance = load_tools(tmp_path / "tools.yaml")[0].build()
+        for asked in python.CODE:
+            question = (asked, (7, 30, 12))
+            assert (await instance.execute({"code": python.code_for(question)})).text == python.answer_to(question)
+        await instance.release()
