@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from agentrl.data.preprocess.writing import write_parquet, write_parquets
+from agentrl.data.preprocess.writing import write_parquets
 from agentrl.types import JsonDict, Message
 
 TRAIN_ROWS = 8192
@@ -116,6 +116,6 @@ def write_demo_rows(
 ) -> DemoData:
     """Write conversations to imitate, rows to train on and rows to measure on."""
     data = DemoData(*(folder / f"{name}.parquet" for name in ("demonstrations", "train", "test")))
-    write_parquets({data.train: list(train), data.held_out: list(held_out)})
-    write_parquet([{"messages": list(messages)} for messages in demonstrations], data.demonstrations)
+    shown = [{"messages": list(messages)} for messages in demonstrations]
+    write_parquets({data.demonstrations: shown, data.train: train, data.held_out: held_out})
     return data

@@ -17,8 +17,8 @@ import yaml
 
 from agentrl.cli.demo.description import DataRequest, Demo, DemoData, ServiceNeed, draw_habits, write_demo_rows
 from agentrl.cli.demo.tokenizer import ANSWER_HEAD
+from agentrl.cli.output import write_text
 from agentrl.data.preprocess.arithmetic import DATA_SOURCE
-from agentrl.errors import UserInputError
 from agentrl.files import find_file
 from agentrl.types import JsonDict, Message
 
@@ -137,10 +137,7 @@ def use_sandbox(out: Path, url: str) -> Sequence[str]:
     tools = yaml.safe_load(find_file(TOOLS).read_text(encoding="utf-8"))
     tools["tools"][0]["config"]["sandbox_url"] = url
     file = out / "tools.yaml"
-    try:
-        file.write_text(yaml.safe_dump(tools), encoding="utf-8")
-    except OSError as error:
-        raise UserInputError(f"cannot write {file}: {error.strerror or error}") from error
+    write_text(file, yaml.safe_dump(tools))
     return [f"actor_rollout_ref.rollout.multi_turn.tool_config_path={json.dumps(str(file))}"]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from agentrl.cli.demo.description import DataRequest, Demo, DemoData, ServiceNeed, draw_habits, write_demo_rows
 from agentrl.cli.demo.words import SYLLABLES, WORDS, draw_words
+from agentrl.cli.output import write_text
 from agentrl.errors import UserInputError
 from agentrl.types import JsonDict, Message
 
@@ -86,9 +87,8 @@ def write_encyclopaedia(request: DataRequest) -> DemoData:
     entries = make_entries(in_training + request.held_out_rows, words)
     known, new = entries[:in_training], entries[in_training:]
     shown = sorted(set(words) - {entry.name for entry in new})
-    request.folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps({"id": str(i), "contents": f'"{e.name}"\n{e.text}'}) for i, e in enumerate(entries))
-    (request.folder / CORPUS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(request.folder / CORPUS, "".join(f"{line}\n" for line in lines))
     asked = [(entry, fact) for entry in known for fact in FACTS][: request.train_rows]
     return write_demo_rows(
         request.folder,

@@ -35,7 +35,7 @@ def running_service(name: str, options: Sequence[str], log: Path) -> Iterator[st
     # The guard ends the service when its standard input closes: also when this process is killed. In a session of its
     # own, so that Ctrl-C in a terminal reaches the run alone, which ends first.
     command = [sys.executable, "-m", "agentrl.inference.guard", *served]
-    with log.open("w+b") as written:
+    with log.open("wb") as written:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=written, start_new_session=True
         )
@@ -52,9 +52,9 @@ def _address(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
         ended = process.poll() is not None
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError):  # a line that is no JSON: a warning of a library
                 said = json.loads(line)
-                if isinstance(said, dict) and "serving" in said.values():
+                if isinstance(said, dict) and said.get("event") == "serving":
                     return str(said["url"])
         if ended:
             shown = "\n".join(lines[-_SHOWN_LINES:])
