@@ -43,6 +43,9 @@ def find_file(name: str | Path, near: Path | None = None, suffix: str = "") -> P
         for candidate in (place, place.with_name(place.name + suffix)) if place.name else ():
             if os.path.isfile(candidate):  # False where `Path.is_file` raises: a name that is too long
                 return candidate
+    if os.path.isdir(CONFIGS / name) and suffix == ".yaml" and not os.path.isdir(places[0]):
+        within = sorted(f"{name}/{file.stem}" for file in _files(CONFIGS / name) if file.suffix == suffix)
+        raise ConfigError(f"{name} is a folder of recipes, wanted one of them: {', '.join(within)}")
     if os.path.isdir(places[0]):
         own = Path(name) / "config.yaml"  # that of a run folder
         hint = f". Did you mean {own}?" if suffix == ".yaml" and os.path.isfile(places[0] / own.name) else ""
@@ -111,8 +114,18 @@ def _nearest(places: list[Path], suffix: str) -> str:
         for file in _files(folder)
         if file.suffix == (given.suffix if whole else suffix)
     }
+    if recipes := _in_folders_of_recipes(given, suffix):
+        return f" Did you mean {' or '.join(recipes)}?"
     near = suggest(str(given), names)
     return near if "Did you mean" in near or 0 < len(names) <= _MOST_NAMES else ""
+
+
+def _in_folders_of_recipes(given: Path, suffix: str) -> list[str]:
+    """`'gpu/NAME'` of a recipe that was named without its folder."""
+    if suffix != ".yaml" or given.is_absolute():
+        return []
+    pattern = f"*/{glob.escape(given.name.removesuffix(suffix))}{suffix}"
+    return [f"'{found.relative_to(CONFIGS).with_suffix('')}'" for found in sorted(CONFIGS.glob(pattern))]
 
 
 def _files(folder: Path) -> Iterator[Path]:

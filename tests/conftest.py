@@ -19,11 +19,13 @@ os.environ["COLUMNS"] = "500"  # no message is broken into lines, here and in pr
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import settings
 from sandbox_server import Sandbox, serve_sandbox
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.observability import said_once
+from agentrl.single_controller import Worker
 from agentrl.testing.models import build_tiny_model, byte_tokenizer
 
 torch.set_num_threads(1)
@@ -52,6 +54,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Several workers begin with whole runs, whose files are few tests that last long: none is left for the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: "e2e" not in item.path.parts)
+
+
 @pytest.fixture(autouse=True)
 def nothing_said_yet() -> None:
     """A line that is logged once per process is logged once per test."""
@@ -73,6 +81,17 @@ def _ray_ends_with_its_module() -> Iterator[None]:
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         ray.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ranks_leave_with_their_module() -> Iterator[None]:
+    """A worker that nobody closed is told in its own module: the process group of a later one would never end."""
+    yield
+    users, Worker._group_users = Worker._group_users, 0
+    open_group = dist.is_initialized()
+    if open_group:
+        dist.destroy_process_group()
+    assert (users, open_group) == (0, False), "workers in a process group that were not closed, and is it open"
 
 
 @pytest.fixture(scope="session")

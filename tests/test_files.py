@@ -225,3 +225,12 @@ def test_the_folder_of_a_shipped_recipe_is_on_no_import_path(monkeypatch: pytest
     load_config("grpo", ["data.train_files=x", "data.val_files=x", "actor_rollout_ref.model.path=m"])
     load_config({"data.train_files": "x", "actor_rollout_ref.model.path": "m", "actor_rollout_ref.rollout.n": 2})
     assert [place for place in sys.path if place not in before and not place.startswith("__editable__")] == []
+
+
+def test_a_recipe_that_is_named_without_its_folder() -> None:
+    with pytest.raises(ConfigError, match=r"\. Did you mean 'gpu/search_qwen2\.5_3b_4gpu'\?$"):
+        find_file("search_qwen2.5_3b_4gpu", suffix=".yaml")
+    with pytest.raises(
+        ConfigError, match=r"gpu is a folder of recipes, wanted one of them: gpu/gsm8k_tool, gpu/gsm8k_"
+    ):
+        find_file("gpu", suffix=".yaml")

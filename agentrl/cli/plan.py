@@ -103,7 +103,9 @@ def _engines(config: RunConfig, placement: RunPlacement) -> list[PlanLine]:
     started = _count(len(placement.engines), f"{placement.engine} server")
     if not placement.on_gpus:
         return [("engines", f"{started} started on {server.host}, {ports}")]
-    size = placement.engines[0].tp if placement.engines else 0
+    if not placement.engines:
+        return [("engines", f"no {placement.engine} server has a place: see below")]
+    size = placement.engines[0].tp
     each = f" of {size} GPUs" if size > 1 else ""
     shared = next((engine.pool for engine in placement.engines if engine.pool is not None), None)
     where = "GPUs of their own" if shared is None else f"the GPUs of {shared}, in turns"

@@ -11,6 +11,7 @@ from agentrl.placement.cluster import GIB
 from agentrl.placement.durations import UPDATE, step_time
 from agentrl.placement.engine_memory import engine_memory
 from agentrl.placement.forecast import GPUMemory, Phase, forecast
+from agentrl.placement.gpus import GPUS
 from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.model_shape import find_shape
@@ -86,7 +87,10 @@ def _on_machine(placement: RunPlacement, machine: int) -> str:
     for rank in placement.ranks:
         if rank.machine == machine and rank.gpu is not None:
             pools.setdefault(rank.pool, []).append(rank.gpu)
-    parts = [f"ranks of {pool} on GPUs {_span(gpus)}" for pool, gpus in pools.items()]
+    parts = [
+        f"{'rank' if len(gpus) == 1 else 'ranks'} of {pool} on GPU{'s' * (len(gpus) > 1)} {_span(gpus)}"
+        for pool, gpus in pools.items()
+    ]
     engines = [_span(list(engine.gpus)) for engine in placement.engines if engine.machine == machine]
     if engines:
         parts.append(f"engine{'s' * (len(engines) > 1)} on {', '.join(engines)}")
@@ -127,7 +131,7 @@ def _time(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[
     if found is None and config.trainer.val_only:
         return []
     if found is None:
-        return [("time", "not known: name the GPU in --cluster, such as 1x8x80@H100")]
+        return [("time", f"not known: {_why_no_time(placement)}")]
     parts = ", ".join(f"{part.what} {_seconds(part.low)}-{_seconds(part.high)}" for part in found.parts)
     low, high = (f"{share:.0%}" for share in UPDATE)
     return [
@@ -137,6 +141,14 @@ def _time(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[
             f"{found.gpu} (an update at {low} to {high} of its peak): {parts}; tools and scores not counted",
         )
     ]
+
+
+def _why_no_time(placement: RunPlacement) -> str:
+    """A GPU that nobody named, or one of which nothing is known."""
+    names = dict.fromkeys(machine.gpu_name for machine in placement.cluster.machines if machine.gpu_name)
+    if not names:
+        return "name the GPU in --cluster, such as 1x8x80@H100"
+    return f"agentrl knows no peak of {', '.join(names)}, but those of {', '.join(kind.strip() for kind in GPUS)}"
 
 
 def _seconds(value: float) -> str:

@@ -19,10 +19,10 @@ class CheckpointConfig(Section):
     save_contents: list[Part] = Field(default_factory=lambda: [*STATE, "hf_model"], min_length=1)
     """`model`: the shards of the weights (with LoRA also the adapter as peft reads it); `optimizer`: the shards of its
     state; `extra`: random states; `hf_model`: the policy as a Hugging Face folder in the model's data type (not with
-    LoRA, whose adapter `agentrl export` merges). Without `model` and `optimizer` no run resumes from it."""
+    LoRA, whose adapter `agentrl export` merges). A run resumes with `model` alone, or with more."""
     load_contents: list[Part] | None = Field(default=None, min_length=1)
-    """What a run that resumes takes of its checkpoint; null: what `save_contents` names. The Hugging Face folder is
-    never read."""
+    """What a run that resumes takes of its checkpoint; null: what `save_contents` names. `model` must be in it; the
+    Hugging Face folder is never read."""
 
     @field_validator("save_contents", mode="before")
     @classmethod

@@ -88,6 +88,8 @@ class Cluster:
             if gpus and found[3] is None and kind is None:
                 raise ConfigError(f"--cluster: got '{text}' without the memory of a GPU in GiB, {_WANTED}")
             memory = float(found[3] or (kind.gib if kind else 0)) if gpus else None
+            if memory == 0:
+                raise ConfigError(f"--cluster: got '{text}', a GPU with 0 GiB, {_WANTED}")
             machines += [Machine(gpus, memory, found[4] if gpus else None)] * int(found[1])
         return cls(tuple(machines), f"--cluster {text}")
 

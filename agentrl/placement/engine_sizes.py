@@ -41,7 +41,8 @@ def _reasons(tp: int, config: RunConfig, shape: ModelShape | None, cluster: Clus
     if tp == 1:
         return
     if tp > cluster.largest:
-        yield f"an engine is on one machine, and the largest of {cluster.source} has {cluster.largest} GPUs"
+        gpus = "1 GPU" if cluster.largest == 1 else f"{cluster.largest} GPUs"
+        yield f"an engine is on one machine, and the largest of {cluster.source} has {gpus}"
     elif mode == "colocated":
         pool = pool_of(config, "actor")
         uneven = next((count for count in pool.process_on_nodes if count % tp), None)

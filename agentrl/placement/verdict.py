@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -67,7 +68,7 @@ def _cache_problems(config: RunConfig, placement: RunPlacement, shape: ModelShap
     yield (
         f"memory: an engine may take {rollout.gpu_memory_utilization:g} x {gib:g} = "
         f"{rollout.gpu_memory_utilization * gib:.1f} GiB of a GPU (rollout.gpu_memory_utilization), and its weights "
-        f"take {_gib(weights)} of them ({_billions(shape)} billion x 2 bytes / {tp}): the rest holds "
+        f"take {_gib(weights)} GiB ({_billions(shape)} billion x 2 bytes / {tp}): the rest holds "
         f"{engine.cache_tokens:,.0f} tokens, but one trajectory has up to {lengths.longest:,}"
     )
 
@@ -77,15 +78,29 @@ def _remedy(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> str
     for changes in _candidates(config, placement):
         if _fits(config, placement.cluster, changes, lengths):
             needed = _needed(config, placement.cluster, changes, lengths)
-            told = " ".join(f"{key}={_yaml(value)}" for key, value in needed)
-            return f". It fits with {told}"
+            return f". It fits with {_told(needed)}{_of_the_host(needed, config, placement)}"
     machines = [placement.cluster.machines[rank.machine] for rank in placement.ranks]
     machine = min(machines, key=lambda machine: machine.gpu_gib or 0.0)
-    if (count := _gpus_that_do(config, machine, lengths)) is not None:
-        nodes, each = count
+    if (found := _gpus_that_do(config, machine, lengths)) is not None:
+        nodes, each, needed = found
         where = f"{each} GPUs" if nodes == 1 else f"{nodes} machines of {each} GPUs"
-        return f". It fits on {where} like these, with offload and gradient checkpointing"
+        return f". It fits on {where} like these with {_told(needed)}"
     return ". Nothing that agentrl tried makes it fit: take LoRA (model.lora_rank) or larger GPUs"
+
+
+def _told(changes: list[Change]) -> str:
+    """As they are written behind a command."""
+    return " ".join(f"{key}={_yaml(value)}" for key, value in changes)
+
+
+def _of_the_host(changes: list[Change], config: RunConfig, placement: RunPlacement) -> str:
+    """What `offload_policy` takes of the main memory of the machine with most ranks."""
+    if (f"{_AR}.actor.fsdp_config.offload_policy", True) not in changes:
+        return ""
+    shape, ranks = find_shape(config.actor_rollout_ref.model.path), placement.ranks_of("global_pool")
+    most = max(Counter(rank.machine for rank in ranks).values(), default=1)
+    gib = 16 * (shape.parameters if shape else 0) * most / max(1, len(ranks)) / GIB
+    return f" ({gib:.0f} GiB of main memory for it, and slow optimizer steps on the CPU)"
 
 
 def _gentle(config: RunConfig) -> list[Change]:
@@ -110,7 +125,7 @@ def _gentle(config: RunConfig) -> list[Change]:
 
 
 def _candidates(config: RunConfig, placement: RunPlacement) -> Iterator[list[Change]]:
-    """Longer and longer lists of settings; then with other sizes of engines; then with all GPUs of the cluster."""
+    """Longer and longer lists of settings; then other shares and sizes of engines, all GPUs, and all on the host."""
     gentle, largest = _gentle(config), placement.cluster.largest
     for count in range(1, len(gentle) + 1):
         yield gentle[:count]
@@ -126,27 +141,34 @@ def _candidates(config: RunConfig, placement: RunPlacement) -> Iterator[list[Cha
                 yield [*gentle, change, (f"{_AR}.rollout.gpu_memory_utilization", share)]
     if config.trainer.n_gpus_per_node < largest and len(pools_in_use(config)) == 1 and placement.mode == "colocated":
         yield [*gentle, ("trainer.n_gpus_per_node", largest)]
+    host: list[Change] = [(f"{_AR}.actor.fsdp_config.offload_policy", True)]
+    if config.needs_critic:
+        host.append(("critic.fsdp_config.offload_policy", True))
+    yield [*gentle, *host]
+    for share in (0.3, 0.5, 0.7):
+        yield [*gentle, *host, (f"{_AR}.rollout.gpu_memory_utilization", share)]
 
 
 def _needed(config: RunConfig, cluster: Cluster, changes: list[Change], lengths: Lengths) -> list[Change]:
     """The changes without those that it fits without too, the costly ones left out first."""
     needed = list(changes)
-    for change in reversed(changes[:-1]):
+    for change in reversed(changes):
         fewer = [other for other in needed if other is not change]
         if _fits(config, cluster, fewer, lengths):
             needed = fewer
     return needed
 
 
-def _gpus_that_do(config: RunConfig, machine: Machine, lengths: Lengths) -> tuple[int, int] | None:
-    """The fewest machines and GPUs of this kind that hold the run, at its most gentle; up to 64 x 8."""
+def _gpus_that_do(config: RunConfig, machine: Machine, lengths: Lengths) -> tuple[int, int, list[Change]] | None:
+    """The fewest machines and GPUs of this kind that hold the run, up to 64 x 8, and the settings that it needs."""
     for nodes, each in ((1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8), (16, 8), (32, 8), (64, 8)):
         cluster = Cluster((replace(machine, gpus=each),) * nodes)
         sizes: list[Change] = [("trainer.nnodes", nodes), ("trainer.n_gpus_per_node", each)]
         for tp in divisors(each):
-            tried = [*_gentle(config), *sizes, (f"{_AR}.rollout.tensor_model_parallel_size", tp)]
+            tried = [*sizes, (f"{_AR}.rollout.tensor_model_parallel_size", tp), *_gentle(config)]
             if _fits(config, cluster, tried, lengths):
-                return nodes, each
+                reached = [("ray_init.address", "auto")] if nodes > 1 and config.ray_init.address is None else []
+                return nodes, each, [*reached, *_needed(config, cluster, tried, lengths)]
     return None
 
 

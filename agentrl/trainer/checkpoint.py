@@ -29,6 +29,8 @@ PREFIX = "global_step_"
 PART = ".part_"
 DATA_FILE = "data.pt"
 STATE_FILE = "trainer_state.pt"
+_MOST_SHOWN = 5
+"""Checkpoints that a message names at most."""
 
 
 class CheckpointManager:
@@ -173,11 +175,12 @@ class CheckpointManager:
     def _prune(self, newest: int) -> None:
         if self.keep is None:
             return
-        steps = sorted(step for step in self._steps() if step <= newest)
+        steps = sorted(step for step in self.steps() if step <= newest)
         for step in steps[: -self.keep]:
             shutil.rmtree(self.folder / f"{PREFIX}{step}", ignore_errors=True)
 
-    def _steps(self) -> list[int]:
+    def steps(self) -> list[int]:
+        """Of the checkpoints in the folder, in no order."""
         names = (path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*"))
         return [int(name) for name in names if name.isdigit()]
 
@@ -197,12 +200,26 @@ def check_complete(folder: Path) -> Path:
     """
     if folder.name.startswith(PART):
         raise CheckpointError(f"{folder} is a half-written checkpoint and is never loaded")
-    missing = [name for name in (STATE_FILE, DATA_FILE, "actor") if not (folder / name).exists()]
+    missing = _missing(folder)
     if not folder.is_dir() or missing:
         absent = "is a file" if folder.exists() else "does not exist"
         what = f"lacks {', '.join(missing)}" if folder.is_dir() else absent
-        raise CheckpointError(f"checkpoint {folder} {what}. Wanted a whole `{PREFIX}N` folder")
+        raise CheckpointError(f"checkpoint {folder} {what}. Wanted {_whole_ones(folder)}")
     return folder
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in (STATE_FILE, DATA_FILE, "actor") if not (folder / name).exists()]
+
+
+def _whole_ones(near: Path) -> str:
+    """What may be named instead of a folder: the newest checkpoints beside it, or in it."""
+    for run in (near.parent, near):
+        steps = sorted(step for step in CheckpointManager(run).steps() if not _missing(run / f"{PREFIX}{step}"))
+        if steps:
+            held = ", ".join(f"{PREFIX}{step}" for step in steps[-_MOST_SHOWN:])
+            return f"a whole `{PREFIX}N` folder; {run} has {held}"
+    return f"a whole `{PREFIX}N` folder"
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

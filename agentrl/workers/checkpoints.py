@@ -100,12 +100,14 @@ class WorkerCheckpoints:
             The number of updates that the model had taken.
 
         Raises:
-            CheckpointError: see `load_shards`; or it was saved with another adapter, or on other weights.
+            CheckpointError: see `load_shards`; or it was saved with another adapter, or on other weights; or its
+                weights are not among what is read, so that later steps would begin with the first weights.
         """
         wanted = self._contents.loaded
-        if "model" in wanted:
-            check_adapter(Path(folder), self._model, self._transformer, self._config)
-        return load_shards(folder, self._model, wanted) if wanted else 0
+        if "model" not in wanted:
+            raise CheckpointError(_without_weights(Path(folder), self._contents))
+        check_adapter(Path(folder), self._model, self._transformer, self._config)
+        return load_shards(folder, self._model, wanted)
 
     @property
     def num_bytes(self) -> int:
@@ -209,3 +211,14 @@ class SavedWorker:
     def load_checkpoint(self, folder: str) -> None:
         """Resume from what `save_checkpoint` wrote, with any number of ranks."""
         self.updates_done = self.checkpoints.load(folder)
+
+
+def _without_weights(folder: Path, contents: CheckpointConfig) -> str:
+    """The message about a run that would resume its steps, but not its weights."""
+    key = "save_contents" if contents.load_contents is None else "load_contents"
+    given, model = ", ".join(getattr(contents, key)), folder / HF_FOLDER
+    start = f", or start again with trainer.resume_mode=disable and the model {model}" if model.is_dir() else ""
+    return (
+        f"cannot resume from {folder}: `checkpoint.{key}` is [{given}], so the run would go on from this step with its "
+        f"first weights. Wanted model in it{start}"
+    )

@@ -19,6 +19,7 @@ from agentrl.errors import CheckpointError
 from agentrl.workers.fsdp_model import FSDPModel
 
 ALL = frozenset(STATE)
+_RANDOM = "random_state_rank_{}.pt"
 
 
 def save_shards(folder: str | Path, model: FSDPModel, updates_done: int, parts: Collection[str] = ALL) -> None:
@@ -122,10 +123,16 @@ def _check_parts(folder: Path, parts: Collection[str]) -> None:
     saved = {name.partition(".")[0] for name in FileSystemReader(folder).read_metadata().state_dict_metadata}
     lacking = sorted({"model", "optimizer"} & set(parts) - saved)
     if lacking:
-        there = sorted(saved & {"model", "optimizer"})
+        extra = ["extra"] if any(folder.glob(_RANDOM.format("*"))) else []
+        there = [*sorted(saved & {"model", "optimizer"}), *extra]
+        remedy = (
+            f"Set checkpoint.load_contents=[{','.join(there)}]"
+            if "model" in there
+            else "No run can resume from it: start again with trainer.resume_mode=disable"
+        )
         raise CheckpointError(
             f"{folder} holds no {' and no '.join(lacking)}, but only {', '.join(there) or 'the number of updates'}: "
-            "it was saved with other `checkpoint.save_contents`. Name what it holds in `checkpoint.load_contents`"
+            f"it was saved with other `checkpoint.save_contents`. {remedy}"
         )
 
 
@@ -138,7 +145,7 @@ def _readable(what: str, folder: Path) -> Iterator[None]:
 
 
 def _random_file(folder: Path) -> Path:
-    return folder / f"random_state_rank_{dist.get_rank()}.pt"
+    return folder / _RANDOM.format(dist.get_rank())
 
 
 def _random_state(device: torch.device) -> dict[str, torch.Tensor]:

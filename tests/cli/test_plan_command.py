@@ -63,6 +63,18 @@ def test_what_cannot_work_is_exit_code_1() -> None:
     assert "cannot work:   trainer.n_gpus_per_node: 8 ranks need 8 GPUs, but --cluster 1x4x80 has 4" in said
 
 
+def test_a_plan_without_a_place_for_engines_counts_none() -> None:
+    said = plan(*SEVEN, "actor_rollout_ref.rollout.tensor_model_parallel_size=2", "--cluster", "1x1x24", code=1)
+    assert "engines:       no sglang server has a place: see below\n" in said
+    assert "machine 0:     rank of global_pool on GPU 0\n" in said
+    assert "but an engine is on one machine, and the largest of --cluster 1x1x24 has 1 GPU: wanted 1\n" in said
+
+
+def test_a_gpu_whose_speed_nobody_knows_is_named() -> None:
+    said = plan(*SEVEN, "trainer.n_gpus_per_node=8", "--cluster", "1x8x80@H300")
+    assert "time:          not known: agentrl knows no peak of H300, but those of GB200, GH200, B200, H20, " in said
+
+
 def test_wrong_configurations_and_clusters_are_exit_code_2() -> None:
     assert runner.invoke(app, ["plan", *SEVEN, "--cluster", "4x8"]).exit_code == 2
     result = runner.invoke(app, ["plan", *SEVEN, "trainer.seeed=1", "--cluster", "1x8x80"])

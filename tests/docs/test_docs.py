@@ -47,6 +47,7 @@ GUIDE = (
     "docs/trackers.md",
     "docs/placement.md",
     "docs/gpus.md",
+    "docs/checkpoints.md",
     "docs/parallelism.md",
     "docs/profiling.md",
     "docs/token_rules.md",
@@ -64,7 +65,17 @@ SAID = {
     "docs/gpus.md": (
         "engines:       4 sglang servers of 2 GPUs on the GPUs of global_pool, in turns, free ports",
         "machine 0:     ranks of global_pool on GPUs 0-7; engines on 0-1, 2-3, 4-5, 6-7",
-        *("7.62 billion x 16 = 113.5 GiB. It fits", "got 3, but it does not divide the 8 ranks of a machine"),
+        *(
+            "7.62 billion x 16 = 113.5 GiB. It fits on 2 machines",
+            "got 3, but it does not divide the 8 ranks of a machine",
+        ),
+    ),
+    "docs/checkpoints.md": (
+        *("resumed after step 1", "resumed after step 2", "random_state_rank_0.pt"),
+        *(
+            "outputs/run/global_step_2/actor/huggingface -> my_model",
+            "global_step_1/actor/huggingface -> my_first_model",
+        ),
     ),
     "docs/algorithms.md": ("contract of advantages", "contract of policy_losses"),
     "docs/vision.md": (
@@ -85,6 +96,8 @@ SAID = {
 }
 """What the commands of a page print, besides ending well."""
 PAGES = [page for page in GUIDE if (ROOT / page).is_file()]
+MINUTES = ("docs/checkpoints.md",)
+"""Pages whose commands train several times."""
 MY_RUN = """
 data: {train_files: rows.parquet, max_prompt_length: 1400, max_response_length: 256, train_batch_size: 2}
 actor_rollout_ref:
@@ -206,7 +219,9 @@ def addresses(page: str) -> Iterator[dict[str, str]]:
         yield {"http://127.0.0.1:8000": retrieval.url, "http://127.0.0.1:8080": sandbox.url}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page in MINUTES else ()) for page in PAGES]
+)
 def test_a_page_works_as_written(
     page: str, folder: Path, environment: dict[str, str], engine: str, addresses: dict[str, str]
 ) -> None:

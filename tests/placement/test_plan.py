@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 import pytest
-from made_up import planned, run_of
+import yaml
+from made_up import AR, planned, run_of
 
 from agentrl.config import machine
 from agentrl.errors import ConfigError
@@ -237,7 +238,40 @@ def test_seven_billion_weights_do_not_fit_on_one_small_card() -> None:
     problem, *_, last = problems_of("1x1x24", "Qwen/Qwen2.5-7B-Instruct")
     assert "on each GPU of global_pool, which has 24: " in problem
     assert "16 bytes a weight (4 weight + 4 gradient + 8 Adam): 7.62 billion x 16 = 113.5 GiB" in problem
-    assert re.search(r"It fits on .*8 GPUs like these, with offload and gradient checkpointing$", last)
+    assert re.search(
+        r"It fits on 2 machines of 8 GPUs like these with trainer\.nnodes=2 trainer\.n_gpus_per_node=8 ", last
+    )
+
+
+CHECKPOINTING = f"{AR}.model.enable_gradient_checkpointing"
+ADVISED: list[tuple[str, str, dict[str, Any], str]] = [
+    ("1x1x24", "Qwen/Qwen2.5-7B-Instruct", {}, "on 2 machines of 8 GPUs like these with trainer.nnodes=2"),
+    ("1x1x24", "Qwen/Qwen2.5-7B-Instruct", {"ray_init.address": None}, "with ray_init.address=auto trainer.nnodes=2"),
+    (
+        "1x1x24",
+        "Qwen/Qwen2.5-1.5B-Instruct",
+        {"R__gpu_memory_utilization": 0.35},
+        "offload_policy=true (23 GiB of main",
+    ),
+    ("1x8x80", "Qwen/Qwen2.5-7B-Instruct", {**EIGHT, CHECKPOINTING: False}, "gradient_checkpointing=true"),
+    (
+        "1x1x48",
+        "Qwen/Qwen2.5-7B-Instruct",
+        {f"{AR}.model.lora_rank": 16, "R__gpu_memory_utilization": 0.45},
+        "bfloat16",
+    ),
+]
+
+
+@pytest.mark.parametrize(("cluster", "model", "changes", "said"), ADVISED)
+def test_what_a_plan_advises_works(cluster: str, model: str, changes: dict[str, Any], said: str) -> None:
+    """The settings in the message, put into the same run, are all that it needs."""
+    advice = problems_of(cluster, model, **changes)[-1].rpartition("It fits ")[2]
+    assert said in advice
+    settings = {key: yaml.safe_load(value) for key, value in re.findall(r"([\w.]+)=(\S+)", advice)}
+    if more := re.match(r"on (?:(\d+) machines of )?(\d+) GPUs like these", advice):
+        cluster = f"{more[1] or 1}x{more[2]}x{cluster.rpartition('x')[2]}"
+    assert problems_of(cluster, model, **{**changes, **settings}) == []
 
 
 def test_what_it_fits_with_is_true() -> None:
@@ -300,7 +334,7 @@ def test_clusters_as_they_are_written(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8", "4x8", "4x8@nobody", "x8x80", "0x8x80", "4x8x80x2", "a x b", "4x8x80,", "99999x1x1"]
+    "text", ["", "8", "4x8", "4x8@nobody", "x8x80", "0x8x80", "4x8x80x2", "a x b", "4x8x80,", "99999x1x1", "1x1x0"]
 )
 def test_clusters_that_are_written_otherwise(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--cluster: got '{text}'"):

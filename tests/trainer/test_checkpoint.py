@@ -109,6 +109,17 @@ def test_an_incomplete_folder_is_refused(tmp_path, missing):
         manager.latest()
 
 
+def test_a_step_that_is_not_there_is_told_with_those_that_are(tmp_path):
+    manager = CheckpointManager(tmp_path / "run")
+    manager.folder.mkdir()
+    for step in (9, 10, 12):
+        manager.save(step, fill(step))
+    (manager.folder / "global_step_12" / DATA_FILE).unlink()
+    for wrong in ("global_step_11", "global_step_12", "."):
+        with pytest.raises(CheckpointError, match=r"; .*/run has global_step_9, global_step_10$"):
+            check_complete(manager.folder / wrong)
+
+
 def test_resume_modes(tmp_path):
     manager = CheckpointManager(tmp_path / "run")
     manager.folder.mkdir()

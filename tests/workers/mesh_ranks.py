@@ -8,18 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.root import RunConfig
 from agentrl.config.sft import SFTConfig
 from agentrl.data_proto import DataProto
-from agentrl.single_controller import Dispatch, Placement
+from agentrl.single_controller import Dispatch, Placement, Worker
 from agentrl.single_controller.dispatch import DispatchPlan, plan_call
 from agentrl.testing.batches import random_batch
 from agentrl.workers.actor_rollout_ref import ActorRolloutRefWorker
@@ -73,7 +75,19 @@ def run_config(folder: Path, mesh: dict[str, int]) -> RunConfig:
     return config
 
 
-def make_worker(role: str, folder: Path, mesh: dict[str, int]) -> tuple[Any, int]:
+@contextmanager
+def joined(rank: int = 0, world: int = 1, meeting: str = "") -> Iterator[None]:
+    """A process group of these ranks, who meet through the file `meeting`; it outlives the workers that join it."""
+    member = Worker.place(Placement(rank, world), dist.FileStore(meeting, world) if world > 1 else HashStore())
+    member.init_process_group("gloo", 600)
+    try:
+        yield
+    finally:
+        member.close()
+
+
+@contextmanager
+def started(role: str, folder: Path, mesh: dict[str, int]) -> Iterator[tuple[Any, int]]:
     """This rank of a model on a mesh, and how many ranks get the same rows."""
     place = Placement(dist.get_rank(), dist.get_world_size())
     if role == "reward_model":
@@ -94,10 +108,13 @@ def make_worker(role: str, folder: Path, mesh: dict[str, int]) -> tuple[Any, int
         config, kind = run_config(folder, mesh), CriticWorker if role == "critic" else ActorRolloutRefWorker
         config.actor_rollout_ref.model.lora_rank = 4 if role == LORA else 0
         worker, copies = kind.place(place, None, config), kind.copies_of(config)
-    worker.init_model(10)
-    if role == "critic":
-        worker.model.net.score.weight.data.fill_(0.01)  # a head of zeros gives the model no gradient
-    return worker, copies
+    try:
+        worker.init_model(10)
+        if role == "critic":
+            worker.model.net.score.weight.data.fill_(0.01)  # a head of zeros gives the model no gradient
+        yield worker, copies
+    finally:
+        worker.close()
 
 
 def plan_for(copies: int, batch: DataProto = BATCH) -> DispatchPlan:
@@ -107,12 +124,17 @@ def plan_for(copies: int, batch: DataProto = BATCH) -> DispatchPlan:
 
 def learn(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
     """Two updates: metrics, this rank's values per token, and on rank 0 gradients and weights. A collective call."""
-    worker, copies = make_worker(role, folder, mesh)
-    if role == "reward_model":
-        (rows,), _ = plan_for(copies, TALKS).calls[dist.get_rank()]
-        scores = worker.compute_rm_score(rows)
-        return {"metrics": [], "values": dict(scores.batch.items()), "summed": {}, "gradients": {}, "weights": {}}
-    (rows,), _ = plan_for(copies).calls[dist.get_rank()]
+    with started(role, folder, mesh) as (worker, copies):
+        if role == "reward_model":
+            (rows,), _ = plan_for(copies, TALKS).calls[dist.get_rank()]
+            scores = worker.compute_rm_score(rows)
+            return {"metrics": [], "values": dict(scores.batch.items()), "summed": {}, "gradients": {}, "weights": {}}
+        (rows,), _ = plan_for(copies).calls[dist.get_rank()]
+        return updated(role, worker, rows)
+
+
+def updated(role: str, worker: Any, rows: DataProto) -> dict[str, Any]:
+    """What a worker shows after two updates on these rows."""
     methods = {
         **dict.fromkeys(("actor", LORA), ("compute_log_prob", "update_actor")),
         "critic": ("compute_values", "update_critic"),
@@ -140,30 +162,30 @@ def state_of(model: FSDPModel) -> dict[str, dict[str, torch.Tensor]]:
 
 def kept_buckets(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
     """Every rank keeps every n-th bucket of an actor: what it kept, and what each bucket holds. A collective call."""
-    worker, copies = make_worker(LORA if role == "buckets_lora" else "actor", folder, mesh)
-    if role == "buckets_lora":
-        worker.update_actor(plan_for(copies).calls[dist.get_rank()][0][0])  # B starts at 0
-    rank, world = dist.get_rank(), dist.get_world_size()
-    source, dtype = WeightSource(worker.model, worker._lm), torch.bfloat16 if role == "buckets_bfloat16" else None
-    buckets = list(source.buckets(BUCKET_BYTES, dtype, keep=lambda number: number % world == rank))
-    return {
-        "kept": {bucket.number: dict(bucket.tensors) for bucket in buckets if bucket.tensors},
-        "sizes": [sum(spec.num_bytes for spec in bucket.specs) for bucket in buckets],
-        "names": [[spec.name for spec in bucket.specs] for bucket in buckets],
-        "units": [len(units) for units in source.plan(BUCKET_BYTES, dtype)],
-        "merged": worker.model.full_weights(worker._lm),
-    }
+    with started(LORA if role == "buckets_lora" else "actor", folder, mesh) as (worker, copies):
+        if role == "buckets_lora":
+            worker.update_actor(plan_for(copies).calls[dist.get_rank()][0][0])  # B starts at 0
+        rank, world = dist.get_rank(), dist.get_world_size()
+        source, dtype = WeightSource(worker.model, worker._lm), torch.bfloat16 if role == "buckets_bfloat16" else None
+        buckets = list(source.buckets(BUCKET_BYTES, dtype, keep=lambda number: number % world == rank))
+        return {
+            "kept": {bucket.number: dict(bucket.tensors) for bucket in buckets if bucket.tensors},
+            "sizes": [sum(spec.num_bytes for spec in bucket.specs) for bucket in buckets],
+            "names": [[spec.name for spec in bucket.specs] for bucket in buckets],
+            "units": [len(units) for units in source.plan(BUCKET_BYTES, dtype)],
+            "merged": worker.model.full_weights(worker._lm),
+        }
 
 
-def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -> None:
+def run_rank(rank: int, world: int, models: str, output: str, jobs: Sequence[str]) -> None:
     """Join the other ranks, do the jobs, and write what was found."""
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     for number, job in enumerate(jobs):
-        store = dist.FileStore(f"{output}.meeting{number}", world)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
-        found[job] = do(job, Path(models))
-        dist.destroy_process_group()  # else each job leaves the threads of its mesh's groups
+        with joined(
+            rank, world, f"{output}.meeting{number}"
+        ):  # for each job: else the threads of its mesh's groups stay
+            found[job] = do(job, Path(models))
     torch.save(found, f"{output}.{rank}")
 
 
@@ -174,14 +196,41 @@ def do(job: str, models: Path) -> dict[str, Any]:
         return kept_buckets(role, models / family, MESHES[mesh][1])
     if role in (*ROLES, LORA):
         return learn(role, models / family, MESHES[mesh][1])
-    worker, _ = make_worker("actor", models / family, MESHES[mesh][1])
-    if role == "save":
-        (rows,), _ = plan_for(worker.model.copies).calls[dist.get_rank()]
-        worker.update_actor(rows)
-        worker.save_checkpoint(f"{models}/{mesh}")
-    else:
-        worker.load_checkpoint(f"{models}/by one")
-    return state_of(worker.model)
+    with started("actor", models / family, MESHES[mesh][1]) as (worker, copies):
+        if role == "save":
+            (rows,), _ = plan_for(copies).calls[dist.get_rank()]
+            worker.update_actor(rows)
+            worker.save_checkpoint(f"{models}/{mesh}")
+        else:
+            worker.load_checkpoint(f"{models}/by one")
+        return state_of(worker.model)
+
+
+def fork_ranks(world: int, run: Callable[[int], None]) -> None:
+    """Call `run` with each rank in a fork of this process, and wait for all; exits with 1 where one failed."""
+    ranks = []
+    for rank in range(world):
+        if (pid := os.fork()) == 0:
+            try:
+                run(rank)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        ranks.append(pid)
+    states = [os.waitpid(pid, 0)[1] for pid in ranks]
+    if any(states):
+        sys.exit(1)
+
+
+def by_mesh(jobs: Sequence[str]) -> list[list[str]]:
+    """Jobs that may follow each other in the same processes.
+
+    torch keeps what it derived for a mesh, names of process groups with it, and takes the columns of another mesh
+    (the tensor-parallel pairs of `shard 2 x tp 2` and of `sp 2 x tp 2`) for the same.
+    """
+    meshes = {job.split("/")[2]: None for job in jobs}
+    return [[job for job in jobs if job.split("/")[2] == mesh] for mesh in meshes]
 
 
 def main() -> None:
@@ -190,17 +239,8 @@ def main() -> None:
     A job is `ROLE/FAMILY/MESH`, or `save/FAMILY/MESH` and `load/FAMILY/MESH` for checkpoints in the folder.
     """
     models, world, output, *jobs = sys.argv[1:]
-    ranks = []
-    for rank in range(int(world)):
-        if (pid := os.fork()) == 0:
-            try:
-                run_rank(rank, int(world), models, output, jobs)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-        ranks.append(pid)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
+    for number, own in enumerate(by_mesh(jobs)):
+        fork_ranks(int(world), lambda rank: run_rank(rank, int(world), models, f"{output}{number}", own))  # noqa: B023
 
 
 if __name__ == "__main__":

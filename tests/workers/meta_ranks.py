@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from mesh_ranks import MESHES, make_worker, plan_for, state_of
+from mesh_ranks import MESHES, by_mesh, fork_ranks, joined, plan_for, started, state_of
 from torch.distributed.tensor import DTensor
 
 from agentrl.workers import hf_folder, loading, meta_start, tensor_files
@@ -64,12 +61,10 @@ def parts_of(worker: Any) -> dict[str, torch.Tensor]:
 
 def differences(role: str, folder: Path, mesh: dict[str, int]) -> dict[str, Any]:
     """Names that differ between the two ways to start, and the sizes of reads. A collective call."""
-    with started_whole():
-        whole, _ = make_worker(role, folder, mesh)
-        expected, random_state = parts_of(whole), torch.get_rng_state()
-    with reads_counted() as sizes:
-        worker, _ = make_worker(role, folder, mesh)
-    got = parts_of(worker)
+    with started_whole(), started(role, folder, mesh) as (worker, _):
+        expected, random_state = parts_of(worker), torch.get_rng_state()
+    with reads_counted() as sizes, started(role, folder, mesh) as (worker, _):
+        got = parts_of(worker)
     odd = sorted(expected.keys() ^ got.keys())
     odd += [name for name in expected if name in got and not same(expected[name], got[name])]
     if not torch.equal(random_state, torch.get_rng_state()):
@@ -83,15 +78,15 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def save(folder: Path, mesh: dict[str, int], out: str) -> dict[str, Any]:
     """Write the model folder at once, and a checkpoint in the background while an update goes on. A collective call."""
-    worker, copies = make_worker("actor", folder, mesh)
-    write_hf_folder(f"{out}/at once", worker.model, worker._lm, worker.config.actor_rollout_ref.model)
-    worker.save_checkpoint(f"{out}/behind", background=True)
-    before = state_of(worker.model)
-    worker.update_actor(plan_for(copies).calls[dist.get_rank()][0][0])
-    worker.finish_checkpoint()
-    assert worker.checkpoint_written()
-    worker.load_checkpoint(f"{out}/behind")
-    after = state_of(worker.model)
+    with started("actor", folder, mesh) as (worker, copies):
+        write_hf_folder(f"{out}/at once", worker.model, worker._lm, worker.config.actor_rollout_ref.model)
+        worker.save_checkpoint(f"{out}/behind", background=True)
+        before = state_of(worker.model)
+        worker.update_actor(plan_for(copies).calls[dist.get_rank()][0][0])
+        worker.finish_checkpoint()
+        assert worker.checkpoint_written()
+        worker.load_checkpoint(f"{out}/behind")
+        after = state_of(worker.model)
     return {
         "odd": [name for name, value in before["weights"].items() if not torch.equal(value, after["weights"][name])]
     }
@@ -104,16 +99,15 @@ def run_rank(rank: int, world: int, models: str, output: str, jobs: list[str]) -
     hf_folder.BUCKET_BYTES, hf_folder.FILE_BYTES = 2**13, 2**15
     found: dict[str, Any] = {}
     for number, job in enumerate(jobs):
-        alone = torch._C._distributed_c10d.HashStore()
-        store: Any = dist.FileStore(f"{output}.meeting{number}", world) if world > 1 else alone
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=600))
         role, family, mesh = job.split("/")
         sizes = ALL_MESHES[mesh][1] if mesh else {}
-        if role == "save":
-            found[job] = save(Path(models, family), sizes, f"{models}/saved/{family} {mesh}")
-        else:
-            found[job] = differences(role, Path(models, family), sizes)
-        dist.destroy_process_group()  # else each job leaves the threads of its mesh's groups
+        with joined(
+            rank, world, f"{output}.meeting{number}"
+        ):  # for each job: else the threads of its mesh's groups stay
+            if role == "save":
+                found[job] = save(Path(models, family), sizes, f"{models}/saved/{family} {mesh}")
+            else:
+                found[job] = differences(role, Path(models, family), sizes)
     torch.save(found, f"{output}.{rank}")
 
 
@@ -124,23 +118,11 @@ def world_of(job: str) -> int:
 
 
 def main() -> None:
-    """Start ranks, once for each number of them, and wait for them: FOLDER_OF_MODELS OUTPUT ROLE/FAMILY/MESH […]."""
+    """Start ranks, once for each mesh, and wait for them: FOLDER_OF_MODELS OUTPUT ROLE/FAMILY/MESH […]."""
     models, output, *jobs = sys.argv[1:]
-    for world in sorted({world_of(job) for job in jobs}):
-        ranks = []
-        for rank in range(world):
-            if (pid := os.fork()) == 0:
-                try:
-                    own = [job for job in jobs if world_of(job) == world]
-                    run_rank(rank, world, models, f"{output}.{world}", own)
-                    os._exit(0)
-                except BaseException:
-                    traceback.print_exc()
-                    os._exit(1)
-            ranks.append(pid)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-        if any(codes):
-            sys.exit(1)
+    for number, own in enumerate(by_mesh(jobs)):
+        world = world_of(own[0])
+        fork_ranks(world, lambda rank: run_rank(rank, world, models, f"{output}{number}", own))  # noqa: B023
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from mesh_ranks import BUCKET_BYTES, FAMILIES, MESHES, ROLES, learn, make_worker, plan_for, state_of
+from mesh_ranks import BUCKET_BYTES, FAMILIES, MESHES, ROLES, by_mesh, joined, learn, plan_for, started, state_of
 from safetensors.torch import load_file
-from torch._C._distributed_c10d import HashStore
 
 from agentrl.data_proto import DataProto
 from agentrl.testing.models import build_tiny_classifier, build_tiny_model
@@ -55,9 +53,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with joined():
+        yield
 
 
 def spread(models: Path, folder: Path, world: int, jobs: Sequence[str]) -> dict[str, list[Any]]:
@@ -71,8 +68,11 @@ def spread(models: Path, folder: Path, world: int, jobs: Sequence[str]) -> dict[
             os.killpg(ranks.pid, signal.SIGKILL)
             raise
     assert ranks.returncode == 0, errors[-5000:]
-    found = [torch.load(f"{output}.{rank}", weights_only=True) for rank in range(world)]
-    return {job: [rank[job] for rank in found] for job in jobs}
+    found: dict[str, list[Any]] = {}
+    for number, own in enumerate(by_mesh(jobs)):
+        parts = [torch.load(f"{output}{number}.{rank}", weights_only=True) for rank in range(world)]
+        found |= {job: [part[job] for part in parts] for job in own}
+    return found
 
 
 class Runs:
@@ -177,13 +177,13 @@ def assert_buckets(job: str, models: Path, runs: Runs) -> None:
 
 
 @pytest.fixture(scope="module")
-def first_update(models: Path, alone: None) -> tuple[Any, dict[str, Any]]:
+def first_update(models: Path, alone: None) -> Iterator[tuple[Any, dict[str, Any]]]:
     """One rank after an update, saved where `load` jobs find it; and its state."""
-    worker, copies = make_worker("actor", models / "llama", {})
-    (rows,), _ = plan_for(copies).calls[0]
-    worker.update_actor(rows)
-    worker.save_checkpoint(str(models / "by one"))
-    return worker, state_of(worker.model)
+    with started("actor", models / "llama", {}) as (worker, copies):
+        (rows,), _ = plan_for(copies).calls[0]
+        worker.update_actor(rows)
+        worker.save_checkpoint(str(models / "by one"))
+        yield worker, state_of(worker.model)
 
 
 @pytest.mark.parametrize("mesh", CHECKPOINTS)

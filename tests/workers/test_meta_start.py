@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from mesh_ranks import FAMILIES
+from mesh_ranks import FAMILIES, by_mesh
 from meta_ranks import PIECE_BYTES, started_whole, world_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -63,7 +64,7 @@ class Found:
     def __getitem__(self, job: str) -> list[Any]:
         if job not in self._known:
             slow = job in SLOW
-            output = self._folder / ("slow" if slow else "quick")
+            output = Path(tempfile.mkdtemp(dir=self._folder)) / "found"  # ranks that failed left files
             self._known |= find(self._models, output, SLOW if slow else [*ALONE, *SPREAD, *SAVED])
         return self._known[job]
 
@@ -74,7 +75,7 @@ def found(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 def find(models: Path, output: Path, jobs: Sequence[str]) -> dict[str, list[Any]]:
-    """One start of ranks for each number of them."""
+    """One start of ranks for each mesh."""
     script = Path(__file__).with_name("meta_ranks.py")
     with subprocess.Popen(
         [sys.executable, str(script), str(models), str(output), *jobs],
@@ -89,10 +90,9 @@ def find(models: Path, output: Path, jobs: Sequence[str]) -> dict[str, list[Any]
             raise
     assert ranks.returncode == 0, errors[-5000:]
     found: dict[str, list[Any]] = {}
-    for job in jobs:
-        world = world_of(job)
-        parts = [torch.load(f"{output}.{world}.{rank}", weights_only=True) for rank in range(world)]
-        found[job] = [part[job] for part in parts]
+    for number, own in enumerate(by_mesh(jobs)):
+        parts = [torch.load(f"{output}{number}.{rank}", weights_only=True) for rank in range(world_of(own[0]))]
+        found |= {job: [part[job] for part in parts] for job in own}
     return found
 
 

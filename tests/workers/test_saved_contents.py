@@ -78,13 +78,39 @@ def test_a_run_goes_on_with_fresh_moments_where_only_weights_are_read(
     assert second.updates_done == 0
 
 
-@pytest.mark.parametrize(("parts", "lacks"), [(["model"], "optimizer"), (["optimizer", "extra"], "model")])
+@pytest.mark.parametrize(
+    ("parts", "wanted"),
+    [
+        (["model"], r"holds no optimizer, but only model: .* Set checkpoint\.load_contents=\[model\]$"),
+        (["model", "extra"], r"holds no optimizer, but only model, extra: .*load_contents=\[model,extra\]$"),
+        (["optimizer", "extra"], r"holds no model, but only optimizer, extra: .* trainer\.resume_mode=disable$"),
+    ],
+)
 def test_a_part_that_was_not_saved_is_named(
-    parts: list[str], lacks: str, tmp_path: Path, make_config: Any, make_actor: Any
+    parts: list[str], wanted: str, tmp_path: Path, make_config: Any, make_actor: Any
 ) -> None:
     saved(make_actor(saving(make_config, *parts)), tmp_path / "actor")
-    with pytest.raises(CheckpointError, match=rf"holds no {lacks}, but only {parts[0]}.*checkpoint\.load_contents"):
+    with pytest.raises(CheckpointError, match=wanted):
         make_actor().load_checkpoint(str(tmp_path / "actor"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "load", "key"),
+    [
+        (["hf_model"], None, r"save_contents` is \[hf_model\].* resume_mode=disable and the model .*/huggingface$"),
+        (["hf_model", "extra"], None, r"save_contents` is \[hf_model, extra\]"),
+        (["optimizer", "extra"], None, r"save_contents` is \[optimizer, extra\], .* Wanted model in it$"),
+        (["model", "optimizer"], ["optimizer"], r"load_contents` is \[optimizer\]"),
+    ],
+)
+def test_a_run_never_goes_on_with_its_first_weights(
+    parts: list[str], load: list[str] | None, key: str, tmp_path: Path, make_config: Any, make_actor: Any
+) -> None:
+    """It would say `resumed after step 10`, and train the model that it began with."""
+    worker = make_actor(saving(make_config, *parts, load=load))
+    saved(worker, tmp_path / "actor")
+    with pytest.raises(CheckpointError, match=key.replace(" resume_mode", r" trainer\.resume_mode")):
+        worker.load_checkpoint(str(tmp_path / "actor"))
 
 
 def test_a_folder_for_other_programs_alone_resumes_no_run(tmp_path: Path, make_config: Any, make_actor: Any) -> None:
