@@ -144,7 +144,11 @@ def show_conversations(console: Console, before: dict[str, Any], after: dict[str
 
 
 def _verdict(record: dict[str, Any]) -> str:
-    return "right" if record["score"] > 0 else f"wrong ({record['gts']} wanted)"
+    truth = record["gts"]
+    wanted = (
+        " or ".join(truth["target"]) if isinstance(truth, dict) else truth
+    )  # questions with search may have several
+    return "right" if record["score"] > 0 else f"wrong ({wanted} wanted)"
 
 
 def _transcript(messages: list[Message]) -> Text:

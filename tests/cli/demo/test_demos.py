@@ -91,7 +91,10 @@ with running_service("retrieval", [], Path(sys.argv[1])) as url:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow), pytest.param(signal.SIGKILL, id="SIGKILL")],
+)
 def test_a_service_ends_with_its_demo_however_that_ends(tmp_path, number):
     hold = [sys.executable, "-c", HOLD, str(tmp_path / "log")]
     with subprocess.Popen(hold, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

@@ -81,6 +81,8 @@ def test_where_nothing_improved_a_question_is_shown_still(tmp_path):
     report.show_conversations(Console(file=text, width=120), old, new)
     assert "before: right" in text.getvalue()
     assert "after: wrong (9 wanted)" in text.getvalue()
+    report.show_conversations(Console(file=text, width=120), old, {**new, "gts": {"target": ["Rebo", "Rebu"]}})
+    assert "after: wrong (Rebo or Rebu wanted)" in text.getvalue()
 
 
 def test_plain_output_has_a_line_for_each_validation_and_every_tenth_step(tmp_path):
