@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,8 @@ def do(job: str, models: Path) -> dict[str, Any]:
 
 def fork_ranks(world: int, run: Callable[[int], None]) -> None:
     """Call `run` with each rank in a fork of this process, and wait for all; exits with 1 where one failed."""
+    for family in FAMILIES:  # transformers imports these late: each fork would, again
+        import_module(f"transformers.models.{family}.modeling_{family}")
     ranks = []
     for rank in range(world):
         if (pid := os.fork()) == 0:
