@@ -34,9 +34,9 @@ class Bar:
 
 
 BARS = {
-    "search": Bar(0.80, 0.40, "tool_rate", 0.95),
+    "search": Bar(0.80, 0.35, "tool_rate", 0.95),
     "python": Bar(0.80, 0.30, "tool_rate", 0.95),
-    "interaction": Bar(0.80, 0.30, "second_right", 0.80),
+    "interaction": Bar(0.80, 0.30, "second_right", 0.75),
 }
 
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.cli.demo.description import Curve, DataRequest, Demo, DemoData, draw_habits, write_demo_rows
-from agentrl.cli.demo.words import SYLLABLES, draw_words, word
+from agentrl.cli.demo.words import WORD_PIECES, WORDS, draw_names
 from agentrl.interfaces import BaseInteraction, check_config
 from agentrl.types import InteractionResponse, JsonDict, Message
 
 DATA_SOURCE = "agentrl/greeting"
 NAME = "greeting"
-GREETINGS = tuple(word(81 * number) for number in range(16))
+GREETINGS = WORDS[::6]
 RIGHT = "Right."
 PIECES = (
-    *SYLLABLES,
+    *WORD_PIECES,
     *("Greet ", "No, say ", RIGHT, ", "),
 )
 
@@ -57,7 +57,7 @@ class GreetingInteraction(BaseInteraction):
         """Needs `ground_truth`: the whole greeting."""
         self._wanted = str(interaction_kwargs.get("ground_truth") or "")
         if not self._wanted:
-            raise ValueError("`interaction_kwargs.ground_truth`: got none, wanted a greeting such as 'Bako, Zori.'")
+            raise ValueError("`interaction_kwargs.ground_truth`: got none, wanted a greeting such as 'Balund, Zori.'")
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:
         """Compare the last answer."""
@@ -89,7 +89,7 @@ def compute_score(
 def write_greetings(request: DataRequest) -> DemoData:
     """Write the demo's rows. No training row and no demonstration greets whom a held-out row greets."""
     rng = random.Random(request.seed)
-    people = draw_words(request.train_rows + request.held_out_rows, rng)
+    people = draw_names(request.train_rows + request.held_out_rows, rng)
     known, new = people[: request.train_rows], people[request.train_rows :]
     return write_demo_rows(
         request.folder,
@@ -103,7 +103,7 @@ def write_greetings(request: DataRequest) -> DemoData:
 
 
 def greeting(words: str, person: str) -> str:
-    """A whole greeting: `Bako, Zori.` with these words."""
+    """A whole greeting: `Balund, Zori.` with these words."""
     return f"{words}, {person}."
 
 
@@ -153,6 +153,6 @@ INTERACTION = Demo(
     data_source=DATA_SOURCE,
     write=write_greetings,
     pieces=PIECES,
-    train_rows=4096,  # there are names for 6,400 people
+    train_rows=3072,  # there are names for 3,600 people
     second=Curve("second answers right", "second_right", f"val-aux/{DATA_SOURCE}/second/mean@1", "reward/second/mean"),
 )

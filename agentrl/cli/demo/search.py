@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from agentrl.cli.demo.description import DataRequest, Demo, DemoData, ServiceNeed, draw_habits, write_demo_rows
-from agentrl.cli.demo.words import SYLLABLES, WORDS, draw_words
+from agentrl.cli.demo.words import WORD_PIECES, WORDS, draw_names
 from agentrl.cli.output import write_text
 from agentrl.errors import UserInputError
 from agentrl.types import JsonDict, Message
@@ -27,7 +27,7 @@ FACTS = {"live": ("Where does ", " live?"), "make": ("What does ", " make?")}
 FAMOUS = 8
 """Entries that demonstrations of a wrong search look up."""
 PIECES = (
-    *SYLLABLES,
+    *WORD_PIECES,
     *(piece for question in FACTS.values() for piece in question),
     *(" lives in ", " and makes "),
     *("<search>", "</search>", "\n\n<information>", "</information>\n\n", "<answer>", "</answer>"),
@@ -41,7 +41,7 @@ class SearchHabit(StrEnum):
     LOOK_UP = "look_up"
     """Searches for the entry that the question is about."""
     GUESS = "guess"
-    """Answers without a search, with a name that is made up."""
+    """Answers without a search, with any word."""
     WRONG_ENTRY = "wrong_entry"
     """Searches for a famous entry instead."""
 
@@ -75,52 +75,39 @@ class Entry:
 def write_encyclopaedia(request: DataRequest) -> DemoData:
     """Write the corpus and the demo's rows. Neither training questions nor demonstrations name a held-out entry.
 
-    Each demonstration has an entry of its own, which is not in the corpus: the model can only learn to copy what it
+    Each demonstration has facts of its own, which are not in the corpus: the model can only learn to copy what it
     reads, not what the corpus says.
 
     Raises:
-        UserInputError: more rows than there are names for.
+        UserInputError: more rows than there are names for, or a file cannot be written.
     """
     rng = random.Random(request.seed)
     in_training = -(-request.train_rows // len(FACTS))
-    words = draw_words(WORDS, rng)
-    entries = make_entries(in_training + request.held_out_rows, words)
+    entries = [make_entry(name, rng) for name in draw_names(in_training + request.held_out_rows, rng)]
     known, new = entries[:in_training], entries[in_training:]
-    shown = sorted(set(words) - {entry.name for entry in new})
     lines = (json.dumps({"id": str(i), "contents": f'"{e.name}"\n{e.text}'}) for i, e in enumerate(entries))
     write_text(request.folder / CORPUS, "".join(f"{line}\n" for line in lines))
     asked = [(entry, fact) for entry in known for fact in FACTS][: request.train_rows]
     return write_demo_rows(
         request.folder,
-        [
-            search_demonstration(habit, known[:FAMOUS], shown, rng)
-            for habit in draw_habits(rng, SHARES, request.demonstrations)
-        ],
+        [search_demonstration(habit, known, rng) for habit in draw_habits(rng, SHARES, request.demonstrations)],
         [entry_row(entry, fact, "train", index) for index, (entry, fact) in enumerate(asked)],
         [entry_row(entry, rng.choice(list(FACTS)), "test", index) for index, entry in enumerate(new)],
     )
 
 
-def make_entries(count: int, words: Sequence[str]) -> list[Entry]:
-    """Entries whose names and facts are all different words: Zori lives in Keda and makes Loba.
-
-    Raises:
-        UserInputError: there are too few words.
-    """
-    if 3 * count > len(words):
-        raise UserInputError(f"got {count} entries to make up, but there are words for {len(words) // 3} only")
-    return [Entry(*words[start : start + 3]) for start in range(0, 3 * count, 3)]
+def make_entry(name: str, rng: random.Random) -> Entry:
+    """An entry with two different facts: Zori lives in Balund and makes Gewick."""
+    return Entry(name, *rng.sample(WORDS, 2))
 
 
-def search_demonstration(
-    habit: SearchHabit, famous: Sequence[Entry], words: Sequence[str], rng: random.Random
-) -> list[Message]:
-    """A conversation about an entry made of these words."""
-    entry, fact = Entry(*rng.sample(words, 3)), rng.choice(list(FACTS))
+def search_demonstration(habit: SearchHabit, known: Sequence[Entry], rng: random.Random) -> list[Message]:
+    """A conversation about one of these entries, with other facts; the first ones are the famous entries."""
+    entry, fact = make_entry(rng.choice(known).name, rng), rng.choice(list(FACTS))
     question: Message = {"role": "user", "content": entry.question(fact)}
     if habit is SearchHabit.GUESS:
-        return [question, _answer(rng.choice(words))]
-    found = rng.choice(famous) if habit is SearchHabit.WRONG_ENTRY else entry
+        return [question, _answer(rng.choice(WORDS))]
+    found = rng.choice(known[:FAMOUS]) if habit is SearchHabit.WRONG_ENTRY else entry
     return [
         question,
         {"role": "assistant", "content": f"<search>{found.name}</search>"},
@@ -171,6 +158,6 @@ SEARCH = Demo(
     data_source=DATA_SOURCE,
     write=write_encyclopaedia,
     pieces=PIECES,
-    train_rows=3072,  # there are names for about 2,100 entries
+    train_rows=3072,  # there are names for 3,600 entries
     service=ServiceNeed("retrieval", index_encyclopaedia, lambda out, url: [f"retriever.url={url}"]),
 )

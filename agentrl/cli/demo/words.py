@@ -1,4 +1,4 @@
-"""Made-up words of two tokens each, such as `Zori`: names that a tiny model can copy and nobody can know."""
+"""Made-up words that a tiny model can copy: names of two tokens, such as `Zori`, and words of one, such as `Balund`."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import random
 
 from agentrl.errors import UserInputError
 
-_SYLLABLES = tuple(consonant + vowel for consonant in "bdfghjklmnprstvz" for vowel in "aeiou")
+_CONSONANTS = "bdfgklmnprtz"
+_SYLLABLES = tuple(consonant + vowel for consonant in _CONSONANTS for vowel in "aeiou")
 _BEGINNINGS = tuple(map(str.capitalize, _SYLLABLES))
-SYLLABLES = (*_BEGINNINGS, *_SYLLABLES)
-"""The tokens of the words. With many of them, a syllable seldom stands in two words of a conversation, so that the one
-before it tells which comes next."""
-WORDS = len(_BEGINNINGS) * len(_SYLLABLES)
-"""How many words there are."""
+WORDS = tuple(f"{c.upper()}{vowel}{end}" for c in _CONSONANTS for vowel in "aeio" for end in ("lund", "wick"))
+"""What can be an answer. One token each: longer ones are not copied after every warm start, whatever its seed."""
+WORD_PIECES = (*_BEGINNINGS, *_SYLLABLES, *WORDS)
+"""Their tokens."""
+NAMES = len(_BEGINNINGS) * len(_SYLLABLES)
+"""How many names there are."""
 
 
-def word(number: int) -> str:
-    """The word of a number below `WORDS`: 0 is `Baba`."""
-    first, second = divmod(number, len(_SYLLABLES))
-    return _BEGINNINGS[first] + _SYLLABLES[second]
-
-
-def draw_words(count: int, rng: random.Random) -> list[str]:
-    """Different words.
+def draw_names(count: int, rng: random.Random) -> list[str]:
+    """Different names.
 
     Raises:
         UserInputError: there are not as many.
     """
-    if count > WORDS:
-        raise UserInputError(f"got {count} words to make up, but there are only {WORDS}")
-    return [word(number) for number in rng.sample(range(WORDS), count)]
+    if count > NAMES:
+        raise UserInputError(f"got {count} names to make up, but there are only {NAMES}")
+    pairs = (divmod(number, len(_SYLLABLES)) for number in rng.sample(range(NAMES), count))
+    return [_BEGINNINGS[first] + _SYLLABLES[second] for first, second in pairs]

@@ -20,10 +20,10 @@ def said(*texts: str) -> list[dict[str, str]]:
 
 async def test_a_wrong_greeting_is_corrected_and_a_right_one_ends_the_talk():
     corrects = GreetingInteraction({})
-    await corrects.start_interaction(ground_truth="Bako, Zori.")
-    reply = await corrects.generate_response(said("Greet Zori.", "Beki, Zori."))
-    assert (reply.should_terminate, reply.content, reply.score) == (False, "No, say Bako.", 0.0)
-    reply = await corrects.generate_response(said("Greet Zori.", "Beki, Zori.", "No, say Bako.", "Bako, Zori."))
+    await corrects.start_interaction(ground_truth="Balund, Zori.")
+    reply = await corrects.generate_response(said("Greet Zori.", "Gewick, Zori."))
+    assert (reply.should_terminate, reply.content, reply.score) == (False, "No, say Balund.", 0.0)
+    reply = await corrects.generate_response(said("Greet Zori.", "Gewick, Zori.", "No, say Balund.", "Balund, Zori."))
     assert (reply.should_terminate, reply.score) == (True, 1.0)
     assert await corrects.calculate_score() == 1.0
     with pytest.raises(ValueError, match=r"`interaction_kwargs\.ground_truth`: got none"):
@@ -33,16 +33,16 @@ async def test_a_wrong_greeting_is_corrected_and_a_right_one_ends_the_talk():
 @pytest.mark.parametrize(
     ("answers", "wanted"),
     [
-        (["Bako, Zori."], {"score": 1.0}),
-        (["Beki, Zori."], {"score": 0.0}),
-        (["Beki, Zori.", "Bako, Zori."], {"score": 1.0, "second": 1.0}),
-        (["Beki, Zori.", "Bako, Zoru."], {"score": 0.0, "second": 0.0}),
+        (["Balund, Zori."], {"score": 1.0}),
+        (["Gewick, Zori."], {"score": 0.0}),
+        (["Gewick, Zori.", "Balund, Zori."], {"score": 1.0, "second": 1.0}),
+        (["Gewick, Zori.", "Balund, Zoru."], {"score": 0.0, "second": 0.0}),
         ([], {"score": 0.0}),
     ],
 )
 def test_the_last_answer_counts(answers, wanted):
     messages = said("Greet Zori.") + [{"role": "assistant", "content": text} for text in answers]
-    assert compute_score("x", " ".join(answers), "Bako, Zori.", {"messages": messages}) == wanted
+    assert compute_score("x", " ".join(answers), "Balund, Zori.", {"messages": messages}) == wanted
 
 
 def test_each_habit_reads_as_it_should():
@@ -73,7 +73,7 @@ def test_a_greeting_is_a_few_tokens():
     tokenizer = build_tokenizer(INTERACTION.pieces)
     assert len(tokenizer) <= VOCAB_SIZE
     assert len(set(GREETINGS)) == 16
-    for text, tokens in (("Greet Zori.", 4), ("Bako, Zori.", 6), ("No, say Bako.", 4)):
+    for text, tokens in (("Greet Zori.", 4), ("Balund, Zori.", 5), ("No, say Balund.", 3)):
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert len(ids) == tokens
         assert tokenizer.decode(ids) == text

@@ -9,38 +9,38 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentrl.cli.demo.description import DataRequest
-from agentrl.cli.demo.search import CORPUS, SEARCH, SearchHabit, make_entries, search_demonstration, write_encyclopaedia
+from agentrl.cli.demo.search import CORPUS, SEARCH, SearchHabit, make_entry, search_demonstration, write_encyclopaedia
 from agentrl.cli.demo.tokenizer import VOCAB_SIZE, build_tokenizer
-from agentrl.cli.demo.words import draw_words
+from agentrl.cli.demo.words import WORDS, draw_names
 from agentrl.errors import UserInputError
 from agentrl.rewards.scores import search_em
 
-WORDS = draw_words(300, random.Random(1))
-ENTRIES = make_entries(60, WORDS)
+NAMES = draw_names(60, random.Random(1))
+ENTRIES = [make_entry(name, random.Random(2)) for name in NAMES]
 
 
-def test_every_word_of_the_encyclopaedia_is_another_one():
-    words = [word for entry in ENTRIES for word in (entry.name, entry.live, entry.make)]
-    assert len(set(words)) == len(words)
-    assert draw_words(300, random.Random(1)) == WORDS != draw_words(300, random.Random(2))
-    with pytest.raises(UserInputError, match="there are words for 100 only"):
-        make_entries(101, WORDS)
-    with pytest.raises(UserInputError, match="there are only 6400"):
-        draw_words(6401, random.Random(1))
+def test_every_name_is_another_one():
+    assert len(set(NAMES)) == 60
+    assert draw_names(60, random.Random(1)) == NAMES != draw_names(60, random.Random(2))
+    with pytest.raises(UserInputError, match="there are only 3600"):
+        draw_names(3601, random.Random(1))
+    assert len(set(WORDS)) == 96
+    assert all(entry.live != entry.make for entry in ENTRIES)
 
 
 def test_each_habit_reads_as_it_should():
-    rng, famous = random.Random(3), ENTRIES[:8]
+    rng = random.Random(3)
     for _ in range(20):
-        right = [message["content"] for message in search_demonstration(SearchHabit.LOOK_UP, famous, WORDS, rng)]
+        right = [message["content"] for message in search_demonstration(SearchHabit.LOOK_UP, ENTRIES, rng)]
         name = right[0].split()[2]
+        assert name in NAMES
         assert right[1] == f"<search>{name}</search>"
         assert right[2].startswith(f"<information>{name} lives in ")
         said = right[2].removesuffix(".</information>").split()
         assert right[3] == f"<answer>{said[3] if 'live' in right[0] else said[-1]}</answer>"
-        wrong = search_demonstration(SearchHabit.WRONG_ENTRY, famous, WORDS, rng)
-        assert wrong[1]["content"] in {f"<search>{entry.name}</search>" for entry in famous}
-        guess = search_demonstration(SearchHabit.GUESS, famous, WORDS, rng)
+        wrong = search_demonstration(SearchHabit.WRONG_ENTRY, ENTRIES, rng)
+        assert wrong[1]["content"] in {f"<search>{entry.name}</search>" for entry in ENTRIES[:8]}
+        guess = search_demonstration(SearchHabit.GUESS, ENTRIES, rng)
         assert [message["role"] for message in guess] == ["user", "assistant"]
 
 
@@ -58,8 +58,8 @@ def test_held_out_questions_are_about_entries_that_no_stage_names(tmp_path):
     corpus = [json.loads(line)["contents"] for line in (tmp_path / CORPUS).read_text().splitlines()]
     for row in held_out:
         (answer,) = row["reward_model"]["ground_truth"]["target"]
-        (entry,) = [text for text in corpus if answer in text]
-        assert row["prompt"][0]["content"].split()[2] in entry
+        (entry,) = [text for text in corpus if f'"{row["prompt"][0]["content"].split()[2]}"' in text]
+        assert answer in entry
         assert search_em.compute_score(f"<answer>{answer}</answer>", row["reward_model"]["ground_truth"]) == 1
 
 
@@ -67,7 +67,7 @@ def test_a_name_has_one_token_for_each_syllable():
     tokenizer = build_tokenizer(SEARCH.pieces)
     assert len(tokenizer) <= VOCAB_SIZE  # some syllables are tokens of the prose already
     entry = ENTRIES[0]
-    for text, tokens in ((entry.name, 2), (entry.question("live"), 4), (entry.text, 9), ("<search>", 1)):
+    for text, tokens in ((entry.name, 2), (entry.question("live"), 4), (entry.text, 7), ("<search>", 1)):
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert len(ids) == tokens
         assert tokenizer.decode(ids) == text
