@@ -14,7 +14,8 @@ import logging
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -238,13 +239,36 @@ def load_state(path: Path) -> dict[str, Any]:
     """Read what `save_state` wrote.
 
     Raises:
-        CheckpointError: the file is damaged.
+        CheckpointError: the file is damaged, or holds something else.
     """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, ValueError, TypeError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"cannot read {path}: {_reason(error)}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"cannot read {path}: it holds a {type(state).__name__}, wanted the state of a run")
     return state
+
+
+@contextmanager
+def resuming(folder: Path, kind: str) -> Iterator[None]:
+    """Within it, state that was read is taken up.
+
+    Args:
+        folder: the checkpoint.
+        kind: of the run that resumes, such as `agentrl sft`.
+
+    Raises:
+        CheckpointError: the state lacks a value, or has one of another kind: another program wrote it.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        lacks = f"no {error}" if isinstance(error, KeyError) else f"a value of another kind ({_reason(error)})"
+        raise CheckpointError(
+            f"{folder} is no checkpoint of `{kind}`: its {STATE_FILE} and {DATA_FILE} have {lacks}. Wanted one that "
+            f"`{kind}` has saved; the weights alone are in {folder / 'actor' / 'huggingface'}, for the model's path"
+        ) from error
 
 
 def _flush_folder(folder: Path) -> None:
