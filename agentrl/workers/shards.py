@@ -142,7 +142,7 @@ def _check_parts(folder: Path, parts: Collection[str], names: Collection[str]) -
 
 
 def _check_same_model(folder: Path, state: dict[str, Any], saved: Collection[str]) -> None:
-    """Look for saved tensors that this model lacks. Torch would leave them out: 24 layers of 28 would go on learning."""
+    """Look for saved tensors that this model lacks: torch would leave them out, and 24 layers of 28 would go on."""
     for part in sorted({"model", "optimizer"} & state.keys()):
         own = {f"{part}.{name}" for name in state[part]}
         left = sorted(name for name in saved if name.startswith(f"{part}.") and name not in own)
