@@ -37,6 +37,8 @@ def problems(*more: str) -> list[str]:
         ("data.seed=null", "data.seed: got null, wanted a whole number"),
         ("data.shuffle=yes", "data.shuffle: got 'yes', wanted true or false"),
         ("data.shuffle=1", "data.shuffle: got 1, wanted true or false"),
+        ("trainer.nnodes=99999999", "trainer.nnodes: got 99999999, wanted a whole number at least 1 and at most 1000"),
+        ("trainer.n_gpus_per_node=99999999", "got 99999999, wanted a whole number at least 1 and at most 1024"),
         ("data.train_batch_size=0", "data.train_batch_size: got 0, wanted a whole number at least 1"),
         ("actor_rollout_ref.rollout.top_p=1.5", "got 1.5, wanted a number above 0 and at most 1"),
         ("actor_rollout_ref.actor.optim.lr=fast", "actor.optim.lr: got 'fast', wanted a number above 0"),
@@ -146,6 +148,21 @@ def test_a_wrong_value_raises_no_second_problem_through_its_default() -> None:
         (["trainer.resume_mode=resume_path"], "trainer.resume_from_path: not given, but"),
         (["trainer.resume_from_path=/x"], "trainer.resume_from_path: given, but trainer.resume_mode is auto"),
         (["actor_rollout_ref.rollout.server.addresses=[localhost:1]"], "got 'localhost:1', wanted http://host:port"),
+        (["actor_rollout_ref.rollout.server.addresses=[http://]"], "got 'http://', wanted http://host:port"),
+        (["actor_rollout_ref.rollout.server.addresses=[http://a:99999]"], "got 'http://a:99999', wanted http://host:port"),
+        (["actor_rollout_ref.rollout.server.addresses=[http://a:x]"], "got 'http://a:x', wanted http://host:port"),
+        (
+            ["actor_rollout_ref.rollout.server.addresses=[http://a:1,http://a:1]"],
+            "got 'http://a:1' twice, which are one server: name each once",
+        ),
+        (
+            ["actor_rollout_ref.rollout.server.addresses=[http://127.0.0.1:1,http://localhost:1/]"],
+            "'http://localhost:1/', which are one server",
+        ),
+        (
+            ["actor_rollout_ref.rollout.server.port=65530", "actor_rollout_ref.rollout.server.launch=8"],
+            "need ports up to 65537, but the last one is 65535: wanted at most 65528",
+        ),
         (["actor_rollout_ref.rollout.server.addresses=[]"], "got an empty list"),
         (
             ["actor_rollout_ref.rollout.server.addresses=[http://a:1]", "actor_rollout_ref.rollout.server.port=3"],
