@@ -49,8 +49,20 @@ def cluster_problems(nodes: int, ray: RayInitConfig, key: str = "trainer.nnodes"
             "alone: run `ray start --head` on the first machine and `ray start --address=HOST:6379` on the others, and "
             "set ray_init.address=auto"
         )
+    if ray.address is not None and not _is_ray_address(ray.address):
+        yield (
+            f"ray_init.address: got '{ray.address}', wanted auto (the cluster of this machine), host:port of a running "
+            "one, such as 10.0.0.1:6379, or null for a private one"
+        )
     if ray.address is not None and ray.num_cpus is not None:
         yield "ray_init.num_cpus: is only for a private cluster, but ray_init.address names a running one"
+
+
+def _is_ray_address(address: str) -> bool:
+    """Whether it can be that of a running cluster; for `local` Ray would start one, of this machine alone."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    known = bool(host) and "/" not in host and port.isdecimal() and 1 <= int(port) <= LAST_PORT
+    return address == "auto" or known
 
 
 def ray_is_connected() -> bool:
