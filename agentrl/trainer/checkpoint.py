@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 LATEST = "latest_checkpointed_iteration.txt"
 PREFIX = "global_step_"
 PART = ".part_"
+_OLD = f"{PART}old_"
 DATA_FILE = "data.pt"
 STATE_FILE = "trainer_state.pt"
 _MOST_SHOWN = 5
@@ -160,9 +161,13 @@ class CheckpointManager:
         return self.folder / f"{PREFIX}{text}"
 
     def remove_leftovers(self) -> None:
-        """Remove half-written checkpoints of a killed run."""
+        """Remove half-written checkpoints of a killed run; a whole one that was set aside gets its name back."""
         for leftover in self.folder.glob(f"{PART}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            final = self.folder / leftover.name.removeprefix(_OLD)
+            if leftover.name.startswith(_OLD) and not final.exists():
+                os.replace(leftover, final)
+            else:
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def _name_latest(self, step: int) -> None:
         part = self.folder / f"{PART}{LATEST}"
@@ -286,7 +291,7 @@ def _replace_folder(part: Path, final: Path) -> None:
 
 def _set_aside(folder: Path) -> Path:
     """Where a checkpoint waits while a new one of the same step takes its place."""
-    return folder.with_name(f"{PART}old_{folder.name}")
+    return folder.with_name(f"{_OLD}{folder.name}")
 
 
 def _reason(error: BaseException) -> str:
