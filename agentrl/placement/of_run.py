@@ -71,7 +71,8 @@ def ray_cluster(address: str) -> Cluster:
         return Cluster.of_ray(ray.nodes())
     except (InfrastructureError, OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"ray_init.address: got '{address}', but no Ray cluster can be reached there ({error.__cause__ or error}): run `ray start` "
+            f"ray_init.address: got '{address}', but no Ray cluster can be reached there "
+            f"({error.__cause__ or error}): run `ray start` "
             "first, or say what it will have: --cluster 4x8x80 (machines x GPUs x GiB)"
         ) from error
     finally:
