@@ -74,7 +74,7 @@ class TrainingShow(Tracker):
 
     Args:
         console: where to show.
-        demo: whose run it is.
+        demo: the demo that is shown.
     """
 
     def __init__(self, console: Console, demo: Demo) -> None:
