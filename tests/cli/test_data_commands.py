@@ -93,7 +93,10 @@ def test_arithmetic_in_words(tmp_path: Path) -> None:
         (["--difficulty", "easy"], "--difficulty: is only for --words"),
         (["--demonstrations", "5"], "--demonstrations: is only for --words"),
         (["--words", "--from-gsm8k", "x.jsonl"], "--from-gsm8k: is not for --words, whose questions are made up"),
-        (["--words", "--train", "3", "--demonstrations", "5"], "got 5 demonstrations, wanted at most the 3 training rows"),
+        (
+            ["--words", "--train", "3", "--demonstrations", "5"],
+            "got 5 demonstrations, wanted at most 3: they answer the training rows",
+        ),
         (["--words", "--difficulty", "easy"], "ask for fewer rows, or for another --difficulty"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def test_a_comma_closes_what_stands_before_it() -> None:
     sums = [(question, text) for question, text in expressions.items() if "plus" in question and ", times" in question]
     assert sums
     for question, text in sums:
-        assert text.startswith("(") and ")*" in text, question
+        assert re.fullmatch(r"\(\d+\+\d+\)\*\d+", text), question
 
 
 def test_the_same_seed_gives_the_same_questions() -> None:
@@ -128,5 +129,5 @@ def test_without_demonstrations_there_is_no_such_file(tmp_path: Path) -> None:
 
 
 def test_demonstrations_are_of_training_questions(tmp_path: Path) -> None:
-    with pytest.raises(UserInputError, match="got 6 demonstrations, wanted at most the 5 training rows"):
+    with pytest.raises(UserInputError, match="got 6 demonstrations, wanted at most 5: they answer"):
         write_words(tmp_path, 5, 5, seed=1, demonstrations=6)

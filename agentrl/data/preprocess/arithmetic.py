@@ -174,7 +174,7 @@ def write_words(
     """
     if demonstrations > train:
         raise UserInputError(
-            f"got {demonstrations} demonstrations, wanted at most the {train} training rows, whose questions they answer"
+            f"got {demonstrations} demonstrations, wanted at most {train}: they answer the training rows"
         )
     splits = ("train", "test", "demonstrations") if demonstrations else ("train", "test")
     files = {split: out / f"{split}.parquet" for split in splits}

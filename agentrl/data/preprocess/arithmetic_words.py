@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from agentrl.errors import UserInputError
 
 _OPERATORS = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
+# fmt: off
 _SMALL = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
+    "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen",
+    "seventeen", "eighteen", "nineteen",
+)
+# fmt: on
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _TRIES_PER_QUESTION = 2000
 
 
@@ -71,8 +74,8 @@ def generate_problems(count: int, seed: int, difficulty: str) -> list[Problem]:
                 break
         else:
             raise UserInputError(
-                f"found only {len(problems)} distinct {difficulty} questions of the {count} wanted: ask for fewer rows, "
-                "or for another --difficulty"
+                f"found only {len(problems)} distinct {difficulty} questions of the {count} wanted: ask for fewer "
+                "rows, or for another --difficulty"
             )
         problems[problem.question] = problem
     return list(problems.values())
