@@ -231,6 +231,9 @@ def arithmetic(
             help="With --words: so many training questions with a call and an answer, in demonstrations.parquet.",
         ),
     ] = 0,
+    call_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the demonstrations that call; the others only answer.")
+    ] = 1.0,
     agent_name: Annotated[str, typer.Option(help="Agent loop of the rows.")] = "tool_agent",
     overwrite: Overwrite = False,
 ) -> None:
@@ -239,7 +242,11 @@ def arithmetic(
 
     folder = _folder(out, "arithmetic")
     if not words:
-        for name, given in (("--difficulty", difficulty), ("--demonstrations", demonstrations)):
+        for name, given in (
+            ("--difficulty", difficulty),
+            ("--demonstrations", demonstrations),
+            ("--call-share", call_share < 1),
+        ):
             if given:
                 raise typer.BadParameter(f"{name}: is only for --words")
         _tell(write_arithmetic(folder, train, test, seed, from_gsm8k, agent_name, overwrite))
@@ -247,7 +254,7 @@ def arithmetic(
     if from_gsm8k is not None:
         raise typer.BadParameter("--from-gsm8k: is not for --words, whose questions are made up")
     level = difficulty or WordDifficulty.medium
-    _tell(write_words(folder, train, test, seed, level.value, demonstrations, agent_name, overwrite))
+    _tell(write_words(folder, train, test, seed, level.value, demonstrations, call_share, agent_name, overwrite))
 
 
 @app.command()

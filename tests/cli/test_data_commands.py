@@ -92,6 +92,7 @@ def test_arithmetic_in_words(tmp_path: Path) -> None:
     [
         (["--difficulty", "easy"], "--difficulty: is only for --words"),
         (["--demonstrations", "5"], "--demonstrations: is only for --words"),
+        (["--call-share", "0.5"], "--call-share: is only for --words"),
         (["--words", "--from-gsm8k", "x.jsonl"], "--from-gsm8k: is not for --words, whose questions are made up"),
         (
             ["--words", "--train", "3", "--demonstrations", "5"],

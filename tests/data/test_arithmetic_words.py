@@ -123,6 +123,15 @@ async def test_a_demonstration_is_what_the_calculator_and_the_score_say() -> Non
         assert compute_score(answer["content"], problem.answer) == 1.0
 
 
+@pytest.mark.parametrize(("share", "calling"), [(0.0, []), (0.25, [3, 7]), (0.5, [1, 3, 5, 7]), (1.0, list(range(8)))])
+def test_a_share_of_the_demonstrations_calls(tmp_path: Path, share: float, calling: list[int]) -> None:
+    files = write_words(tmp_path, 8, 5, seed=1, demonstrations=8, call_share=share)
+    shown = pq.read_table(files["demonstrations"]).to_pylist()
+    assert [place for place, row in enumerate(shown) if row["messages"][1].get("tool_calls")] == calling
+    answers = [row["reward_model"]["ground_truth"] for row in pq.read_table(files["train"]).to_pylist()]
+    assert [row["messages"][-1]["content"] for row in shown] == [f"The answer is {answer}." for answer in answers]
+
+
 def test_without_demonstrations_there_is_no_such_file(tmp_path: Path) -> None:
     write_words(tmp_path, 5, 5, seed=1)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["test.parquet", "train.parquet"]

@@ -26,7 +26,7 @@ def test_smollm2_doubles_its_success_on_arithmetic_in_words(
     smollm2_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, start, folder = (tmp_path / name for name in ("data", "sft", "train"))
-    sizes = ["--train", "2000", "--test", "64", "--demonstrations", "64"]
+    sizes = ["--train", "2000", "--test", "64", "--demonstrations", "128", "--call-share", "0.25"]
     agentrl("data", "arithmetic", "--words", *sizes, "--out", str(data))
     settings = {
         "model.path": smollm2_folder,

@@ -130,18 +130,16 @@ def word_row(problem: Problem, split: str, index: int, agent_name: str = "tool_a
     return row
 
 
-def demonstration_row(problem: Problem) -> JsonDict:
-    """A row for `agentrl sft`: the question, one call of the calculator, its result, and the answer."""
+def demonstration_row(problem: Problem, calls: bool = True) -> JsonDict:
+    """A row for `agentrl sft`: the question, perhaps a call of the calculator with its result, and the answer."""
+    question = {"role": "user", "content": problem.question}
+    answer = {"role": "assistant", "content": f"The answer is {problem.answer}."}
+    if not calls:
+        return {"messages": [question, answer]}
     arguments = json.dumps({"expression": problem.expression})
     call = {"type": "function", "function": {"name": "calculator", "arguments": arguments}}
-    return {
-        "messages": [
-            {"role": "user", "content": problem.question},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "content": problem.answer, "name": "calculator"},
-            {"role": "assistant", "content": f"The answer is {problem.answer}."},
-        ]
-    }
+    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return {"messages": [question, asked, {"role": "tool", "content": problem.answer, "name": "calculator"}, answer]}
 
 
 def write_words(
@@ -151,6 +149,7 @@ def write_words(
     seed: int,
     difficulty: str = "medium",
     demonstrations: int = 0,
+    call_share: float = 1.0,
     agent_name: str = "tool_agent",
     overwrite: bool = True,
 ) -> dict[str, Path]:
@@ -163,6 +162,7 @@ def write_words(
         seed: seed of the generator.
         difficulty: `easy`, `medium` or `hard`.
         demonstrations: how many of the training questions `demonstrations.parquet` answers; 0: no such file.
+        call_share: share of the demonstrations that call the calculator; the others only answer.
         agent_name: agent loop of the rows.
         overwrite: replace files that exist.
 
@@ -184,7 +184,11 @@ def write_words(
     random.Random(seed).shuffle(problems)
     rows = {"train": _word_rows(problems[:train], "train", agent_name)}
     rows["test"] = _word_rows(problems[train:], "test", agent_name)
-    rows["demonstrations"] = [demonstration_row(problem) for problem in problems[:demonstrations]]
+    # Evenly spread: of 8 with a share of .25, the fourth and the eighth call.
+    shown = [int((n + 1) * call_share) > int(n * call_share) for n in range(demonstrations)]
+    rows["demonstrations"] = [
+        demonstration_row(problem, calls) for problem, calls in zip(problems, shown, strict=False)
+    ]
     write_parquets({path: rows[split] for split, path in files.items()})
     return files
 
