@@ -228,7 +228,7 @@ def arithmetic(
         int,
         typer.Option(
             min=0,
-            help="With --words: so many training questions with a call and an answer, in demonstrations.parquet.",
+            help="With --words: training questions that demonstrations.parquet answers, with a call.",
         ),
     ] = 0,
     call_share: Annotated[

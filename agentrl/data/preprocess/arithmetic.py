@@ -19,7 +19,7 @@ from agentrl.data.preprocess.arithmetic_mix import (
     TRAILING_ZEROS,
     WHOLE_ANSWERS,
 )
-from agentrl.data.preprocess.arithmetic_words import Problem, generate_problems
+from agentrl.data.preprocess.arithmetic_words import WordProblem, generate_problems
 from agentrl.data.preprocess.expressions import canonical, exact_value, expressions_in
 from agentrl.data.preprocess.gsm8k import read_gsm8k
 from agentrl.data.preprocess.writing import keep_existing, write_parquets
@@ -123,14 +123,14 @@ def write_arithmetic(
     return files
 
 
-def word_row(problem: Problem, split: str, index: int, agent_name: str = "tool_agent") -> JsonDict:
+def word_row(problem: WordProblem, split: str, index: int, agent_name: str = "tool_agent") -> JsonDict:
     """Dataset row of a calculation in words; its expression stands in `extra_info`, which no model reads."""
     row = expression_row((problem.question, problem.answer), split, index, agent_name)
     row["extra_info"]["expression"] = problem.expression
     return row
 
 
-def demonstration_row(problem: Problem, calls: bool = True) -> JsonDict:
+def demonstration_row(problem: WordProblem, calls: bool = True) -> JsonDict:
     """A row for `agentrl sft`: the question, perhaps a call of the calculator with its result, and the answer."""
     question = {"role": "user", "content": problem.question}
     answer = {"role": "assistant", "content": f"The answer is {problem.answer}."}
@@ -193,7 +193,7 @@ def write_words(
     return files
 
 
-def _word_rows(problems: Sequence[Problem], split: str, agent_name: str) -> list[JsonDict]:
+def _word_rows(problems: Sequence[WordProblem], split: str, agent_name: str) -> list[JsonDict]:
     return [word_row(problem, split, index, agent_name) for index, problem in enumerate(problems)]
 
 

@@ -46,7 +46,7 @@ DIFFICULTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class WordProblem:
     """A question in the form in which a row asks it, its expression, and its answer."""
 
     question: str
@@ -54,7 +54,7 @@ class Problem:
     answer: str
 
 
-def generate_problems(count: int, seed: int, difficulty: str) -> list[Problem]:
+def generate_problems(count: int, seed: int, difficulty: str) -> list[WordProblem]:
     """Draw distinct problems.
 
     Args:
@@ -63,10 +63,10 @@ def generate_problems(count: int, seed: int, difficulty: str) -> list[Problem]:
         difficulty: a key of `DIFFICULTIES`.
 
     Raises:
-        UserInputError: so many distinct questions of this difficulty were not found.
+        UserInputError: fewer distinct questions of this difficulty were found.
     """
     rng = random.Random(seed)
-    problems: dict[str, Problem] = {}
+    problems: dict[str, WordProblem] = {}
     for _ in range(count):
         for _ in range(_TRIES_PER_QUESTION):
             problem = _draw(rng, DIFFICULTIES[difficulty])
@@ -92,7 +92,7 @@ def number_in_words(number: int) -> str:
     return _TENS[tens - 2] + (f"-{_SMALL[ones]}" if ones else "")
 
 
-def _draw(rng: random.Random, difficulty: Difficulty) -> Problem:
+def _draw(rng: random.Random, difficulty: Difficulty) -> WordProblem:
     value = rng.randint(2, difficulty.largest)
     words, expression, adds = number_in_words(value), str(value), False
     for place in range(rng.choice(difficulty.operations)):
@@ -103,7 +103,7 @@ def _draw(rng: random.Random, difficulty: Difficulty) -> Problem:
             expression = f"({expression})"
         adds = operator in "+-"
         expression += f"{operator}{operand}"
-    return Problem(f"What is {words}?", expression, str(value))
+    return WordProblem(f"What is {words}?", expression, str(value))
 
 
 def _draw_step(rng: random.Random, difficulty: Difficulty, value: int) -> tuple[str, int]:
