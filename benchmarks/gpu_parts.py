@@ -22,7 +22,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -297,7 +296,7 @@ def demo(work: Path, tiny: bool) -> Numbers:
     summary = run_demo(options, Console(stderr=True))
     if summary is None:
         return {"ok": (work / "demo" / "warm_start" / "huggingface").is_dir()}
-    return {**asdict(summary), "ok": summary.success_after > summary.success_before}
+    return {**summary.numbers(), "ok": summary.success_after > summary.success_before}
 
 
 PARTS: dict[str, Callable[[Path, bool], Numbers]] = {

@@ -326,7 +326,7 @@ def docs_config(
 
 @app.command(context_settings=FORWARD)
 def demo(context: typer.Context) -> None:
-    """Watch a tiny model learn to use a calculator, in minutes on a CPU; --help shows all options."""
+    """Watch a tiny model learn: demo [calculator|search], in minutes on a CPU; --help shows all options."""
     from agentrl.cli.demo.command import main as run
 
     run(context.args)

@@ -33,7 +33,11 @@ def machine_lines(config: RunConfig, placement: RunPlacement, lengths: Lengths) 
         path = config.actor_rollout_ref.model.path
         return [
             *lines,
-            ("memory", f"not known: '{path}' is no folder, not in the hub's cache and not among known models"),
+            (
+                "memory",
+                f"not known: '{path}' is no folder with a whole config.json, not in the hub's cache and not among "
+                "known models",
+            ),
         ]
     lines.append(("sizes", f"{shape} ({shape.source})"))
     lines += [line for gpu in forecast(config, placement, lengths) for line in _memory(gpu)]

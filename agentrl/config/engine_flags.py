@@ -90,9 +90,12 @@ _VLLM_NEVER: Mapping[str, str] = {
 }
 """Of vLLM, flags that no run can have, with the reason."""
 
+_PLACES = frozenset({"model-path", "model", "host", "port", "tp-size", "tp", "tensor-parallel-size"})
+"""Flags that `server.args` may not overrule: the run would wait for a server elsewhere, or talk to another model."""
+
 
 def check_engine_flags(config: RunConfig) -> Iterator[str]:
-    """`engine_kwargs` gives no flag that another key gives: the server would get it twice."""
+    """`engine_kwargs` gives no flag that another key gives, and `server.args` none that the run relies on."""
     given, key = config.actor_rollout_ref.rollout.engine_kwargs, f"{_ROLLOUT}engine_kwargs"
     tables = (
         ("sglang", given.sglang, SGLANG_FLAGS, SGLANG_GPU_FLAGS, _SGLANG_NEVER),
@@ -106,10 +109,15 @@ def check_engine_flags(config: RunConfig) -> Iterator[str]:
             elif flag in own or (flag in on_gpus and uses_cuda(config)):
                 yield f"{key}.{engine}.{name}: agentrl gives this flag itself: set {own.get(flag) or on_gpus[flag]}"
     rollout = config.actor_rollout_ref.rollout
-    never = _VLLM_NEVER if rollout.name == "vllm" else _SGLANG_NEVER
-    for flag in (argument.partition("=")[0] for argument in rollout.server.args):
-        if flag.startswith("--") and flag[2:] in never:
-            yield f"{_ROLLOUT}server.args: got {flag}, but {never[flag[2:]]}"
+    _, _, own, on_gpus, never = tables[1] if rollout.name == "vllm" else tables[0]
+    relied_on = {**own, **(on_gpus if uses_cuda(config) else {})}
+    for argument in rollout.server.args:
+        flag = argument.partition("=")[0]
+        name = flag.removeprefix("--").replace("_", "-") if flag.startswith("--") else ""
+        if name in never:
+            yield f"{_ROLLOUT}server.args: got {flag}, but {never[name]}"
+        elif name in _PLACES and name in relied_on:
+            yield f"{_ROLLOUT}server.args: got {flag}, but the run relies on its own: set {relied_on[name]}"
 
 
 def _given(flags: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from agentrl.config.base import InputPath, ModelPath, OutputPath, Section, Token
 from agentrl.config.rewards import CustomRewardFunction
 from agentrl.config.rollout import RolloutConfig
 from agentrl.config.root import RewardModelConfig
-from agentrl.config.trainer import RayInitConfig
+from agentrl.config.trainer import MOST_MACHINES, MOST_RANKS, RayInitConfig
 from agentrl.config.verl_keys import Answer, Harmless
 
 _POLICY = "actor_rollout_ref."
@@ -85,9 +85,9 @@ class GenerationTrainerConfig(Section):
     """Where agent loops run: in Ray actors (`rollout.agent.num_workers`), or in this process."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the engines; auto: cuda if available."""
-    nnodes: int = Field(default=1, ge=1)
+    nnodes: int = Field(default=1, ge=1, le=MOST_MACHINES)
     """Number of machines: 1. Engines on others are named in `rollout.server.addresses`."""
-    n_gpus_per_node: int = Field(default=1, ge=1)
+    n_gpus_per_node: int = Field(default=1, ge=1, le=MOST_RANKS)
     """GPUs of this machine: as many engines are started as they hold (`rollout.tensor_model_parallel_size` each),
     unless `rollout.server.launch` says how many."""
     seed: int = 1

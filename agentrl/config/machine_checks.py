@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.engine_choice import CONTEXT_MARGIN
 from agentrl.config.engine_flags import check_engine_flags
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
 from agentrl.config.resource_pools import check_pools, pools_in_use
+from agentrl.config.rollout import LAST_PORT
 from agentrl.config.root import RunConfig
 from agentrl.config.trainer import DEFAULT_POOL, RayInitConfig
 from agentrl.config.weight_transport import check_weight_sync
@@ -47,8 +49,20 @@ def cluster_problems(nodes: int, ray: RayInitConfig, key: str = "trainer.nnodes"
             "alone: run `ray start --head` on the first machine and `ray start --address=HOST:6379` on the others, and "
             "set ray_init.address=auto"
         )
+    if ray.address is not None and not _is_ray_address(ray.address):
+        yield (
+            f"ray_init.address: got '{ray.address}', wanted auto (the cluster of this machine), host:port of a running "
+            "one, such as 10.0.0.1:6379, or null for a private one"
+        )
     if ray.address is not None and ray.num_cpus is not None:
         yield "ray_init.num_cpus: is only for a private cluster, but ray_init.address names a running one"
+
+
+def _is_ray_address(address: str) -> bool:
+    """Whether it can be that of a running cluster; for `local` Ray would start one, of this machine alone."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    known = bool(host) and "/" not in host and port.isdecimal() and 1 <= int(port) <= LAST_PORT
+    return address == "auto" or known
 
 
 def ray_is_connected() -> bool:
@@ -93,13 +107,17 @@ def check_servers(config: RunConfig) -> Problems:
     rollout = config.actor_rollout_ref.rollout
     key = "actor_rollout_ref.rollout"
     server = rollout.server
-    for address in server.addresses or []:
-        if not address.startswith(("http://", "https://")):
-            yield f"{key}.server.addresses: got '{address}', wanted http://host:port"
+    yield from _address_problems(f"{key}.server.addresses", server.addresses or [])
     if server.addresses is not None and not server.addresses:
         yield f"{key}.server.addresses: got an empty list, wanted addresses, or null to start servers"
     if server.addresses and ((server.launch or 1) > 1 or server.port is not None or server.args):
         yield f"{key}.server.launch, port, args: are only for servers that the run starts, but addresses are given"
+    last = (server.port or 1) + (server.launch or 1) - 1
+    if last > LAST_PORT:
+        yield (
+            f"{key}.server.port: {server.launch} servers from port {server.port} on need ports up to {last}, but the "
+            f"last one is {LAST_PORT}: wanted at most {LAST_PORT + 1 - (server.launch or 1)}, or null for free ports"
+        )
     # `auto` may become either engine. Without servers of its own, the run does not know which one it talks to.
     starts = not server.addresses
     engine = engine_name(config) if starts and _depends_on_engine(config) else rollout.name
@@ -111,6 +129,25 @@ def check_servers(config: RunConfig) -> Problems:
     if engine in ("sglang", "vllm", "hf") and config.trainer.deterministic:
         only = "only the embedded engine is deterministic"
         yield f"trainer.deterministic: got true, but {only}, and {chosen}: set it to embedded"
+
+
+def _address_problems(key: str, addresses: list[str]) -> Problems:
+    """Addresses that no server can have, and servers that are named twice: each would be updated twice at a time."""
+    seen: dict[tuple[str | None, int | None, str], str] = {}
+    for address in addresses:
+        try:
+            url = urlsplit(address)
+            host, port = url.hostname, url.port
+        except ValueError:  # no number, or above 65535
+            host, port = None, None
+        if not host or not address.startswith(("http://", "https://")):
+            yield f"{key}: got '{address}', wanted http://host:port"
+            continue
+        place = ("127.0.0.1" if host == "localhost" else host, port, url.path.rstrip("/"))
+        if place in seen:
+            both = f"'{address}' twice" if seen[place] == address else f"'{seen[place]}' and '{address}'"
+            yield f"{key}: got {both}, which are one server: name each once"
+        seen.setdefault(place, address)
 
 
 def _depends_on_engine(config: RunConfig) -> bool:

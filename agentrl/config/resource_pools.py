@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrl.config.problems import show_value
 from agentrl.config.root import RunConfig
-from agentrl.config.trainer import DEFAULT_POOL, RolePools
+from agentrl.config.trainer import DEFAULT_POOL, MOST_MACHINES, MOST_RANKS, RolePools
 from agentrl.errors import suggest
 
 Problems = Iterator[str]
@@ -171,8 +171,9 @@ def _problems(spec: Any) -> Problems:
     unknown = [key for key in spec if key not in known]
     yield from (f".{key}: unknown key.{suggest(str(key), known)}" for key in unknown)
     for key in ("nnodes", *_PER_MACHINE):
-        if key in spec and not _is_count(spec[key]):
-            yield f".{key}: got {show_value(spec[key])}, wanted a whole number at least 1"
+        most = MOST_MACHINES if key == "nnodes" else MOST_RANKS
+        if key in spec and not _is_count(spec[key], most):
+            yield f".{key}: got {show_value(spec[key])}, wanted a whole number at least 1 and at most {most}"
     given = [key for key in (*_PER_MACHINE, "process_on_nodes") if key in spec]
     if len(given) > 1:
         yield f": got {' and '.join(given)}, wanted one of them"
@@ -186,8 +187,11 @@ def _problems(spec: Any) -> Problems:
 
 def _list_problems(key: str, given: Any) -> Problems:
     if not isinstance(given, list) or not given or not all(map(_is_count, given)):
-        yield f"{key}: got {show_value(given)}, wanted a list of whole numbers at least 1, the ranks of each machine"
+        yield (
+            f"{key}: got {show_value(given)}, wanted a list of whole numbers at least 1 and at most {MOST_RANKS}, the "
+            "ranks of each machine"
+        )
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_count(value: Any, most: int = MOST_RANKS) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most

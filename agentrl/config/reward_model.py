@@ -8,6 +8,7 @@ from pydantic import Field
 
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.base import InputPath, ModelPath, RowsDecide, Section
+from agentrl.config.trainer import MOST_MACHINES, MOST_RANKS
 
 POLICY = "policy"
 
@@ -68,9 +69,9 @@ class ClassifierSection(RowsDecide):
     enable_resource_pool: bool = False
     """Give the reward model a pool of its own, `reward_pool`; `trainer.resource_pools` and `role_pools` do the same for
     every role."""
-    nnodes: int = Field(default=0, ge=0)
+    nnodes: int = Field(default=0, ge=0, le=MOST_MACHINES)
     """Machines of `reward_pool`."""
-    n_gpus_per_node: int = Field(default=0, ge=0)
+    n_gpus_per_node: int = Field(default=0, ge=0, le=MOST_RANKS)
     """Ranks of `reward_pool` on each machine."""
     max_length: int | None = Field(default=None, ge=1)
     """Most tokens of a conversation that the reward model reads; null: as many as it has positions."""

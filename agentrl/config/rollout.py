@@ -8,18 +8,20 @@ from pydantic import Field
 
 from agentrl.config.base import DtypeSpelling, InputPath, Names, OutputPath, RowsDecide, Section
 
+LAST_PORT = 65535
+
 
 class ServerConfig(Section):
     """The inference servers."""
 
     addresses: list[str] | None = None
     """`http://host:port` of running servers; null: the run starts its own."""
-    launch: int | None = Field(default=None, ge=1)
+    launch: int | None = Field(default=None, ge=1, le=10_000)
     """Number of servers that the run starts if `addresses` is null; null: on GPUs as many as these have room for
     (`rollout.placement`), on CPUs one."""
     host: str = "127.0.0.1"
     """Address that started servers listen on. On several machines 127.0.0.1 stands for the address of each machine."""
-    port: int | None = Field(default=None, ge=1, le=65535)
+    port: int | None = Field(default=None, ge=1, le=LAST_PORT)
     """Port of the first started server (the next ones count up); null: free ports."""
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Longest time until a started server is healthy."""

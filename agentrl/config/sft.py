@@ -15,7 +15,7 @@ from agentrl.config.lora_checks import lora_problems
 from agentrl.config.machine_checks import cluster_problems, offload_problems
 from agentrl.config.parallel_checks import parallel_problems
 from agentrl.config.sft_keys import SFT_KEYS
-from agentrl.config.trainer import RayInitConfig
+from agentrl.config.trainer import MOST_MACHINES, MOST_RANKS, RayInitConfig
 from agentrl.config.verl_keys import Answer
 
 SINGLE_TURN = ("prompt_key", "response_key", "prompt_dict_keys", "response_dict_keys")
@@ -64,6 +64,9 @@ class SFTDataConfig(RowsDecide):
     """The same for the response's column."""
     tool_config_path: InputPath | None = None
     """Tool YAML for rows without their own `tools`; null: no tools."""
+    in_turn_text: str | None = None
+    r"""How tool messages stand where the loop puts them within the model's own turn, as `search_r1_agent` does:
+    `"\n\n{content}\n\n"`; null: as messages of their own, by the template."""
     max_length: int = Field(default=2048, ge=2)
     """Most tokens of a conversation."""
     truncation: Literal["error", "left", "right"] = "error"
@@ -117,9 +120,9 @@ class SFTTrainerConfig(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the training; auto: cuda if available."""
-    nnodes: int = Field(default=1, ge=1)
+    nnodes: int = Field(default=1, ge=1, le=MOST_MACHINES)
     """Number of machines."""
-    n_gpus_per_node: int = Field(default=1, ge=1)
+    n_gpus_per_node: int = Field(default=1, ge=1, le=MOST_RANKS)
     """Ranks per machine (processes on CPU). One rank in all runs in this process, several run on Ray."""
     total_epochs: int = Field(default=1, ge=1)
     """Passes over the training rows."""

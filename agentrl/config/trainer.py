@@ -12,6 +12,8 @@ from agentrl.config.health import HealthConfig
 
 DEFAULT_POOL = "global_pool"
 """The pool of `trainer.nnodes` and `n_gpus_per_node`."""
+MOST_MACHINES, MOST_RANKS = 1000, 1024
+"""Of a run, and ranks of a machine: a number with a zero too many would fill the memory with places for ranks."""
 
 
 class RolePools(Section):
@@ -34,9 +36,9 @@ class TrainerConfig(Section):
     """Where workers run: in Ray actors, or in this process."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of training and engines; auto: cuda if available."""
-    nnodes: int = Field(default=1, ge=1)
+    nnodes: int = Field(default=1, ge=1, le=MOST_MACHINES)
     """Number of machines."""
-    n_gpus_per_node: int = Field(default=1, ge=1)
+    n_gpus_per_node: int = Field(default=1, ge=1, le=MOST_RANKS)
     """Training ranks per machine (processes on CPU)."""
     resource_pools: dict[str, Any] = Field(default_factory=dict)
     """Pools of ranks by name, beside `global_pool`, which has `nnodes` x `n_gpus_per_node`: `{nnodes: 1, n_gpus: 2}`

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from agentrl.config.trainer import MOST_MACHINES, MOST_RANKS
 from agentrl.errors import ConfigError
 from agentrl.placement.gpus import gpu_kind
 
@@ -19,7 +20,6 @@ _WANTED = (
     "wanted MACHINESxGPUSxGIB, such as 4x8x80 or 1x1x24, MACHINESx0 for machines without GPUs, or several of them with "
     "a comma between; @NAME behind it names the GPU (2x8x141@H200, or 2x8@H200 with its usual memory)"
 )
-_MOST_MACHINES = 10_000
 AS_ASKED = "the machines that the run asks for"
 """The source of a cluster that was made up for a run."""
 
@@ -82,7 +82,7 @@ class Cluster:
         machines: list[Machine] = []
         for part in text.replace(" ", "").split(","):
             found = _PART.fullmatch(part)
-            if found is None or not 1 <= int(found[1]) <= _MOST_MACHINES:
+            if found is None or not 1 <= int(found[1]) <= MOST_MACHINES or int(found[2]) > MOST_RANKS:
                 raise ConfigError(f"--cluster: got '{text}', {_WANTED}")
             gpus, kind = int(found[2]), None if found[4] is None else gpu_kind(found[4])
             if gpus and found[3] is None and kind is None:

@@ -182,22 +182,35 @@ def find_shape(path: str) -> ModelShape | None:
         where = path if Path(path).expanduser().is_dir() else f"the hub's cache ({path})"
         try:
             return shape_from(json.loads(file.read_text(encoding="utf-8")), f"config.json of {where}")
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
             return None
     return published(path)
 
 
 def published(name: str) -> ModelShape | None:
     """The published shape of a model of the hub, whoever offers it and however it was tuned."""
-    short = Path(name).name.lower()
-    while (suffix := next((end for end in _SUFFIXES if short.endswith(end)), None)) is not None:
-        short = short.removesuffix(suffix)
-    short = short.replace("qwen2.5-coder", "qwen2.5").replace("qwen2.5-math", "qwen2.5")
-    sizes = PUBLISHED.get(short)
+    short, sizes = _published_sizes(name)
     if sizes is None:
         return None
     source = f"published sizes of {short} (the hub's cache has no {name})"
     return shape_from({"head_dim": None, **sizes}, source)
+
+
+def published_config(name: str) -> Any:
+    """A published shape as a configuration of transformers; None: nothing is known, or its `config.json` is here."""
+    from transformers import AutoConfig
+
+    sizes = None if config_file(name) is not None or Path(name).is_dir() else _published_sizes(name)[1]
+    return None if sizes is None else AutoConfig.for_model(**{k: v for k, v in sizes.items() if v is not None})
+
+
+def _published_sizes(name: str) -> tuple[str, dict[str, Any] | None]:
+    """The name without owner and variant, and its row of `PUBLISHED`."""
+    short = Path(name).name.lower()
+    while (suffix := next((end for end in _SUFFIXES if short.endswith(end)), None)) is not None:
+        short = short.removesuffix(suffix)
+    short = short.replace("qwen2.5-coder", "qwen2.5").replace("qwen2.5-math", "qwen2.5")
+    return short, PUBLISHED.get(short)
 
 
 def _dense(kind: str, sizes: tuple[int, ...], tied: bool, head_dim: int | None = None) -> dict[str, Any]:

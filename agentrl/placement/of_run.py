@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from dataclasses import replace
 
 from agentrl.config.machine import engine_name, uses_cuda
@@ -11,16 +10,15 @@ from agentrl.config.machine_checks import ray_is_connected
 from agentrl.config.planned import planned_gpus
 from agentrl.config.resource_pools import pools_in_use
 from agentrl.config.root import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.placement.cluster import Cluster, as_asked, this_machine
 from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.planner import mode_of, plan
 from agentrl.placement.verdict import memory_problems, with_engine
+from agentrl.single_controller.ray_runtime import require_listener
 
 logger = logging.getLogger(__name__)
-
-_ANSWER_TIMEOUT_S = 5.0
 
 
 def place(config: RunConfig, cluster: Cluster | None = None) -> RunPlacement:
@@ -68,28 +66,18 @@ def ray_cluster(address: str) -> Cluster:
 
     connected = ray.is_initialized()
     try:
-        _require_answer(address)
+        require_listener(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
         return Cluster.of_ray(ray.nodes())
-    except (OSError, ValueError, RuntimeError) as error:
+    except (InfrastructureError, OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"ray_init.address: got '{address}', but no Ray cluster can be reached there ({error}): run `ray start` "
+            f"ray_init.address: got '{address}', but no Ray cluster can be reached there "
+            f"({error.__cause__ or error}): run `ray start` "
             "first, or say what it will have: --cluster 4x8x80 (machines x GPUs x GiB)"
         ) from error
     finally:
         if not connected:
             ray.shutdown()
-
-
-def _require_answer(address: str) -> None:
-    """Look whether anybody listens at `host:port`: Ray itself would try for minutes.
-
-    Raises:
-        OSError: nobody does.
-    """
-    host, _, port = address.rpartition(":")
-    if host and "/" not in address and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
 
 
 def engine_count(config: RunConfig) -> int:

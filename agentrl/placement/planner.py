@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from agentrl.config.machine import OWN_ENGINES, EngineName
-from agentrl.config.resource_pools import Pool, pools_in_use
+from agentrl.config.parallel_checks import model_problems, sections
+from agentrl.config.resource_pools import Pool, pools_in_use, roles_of
+from agentrl.config.rollout import LAST_PORT
 from agentrl.config.root import RunConfig
 from agentrl.placement.cluster import AS_ASKED, Cluster, as_asked
 from agentrl.placement.engine_sizes import divisors, listed, size_problems, tp_of
 from agentrl.placement.layout import EnginePlace, Mode, RankPlace, RunPlacement
-from agentrl.placement.model_shape import ModelShape, find_shape
+from agentrl.placement.model_shape import ModelShape, find_shape, published_config
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _LOWER = "lower trainer.nnodes, trainer.n_gpus_per_node or trainer.resource_pools"
@@ -55,6 +57,9 @@ def plan(config: RunConfig, cluster: Cluster) -> RunPlacement:
     else:
         _on_cpus(made)
     engine = engine_of(config, on_gpus=on_gpus)
+    made.problems += _mesh_problems(config)
+    if mode != "given":
+        made.problems += _port_problems(made)
     order = [pool.name for pool in pools_in_use(config)]
     ranks = sorted(made.ranks, key=lambda rank: (order.index(rank.pool), rank.rank))
     return RunPlacement(
@@ -305,6 +310,26 @@ def _put_engine(
 def _port(made: _Plan, index: int) -> int | None:
     first = made.config.actor_rollout_ref.rollout.server.port
     return None if first is None else first + index
+
+
+def _mesh_problems(config: RunConfig) -> Iterator[str]:
+    """Sizes that do not divide the heads of models that are only published; the configuration checks all others."""
+    for role in roles_of(config):
+        key, fsdp, _, model = sections(config)[role]
+        spread = max(fsdp.ulysses_sequence_parallel_size, fsdp.tensor_parallel_size) > 1
+        if spread and (sizes := published_config(model.path)) is not None:
+            yield from model_problems(f"{key}.fsdp_config", fsdp, sizes)
+
+
+def _port_problems(made: _Plan) -> Iterator[str]:
+    """Ports that engines would have beyond the last one; those of `server.launch` are counted by the configuration."""
+    server, count = made.config.actor_rollout_ref.rollout.server, len(made.engines)
+    if server.port is not None and server.launch is None and server.port + count - 1 > LAST_PORT:
+        yield (
+            f"{_ROLLOUT}.server.port: {count} engines from port {server.port} on need ports up to "
+            f"{server.port + count - 1}, but the last one is {LAST_PORT}: wanted at most {LAST_PORT + 1 - count}, or "
+            "null for free ports"
+        )
 
 
 def _idle_note(made: _Plan, mode: Mode) -> str:

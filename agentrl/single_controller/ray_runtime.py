@@ -114,7 +114,7 @@ def init_ray(
     if address is not None:
         if num_cpus is not None:
             raise ConfigError("ray_init.num_cpus is only for a private cluster: do not set it with ray_init.address")
-        _require_listener(address)
+        require_listener(address)
         _start(ray, address=address, log_to_driver=log_to_driver)
         return RaySession(private=False, owns_connection=True, timeline=timeline)
     if named := os.environ.get("RAY_ADDRESS"):  # `ray job submit` and KubeRay set it
@@ -171,10 +171,14 @@ def _import_ray() -> Any:
     return ray
 
 
-def _require_listener(address: str) -> None:
-    """Fail within seconds, where Ray itself would retry for minutes; only for plain `host:port`."""
-    host, _, port = address.rpartition(":")
-    if "://" in address or not port.isdigit():
+def require_listener(address: str) -> None:
+    """Fail within seconds where nobody listens at `host:port` or `ray://host:port`: Ray itself would retry for minutes.
+
+    Raises:
+        InfrastructureError: nobody does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or "/" in host or not port.isdigit():
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()

@@ -14,7 +14,8 @@ import logging
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 LATEST = "latest_checkpointed_iteration.txt"
 PREFIX = "global_step_"
 PART = ".part_"
+_OLD = f"{PART}old_"
 DATA_FILE = "data.pt"
 STATE_FILE = "trainer_state.pt"
 _MOST_SHOWN = 5
@@ -159,9 +161,13 @@ class CheckpointManager:
         return self.folder / f"{PREFIX}{text}"
 
     def remove_leftovers(self) -> None:
-        """Remove half-written checkpoints of a killed run."""
+        """Remove half-written checkpoints of a killed run; a whole one that was set aside gets its name back."""
         for leftover in self.folder.glob(f"{PART}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            final = self.folder / leftover.name.removeprefix(_OLD)
+            if leftover.name.startswith(_OLD) and not final.exists():
+                os.replace(leftover, final)
+            else:
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def _name_latest(self, step: int) -> None:
         part = self.folder / f"{PART}{LATEST}"
@@ -238,13 +244,36 @@ def load_state(path: Path) -> dict[str, Any]:
     """Read what `save_state` wrote.
 
     Raises:
-        CheckpointError: the file is damaged.
+        CheckpointError: the file is damaged, or holds something else.
     """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, EOFError, ValueError, TypeError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"cannot read {path}: {_reason(error)}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"cannot read {path}: it holds a {type(state).__name__}, wanted the state of a run")
     return state
+
+
+@contextmanager
+def resuming(folder: Path, kind: str) -> Iterator[None]:
+    """Within it, state that was read is taken up.
+
+    Args:
+        folder: the checkpoint.
+        kind: of the run that resumes, such as `agentrl sft`.
+
+    Raises:
+        CheckpointError: the state lacks a value, or has one of another kind: another program wrote it.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        lacks = f"no {error}" if isinstance(error, KeyError) else f"a value of another kind ({_reason(error)})"
+        raise CheckpointError(
+            f"{folder} is no checkpoint of `{kind}`: its {STATE_FILE} and {DATA_FILE} have {lacks}. Wanted one that "
+            f"`{kind}` has saved; the weights alone are in {folder / 'actor' / 'huggingface'}, for the model's path"
+        ) from error
 
 
 def _flush_folder(folder: Path) -> None:
@@ -262,7 +291,7 @@ def _replace_folder(part: Path, final: Path) -> None:
 
 def _set_aside(folder: Path) -> Path:
     """Where a checkpoint waits while a new one of the same step takes its place."""
-    return folder.with_name(f"{PART}old_{folder.name}")
+    return folder.with_name(f"{_OLD}{folder.name}")
 
 
 def _reason(error: BaseException) -> str:

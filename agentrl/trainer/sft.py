@@ -30,7 +30,7 @@ from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.single_controller import ResourcePool, WorkerGroup, create_worker_group
 from agentrl.trainer.balance import partition_by_tokens
-from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, CheckpointManager, load_state, save_state
+from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, CheckpointManager, load_state, resuming, save_state
 from agentrl.trainer.disk_space import Need
 from agentrl.trainer.metrics import StageTimer
 from agentrl.trainer.saving import Saver
@@ -178,9 +178,10 @@ class SFTTrainer:
     def _resume(self) -> None:
         trainer = self.config.trainer
         if self._found is not None:
-            self.rows.load_state_dict(load_state(self._found / DATA_FILE))
-            state = load_state(self._found / STATE_FILE)
-            self.step, self._sums = state["global_step"], state["sums"]
+            rows, state = load_state(self._found / DATA_FILE), load_state(self._found / STATE_FILE)
+            with resuming(self._found, "agentrl sft"):
+                self.step, self._sums = state["global_step"], state["sums"]
+                self.rows.load_state_dict(rows)
             self.group.load_checkpoint(str(self._found / "actor"))
             self.saver.saved_step = self.step if self._found.parent == self.folder else None
         resumed = None if self._found is None else self.step

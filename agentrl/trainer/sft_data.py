@@ -53,12 +53,21 @@ class Example:
 
 
 def render_example(
-    renderer: ChatRenderer, messages: Sequence[Message], tools: Sequence[JsonDict] | None = None
+    renderer: ChatRenderer,
+    messages: Sequence[Message],
+    tools: Sequence[JsonDict] | None = None,
+    in_turn_text: str | None = None,
 ) -> Example:
     """Token ids of a conversation up to its last assistant turn.
 
     The ids are those of an agent loop: the first prompt, then each assistant turn as the policy would have sampled it,
     with `renderer.delta` in between.
+
+    Args:
+        renderer: renders with the model's template.
+        messages: the conversation.
+        tools: the schemas that the template shows.
+        in_turn_text: `data.in_turn_text`.
 
     Raises:
         TemplateError: the template does not put an assistant turn after its own generation prompt.
@@ -71,14 +80,46 @@ def render_example(
         if message["role"] != "assistant":
             continue
         between = messages[since:position]
-        new = (
-            renderer.delta(between, sampled_ids=turn, tools=tools) if since else renderer.render_prompt(between, tools)
-        )
-        turn = _assistant_turn(renderer, messages, position, ids + new, tools)
+        if in_turn_text and _stands_in_turn(between):
+            new = [i for shown in between for i in renderer.encode_text(_in_turn(in_turn_text, shown))]
+        elif since:
+            new = renderer.delta(between, sampled_ids=turn, tools=tools)
+        else:
+            new = renderer.render_prompt(between, tools)
+        if in_turn_text and _stands_in_turn(messages[position + 1 : position + 2], between):
+            turn = _part_of_a_turn(renderer, messages, position)
+        else:
+            turn = _assistant_turn(renderer, messages, position, ids + new, tools)
         ids += new + turn
         mask += [0] * len(new) + [1] * len(turn)
         since = position + 1
     return Example(ids, mask)
+
+
+def _stands_in_turn(*neighbours: Sequence[Message]) -> bool:
+    """Whether any of these stretches of messages is what tools said within a turn of the model."""
+    return any(shown and all(message["role"] == "tool" for message in shown) for shown in neighbours)
+
+
+def _in_turn(in_turn_text: str, message: Message) -> str:
+    return in_turn_text.replace("{content}", str(message["content"]))
+
+
+def _part_of_a_turn(renderer: ChatRenderer, messages: Sequence[Message], position: int) -> list[int]:
+    """Ids of an assistant message before or after a tool message in the same turn; the last part ends the turn.
+
+    A stop string ends the parts before, so nothing but their text is sampled: `<search>Zoru</search>`.
+    """
+    message = messages[position]
+    if message.get("tool_calls"):
+        raise TemplateError(
+            f"message {position} (assistant) has `tool_calls`, and data.in_turn_text puts tool messages within the "
+            "model's turn: write the call in its `content`, as the model writes it"
+        )
+    vault: list[str] = []
+    text = renderer.encoder.protect_turn(str(message["content"]), vault)
+    ends = not _stands_in_turn(messages[position + 1 : position + 2])
+    return [*renderer.encoder.encode(text, vault), *(renderer.turn_end_ids if ends else ())]
 
 
 def _assistant_turn(
@@ -201,7 +242,7 @@ class SFTDataset:
             self._renderers[shown.thinking] = self._renderers[None].with_variables(enable_thinking=shown.thinking)
         renderer, tools = self._renderers[shown.thinking], shown.tools or self._tools
         try:
-            return render_example(renderer, shown.messages, tools)
+            return render_example(renderer, shown.messages, tools, self._config.in_turn_text)
         except TemplateError as error:
             if any("tool_calls" in message for message in shown.messages):
                 with suppress(TemplateError):

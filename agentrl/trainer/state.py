@@ -12,7 +12,7 @@ import torch
 from agentrl.data.loader import StatefulLoader
 from agentrl.observability.health import HealthMonitor
 from agentrl.trainer.batch_columns import KLController
-from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, load_state, save_state
+from agentrl.trainer.checkpoint import DATA_FILE, STATE_FILE, load_state, resuming, save_state
 
 Snapshot = dict[str, dict[str, Any]]
 
@@ -55,11 +55,15 @@ class TrainerState:
         """Resume from what `save` wrote.
 
         Raises:
-            CheckpointError: a file is damaged.
+            CheckpointError: a file is damaged, or another program wrote it.
         """
-        self.loader.load_state_dict(load_state(folder / DATA_FILE))
-        state = load_state(folder / STATE_FILE)
+        data, state = load_state(folder / DATA_FILE), load_state(folder / STATE_FILE)
+        with resuming(folder, "agentrl train"):
+            self._take(data, state)
+
+    def _take(self, data: dict[str, Any], state: dict[str, Any]) -> None:
         self.kl_controller.load_state_dict(state["kl_controller"])
+        self.loader.load_state_dict(data)
         self.weight_version = state["weight_version"]
         if "health" in state:  # not in checkpoints of older versions
             self.health.load_state_dict(state["health"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from agentrl.workers.fsdp_model import FSDPModel
 
 ALL = frozenset(STATE)
 _RANDOM = "random_state_rank_{}.pt"
+_DAMAGED = (pickle.UnpicklingError, AttributeError, TypeError, IndexError)
+"""What reading raises where a file holds something else."""
 
 
 def save_shards(folder: str | Path, model: FSDPModel, updates_done: int, parts: Collection[str] = ALL) -> None:
@@ -94,7 +97,9 @@ def load_shards(folder: str | Path, model: FSDPModel, parts: Collection[str] = A
         raise CheckpointError(f"{folder} holds no checkpoint: it has no .metadata")
     state = _state(model, 0, parts)
     with _readable("read", folder):
-        _check_parts(folder, parts)
+        saved = FileSystemReader(folder).read_metadata().state_dict_metadata.keys()
+        _check_parts(folder, parts, saved)
+        _check_same_model(folder, state, saved)
         state_dict_loader.load(state, checkpoint_id=str(folder))
         if "extra" in parts and _random_file(folder).is_file():
             _restore_random_state(torch.load(_random_file(folder), weights_only=True), model.device)
@@ -118,9 +123,9 @@ def _state(model: FSDPModel, updates_done: int, parts: Collection[str]) -> dict[
     return state
 
 
-def _check_parts(folder: Path, parts: Collection[str]) -> None:
+def _check_parts(folder: Path, parts: Collection[str], names: Collection[str]) -> None:
     """Compare the parts that are wanted with those that were saved."""
-    saved = {name.partition(".")[0] for name in FileSystemReader(folder).read_metadata().state_dict_metadata}
+    saved = {name.partition(".")[0] for name in names}
     lacking = sorted({"model", "optimizer"} & set(parts) - saved)
     if lacking:
         extra = ["extra"] if any(folder.glob(_RANDOM.format("*"))) else []
@@ -136,11 +141,23 @@ def _check_parts(folder: Path, parts: Collection[str]) -> None:
         )
 
 
+def _check_same_model(folder: Path, state: dict[str, Any], saved: Collection[str]) -> None:
+    """Look for saved tensors that this model lacks: torch would leave them out, and 24 layers of 28 would go on."""
+    for part in sorted({"model", "optimizer"} & state.keys()):
+        own = {f"{part}.{name}" for name in state[part]}
+        left = sorted(name for name in saved if name.startswith(f"{part}.") and name not in own)
+        if left:
+            raise CheckpointError(
+                f"{folder} is a checkpoint of another model: it holds {left[0]}, which this model lacks, and "
+                f"{len(left) - 1} more such tensors. Give the model that the run was started with"
+            )
+
+
 @contextmanager
 def _readable(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, CheckpointException) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, CheckpointException, *_DAMAGED) as error:
         raise CheckpointError(f"cannot {what} the checkpoint {folder}: {_reason(error)}") from error
 
 

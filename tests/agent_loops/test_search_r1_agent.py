@@ -9,6 +9,7 @@ import pytest
 from agentrl.agent_loops.search_r1_agent import SearchR1Agent, SearchR1Turns
 from agentrl.errors import PluginError
 from agentrl.plugins.adapt import schema_of
+from agentrl.trainer.sft_data import render_example
 from agentrl.types import LoopLimits, StopReason
 from tests.agent_loops.exactness import check_exact
 from tests.agent_loops.player import Player
@@ -40,6 +41,14 @@ async def test_a_search_and_an_answer(player: Player) -> None:
     assert output.stop_reason is StopReason.COMPLETED
     assert output.extra_fields["num_tool_calls"] == output.extra_fields["num_searches"] == 1
     assert output.num_turns == 4
+
+
+async def test_demonstrations_are_rendered_as_the_loop_builds_them(player: Player) -> None:
+    output = await play(player, SEARCH, SEARCH, ANSWER)
+    shown = render_example(player.renderer, output.extra_fields["messages"], in_turn_text="\n\n{content}\n\n")
+    end = player.renderer.turn_end_ids  # the loop stops at `</answer>`, before the model would end its turn
+    assert shown.ids == output.prompt_ids + output.response_ids + end
+    assert shown.mask == [0] * len(output.prompt_ids) + output.response_mask + [1] * len(end)
 
 
 async def test_the_prompt_is_the_rows_alone(player: Player) -> None:

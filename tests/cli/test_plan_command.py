@@ -178,7 +178,9 @@ def test_without_its_machines_a_recipe_is_planned_too_and_refused_with_the_reaso
     assert "cannot work:   trainer.device: got cuda" in plan("gpu/gsm8k_tool_qwen2.5_7b_8gpu", code=1)
 
 
-def test_a_cluster_that_is_named_and_not_there() -> None:
-    result = runner.invoke(app, ["plan", *SEVEN, "ray_init.address=127.0.0.1:1"])
+@pytest.mark.timeout(60)  # Ray itself tries `ray://` for longer
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_named_and_not_there(address: str) -> None:
+    result = runner.invoke(app, ["plan", *SEVEN, f"ray_init.address={address}"])
     assert result.exit_code == 2
     assert "no Ray cluster can be reached there" in result.stderr

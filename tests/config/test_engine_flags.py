@@ -67,6 +67,27 @@ def test_it_is_said_before_anything_starts(tmp_path: Path) -> None:
             load_config(None, ["data.train_files=a.parquet", *settings])
 
 
+@pytest.mark.parametrize(
+    ("engine", "argument", "key"),
+    [
+        ("sglang", "--port=4", "rollout.server.port"),
+        ("sglang", "--host", "rollout.server.host"),
+        ("sglang", "--model-path=other", "model.path"),
+        ("sglang", "--tp-size=4", "rollout.tensor_model_parallel_size"),
+        ("vllm", "--tensor_parallel_size=4", "rollout.tensor_model_parallel_size"),
+        ("vllm", "--model", "model.path"),
+    ],
+)
+def test_arguments_do_not_move_a_server_or_its_model(engine: str, argument: str, key: str) -> None:
+    """The last one counts: the run would wait at another port, or train on what another model says."""
+    config = config_with(engine, device="cuda")
+    config.actor_rollout_ref.rollout.server.args = [argument]
+    (problem,) = check_engine_flags(config)
+    assert problem.endswith(f"but the run relies on its own: set actor_rollout_ref.{key}")
+    config.actor_rollout_ref.rollout.server.args = ["--mem-fraction-static=0.3", "--log-level", "warning"]
+    assert not list(check_engine_flags(config))
+
+
 def test_on_a_cpu_flags_of_gpus_are_the_users_own() -> None:
     """There agentrl gives none of them, and the keys that stand for them do nothing."""
     for flag in ("mem_fraction_static", "tp_size"):

@@ -68,6 +68,11 @@ def test_a_recipe_may_say_itself_what_the_global_pool_is() -> None:
     [
         ({"n_gpu": 1}, ".n_gpu: unknown key. Did you mean 'n_gpus'?"),
         ({"n_gpus": 0}, ".n_gpus: got 0, wanted a whole number at least 1"),
+        ({"n_gpus": 99999999999}, ".n_gpus: got 99999999999, wanted a whole number at least 1 and at most 1024"),
+        (
+            {"nnodes": 99999999999, "n_gpus": 1},
+            ".nnodes: got 99999999999, wanted a whole number at least 1 and at most",
+        ),
         ({"n_gpus": "2"}, ".n_gpus: got '2', wanted a whole number at least 1"),
         ({"nnodes": 2}, ".n_gpus: not given, wanted {nnodes: 1, n_gpus: 2} (the ranks of each machine)"),
         ({"n_gpus": 1, "n_gpus_per_node": 1}, ": got n_gpus and n_gpus_per_node, wanted one of them"),

@@ -78,7 +78,12 @@ def test_who_is_not_known(tmp_path: Path) -> None:
     assert find_shape("somebody/unheard-of") is None
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8}))
     assert find_shape(str(tmp_path)) is None
+    for text in ("[]", "7", '"qwen2"', "{"):
+        (tmp_path / "config.json").write_text(text)
+        assert find_shape(str(tmp_path)) is None
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 100}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes, "num_attention_heads": 0}))
+    assert find_shape(str(tmp_path)) is None
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", **sizes}))
     shape = find_shape(str(tmp_path))
     assert shape is not None

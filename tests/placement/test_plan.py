@@ -162,6 +162,28 @@ CANNOT: list[tuple[str, str, str, dict[str, Any], str]] = [
         "placement=colocated",
     ),
     (
+        "ports beyond the last one",
+        "1x8x80",
+        HALF,
+        {**EIGHT, "R__server__port": 65530},
+        "8 engines from port 65530 on need ports up to 65537, but the last one is 65535: wanted at most 65528",
+    ),
+    (
+        "ranks that do not divide the heads of a published model",
+        "1x8x80",
+        "Qwen/Qwen2.5-7B-Instruct",
+        {**EIGHT, f"{AR}__actor__fsdp_config__tensor_parallel_size": 8},
+        r"actor.fsdp_config.tensor_parallel_size: got 8, but the model has 28 attention heads and 4 heads of keys and "
+        r"values \(28 / 8 = 3.50\): wanted 1, 2 or 4",
+    ),
+    (
+        "ranks that share rows of a published model",
+        "1x8x80",
+        "Qwen/Qwen2.5-7B-Instruct",
+        {**EIGHT, f"{AR}__actor__fsdp_config__ulysses_sequence_parallel_size": 8},
+        r"ulysses_sequence_parallel_size: got 8, but the model has 28 attention heads",
+    ),
+    (
         "GPUs for half an engine",
         "1x4x80",
         HALF,
@@ -334,7 +356,21 @@ def test_clusters_as_they_are_written(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8", "4x8", "4x8@nobody", "x8x80", "0x8x80", "4x8x80x2", "a x b", "4x8x80,", "99999x1x1", "1x1x0"]
+    "text",
+    [
+        "",
+        "8",
+        "4x8",
+        "4x8@nobody",
+        "x8x80",
+        "0x8x80",
+        "4x8x80x2",
+        "a x b",
+        "4x8x80,",
+        "99999x1x1",
+        "1x1x0",
+        "1x99999999x80",
+    ],
 )
 def test_clusters_that_are_written_otherwise(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--cluster: got '{text}'"):

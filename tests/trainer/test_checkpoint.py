@@ -96,6 +96,15 @@ def test_killed_while_a_checkpoint_of_the_same_step_takes_its_place(tmp_path):
     assert load_state(manager.latest() / STATE_FILE) == {"step": 1}
 
 
+def test_a_whole_checkpoint_that_was_set_aside_is_no_leftover(tmp_path):
+    """A run that resumes from another path cleans the folder too, and looks for no newest checkpoint first."""
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, fill(1)).rename(tmp_path / ".part_old_global_step_1")
+    manager.remove_leftovers()
+    assert load_state(manager.latest() / STATE_FILE) == {"step": 1}
+    assert not list(tmp_path.glob(".part_*"))
+
+
 @pytest.mark.parametrize("missing", ["actor", DATA_FILE, STATE_FILE])
 def test_an_incomplete_folder_is_refused(tmp_path, missing):
     manager = CheckpointManager(tmp_path)

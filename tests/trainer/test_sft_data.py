@@ -93,6 +93,30 @@ def test_look_alikes_of_special_tokens_in_content_stay_text(renderer):
     assert example.ids.count(renderer.tokenizer.eos_token_id) == 2
 
 
+def test_what_stands_within_a_turn_is_not_learned(renderer):
+    search, answer = "<search>6*7</search>", "<answer>42</answer>"
+    documents = {"role": "tool", "content": "<information>42<|im_end|></information>"}
+    talk = [
+        MESSAGES[0],
+        {"role": "assistant", "content": search},
+        documents,
+        documents,
+        {"role": "assistant", "content": answer},
+        *MESSAGES[4:],
+    ]
+    example = render_example(renderer, talk, in_turn_text="\n{content}\n")
+    assert masked_runs(renderer, example) == [search, f"{answer}<|im_end|>", "Yes.<|im_end|>"]
+    assert renderer.tokenizer.decode(example.ids).count("<|im_start|>assistant") == 2
+    after = renderer.render(MESSAGES[4:])
+    assert example.ids[-len(after) :] == after or example.ids[-len(after) + 1 :] == after[:-1]
+    assert example.ids.count(renderer.tokenizer.eos_token_id) == 4  # two users, two turns: a document has none
+
+
+def test_a_call_apart_from_the_text_cannot_stand_within_a_turn(renderer):
+    with pytest.raises(TemplateError, match=r"message 1 \(assistant\) has `tool_calls`.*call in its `content`"):
+        render_example(renderer, MESSAGES[:4], TOOLS, in_turn_text="{content}")
+
+
 def test_a_template_that_changes_the_turn_is_refused():
     template = "{% for m in messages %}{{ m.role + ':' + m.content + '<|im_end|>' }}{% endfor %}"
     other = "{% if add_generation_prompt %}<|im_start|>other{% endif %}"

@@ -16,8 +16,10 @@ from agentrl.config.health import HealthConfig
 from agentrl.config.root import KLControlConfig
 from agentrl.data.dataset import RLHFDataset
 from agentrl.data.loader import StatefulLoader
+from agentrl.errors import CheckpointError
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.batch_columns import make_kl_controller
+from agentrl.trainer.checkpoint import STATE_FILE, load_state, save_state
 from agentrl.trainer.state import TrainerState, seed_everything
 
 
@@ -72,3 +74,24 @@ def test_a_step_that_was_given_up_leaves_no_trace(make, tmp_path: Path):
     resumed.load(tmp_path)
     assert [sample.index for sample in resumed.loader.next_batch()] == given_up
     assert resumed.kl_controller.value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kl_controller": None}, "no 'kl_controller'"),
+        ({"weight_version": None}, "no 'weight_version'"),
+        ({"random": [1]}, "a value of another kind"),
+    ],
+)
+def test_a_state_that_another_program_wrote(make, tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    first = make()
+    first.finish_step(3)
+    first.save(tmp_path)
+    state = {**load_state(tmp_path / STATE_FILE), **changes}
+    save_state(tmp_path / STATE_FILE, {name: value for name, value in state.items() if value is not None})
+    with pytest.raises(CheckpointError, match=rf"is no checkpoint of `agentrl train`: its .* have {said}"):
+        make().load(tmp_path)
+    torch.save([3], tmp_path / STATE_FILE)
+    with pytest.raises(CheckpointError, match=r"trainer_state\.pt: it holds a list, wanted"):
+        make().load(tmp_path)

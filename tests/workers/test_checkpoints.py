@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,42 @@ def test_missing_and_damaged(tmp_path: Path, make_actor: Any) -> None:
     shard.unlink()
     with pytest.raises(CheckpointError, match="cannot read"):
         worker.load_checkpoint(str(tmp_path / "cut"))
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:500])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (".metadata", _cut),
+        (".metadata", lambda file: file.write_bytes(b"garbage")),
+        (".metadata", lambda file: file.write_bytes(pickle.dumps({"of": "another program"}))),
+        ("random_state_rank_0.pt", lambda file: file.write_bytes(b"garbage")),
+        ("random_state_rank_0.pt", lambda file: torch.save(["of another program"], file)),
+        ("random_state_rank_0.pt", lambda file: torch.save({"cpu": torch.zeros(3)}, file)),
+    ],
+)
+def test_a_small_file_that_is_damaged_or_of_another_program(
+    tmp_path: Path, make_actor: Any, name: str, damage: Callable[[Path], object]
+) -> None:
+    worker = make_actor()
+    worker.save_checkpoint(str(tmp_path))
+    damage(tmp_path / name)
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+        worker.load_checkpoint(str(tmp_path))
+
+
+def test_a_checkpoint_of_a_larger_model_is_not_read_in_part(tmp_path: Path, make_config: Any, make_actor: Any) -> None:
+    """Every tensor of a model of 2 layers is in the checkpoint of one of 3, with the right shape."""
+    deeper = build_tiny_model(tmp_path / "deeper", num_hidden_layers=3)
+    make_actor(make_config(deeper)).save_checkpoint(str(tmp_path / "saved"))
+    worker = make_actor()
+    before = state(worker)
+    with pytest.raises(CheckpointError, match=r"checkpoint of another model: it holds model\.\S+layers\.2\..* lacks"):
+        worker.load_checkpoint(str(tmp_path / "saved"))
+    assert_same(state(worker), before)
 
 
 def test_a_checkpoint_of_another_model(tmp_path: Path, make_config: Any, make_actor: Any) -> None:

@@ -1,4 +1,4 @@
-"""Mixed demonstrations: the model imitates them before reinforcement learning shows it which habit pays off.
+"""Mixed demonstrations of the calculator demo: the model imitates them before the reward tells which habit pays off.
 
 Some conversations use the calculator correctly, some answer without it, some call it with a wrong operator. Supervised
 learning copies the mixture; only the reward tells the habits apart.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from agentrl.cli.demo.tokenizer import build_tokenizer
@@ -9,12 +10,13 @@ from agentrl.cli.demo.tokenizer import build_tokenizer
 CONTEXT_LENGTH = 256
 
 
-def build_model(folder: Path, seed: int) -> Path:
+def build_model(folder: Path, seed: int, pieces: Sequence[str] = ()) -> Path:
     """Write the untrained model and its tokenizer.
 
     Args:
         folder: where to write; created if missing.
         seed: seed of the weights.
+        pieces: see `build_tokenizer`.
 
     Returns:
         The folder.
@@ -22,7 +24,7 @@ def build_model(folder: Path, seed: int) -> Path:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(pieces)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from agentrl.cli.demo.show import HELD_OUT_SUCCESS, HELD_OUT_TOOL_RATE, History
+from agentrl.cli.demo.description import Curve, Demo
+from agentrl.cli.demo.show import History
 from agentrl.errors import UserInputError
 from agentrl.observability.picture import new_picture
 from agentrl.types import Message
@@ -26,11 +27,13 @@ class Summary:
     """`summary.json`."""
 
     success_before: float
-    """Share of the held-out expressions answered correctly before reinforcement learning, sampled at temperature 1."""
+    """Share of the held-out questions answered correctly before reinforcement learning, sampled at temperature 1."""
     success_after: float
-    tool_rate_before: float
-    """Share of the held-out conversations that call the tool."""
-    tool_rate_after: float
+    second_before: float
+    """The demo's second curve at the start: the share of held-out conversations that call the tool."""
+    second_after: float
+    curve: Curve
+    """Names the second one; `summary.json` has it as `tool_rate_before`."""
     seconds: float
     """Wall-clock time of the whole demo."""
     rl_steps: int
@@ -43,22 +46,31 @@ class Summary:
         """The last line of the demo."""
         return (
             f"demo: success {self.success_before:.2f} -> {self.success_after:.2f}, "
-            f"tool calls {self.tool_rate_before:.2f} -> {self.tool_rate_after:.2f}, {self.seconds:.0f} s"
+            f"{self.curve.title} {self.second_before:.2f} -> {self.second_after:.2f}, {self.seconds:.0f} s"
         )
+
+    def numbers(self) -> dict[str, float]:
+        """What `summary.json` holds."""
+        written = asdict(self)
+        key = written.pop("curve")["key"]
+        return {
+            name.replace("second_", f"{key}_", name.startswith("second_")): value for name, value in written.items()
+        }
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(self.numbers(), indent=2) + "\n", encoding="utf-8")
 
 
-def summarize(history: History, seconds: float) -> Summary:
+def summarize(demo: Demo, history: History, seconds: float) -> Summary:
     """Summarise the numbers of a run."""
-    success, calling = history.series(HELD_OUT_SUCCESS)[1], history.series(HELD_OUT_TOOL_RATE)[1]
+    success, second = history.series(demo.success)[1], history.series(demo.second.held_out)[1]
     return Summary(
         success_before=round(success[0], 4),
         success_after=round(success[-1], 4),
-        tool_rate_before=round(calling[0], 4),
-        tool_rate_after=round(calling[-1], 4),
+        second_before=round(second[0], 4),
+        second_after=round(second[-1], 4),
+        curve=demo.second,
         seconds=round(seconds, 1),
         rl_steps=max(history.steps),
         tokens_generated=history.tokens_generated,
@@ -66,22 +78,22 @@ def summarize(history: History, seconds: float) -> Summary:
     )
 
 
-def plot(history: History, path: Path) -> None:
-    """Draw success and tool-call rate over the steps as a PNG."""
+def plot(demo: Demo, history: History, path: Path) -> None:
+    """Draw success and the second curve over the steps as a PNG."""
     figure, axes = new_picture()
     for name, label, color in (
         ("critic/score/mean", "success in training", "tab:blue"),
-        ("rollout/tool_call_rate", "tool calls in training", "tab:orange"),
+        (demo.second.training, f"{demo.second.title} in training", "tab:orange"),
     ):
         steps, values = history.series(name)
         axes.plot(steps, values, color=color, alpha=0.2, linewidth=1)
         axes.plot(steps, _smooth(values), color=color, label=label)
     for name, label, color in (
-        (HELD_OUT_SUCCESS, "success on held-out expressions", "tab:blue"),
-        (HELD_OUT_TOOL_RATE, "tool calls on held-out expressions", "tab:orange"),
+        (demo.success, f"success on held-out {demo.questions}", "tab:blue"),
+        (demo.second.held_out, f"{demo.second.title} on held-out {demo.questions}", "tab:orange"),
     ):
         axes.plot(*history.series(name), "o--", color=color, label=label, linewidth=1)
-    axes.set(xlabel="training step", ylabel="share of conversations", ylim=(0, 1.02), title="agentrl demo")
+    axes.set(xlabel="training step", ylabel="share of conversations", ylim=(0, 1.02), title=demo.title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=120)
@@ -132,7 +144,11 @@ def show_conversations(console: Console, before: dict[str, Any], after: dict[str
 
 
 def _verdict(record: dict[str, Any]) -> str:
-    return "right" if record["score"] > 0 else f"wrong ({record['gts']} wanted)"
+    truth = record["gts"]
+    wanted = (
+        " or ".join(truth["target"]) if isinstance(truth, dict) else truth
+    )  # questions with search may have several
+    return "right" if record["score"] > 0 else f"wrong ({wanted} wanted)"
 
 
 def _transcript(messages: list[Message]) -> Text:

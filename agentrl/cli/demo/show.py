@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,18 +16,9 @@ from rich.text import Text
 from agentrl.observability.tracker import RunInfo, Tracker
 
 if TYPE_CHECKING:
+    from agentrl.cli.demo.description import Demo
     from agentrl.data_proto import DataProto
 
-HELD_OUT_SUCCESS = "val-core/agentrl/arithmetic/reward/mean@1"
-HELD_OUT_TOOL_RATE = "val-aux/tool_call_rate"
-COLUMNS = {
-    "held-out success": HELD_OUT_SUCCESS,
-    "held-out tool calls": HELD_OUT_TOOL_RATE,
-    "reward": "critic/score/mean",
-    "tool calls": "rollout/tool_call_rate",
-    "entropy": "actor/entropy",
-    "seconds": "timing_s/step",
-}
 ROWS = 12
 PLAIN_EVERY = 10
 
@@ -84,11 +74,20 @@ class TrainingShow(Tracker):
 
     Args:
         console: where to show.
+        demo: whose run it is.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, demo: Demo) -> None:
         self.history = History()
-        self._console = console
+        self._console, self._demo = console, demo
+        self._columns = {
+            "held-out success": demo.success,
+            f"held-out {demo.second.title}": demo.second.held_out,
+            "reward": "critic/score/mean",
+            demo.second.title: demo.second.training,
+            "entropy": "actor/entropy",
+            "seconds": "timing_s/step",
+        }
         self._rows: deque[int] = deque(maxlen=ROWS)
         self._live: Live | None = None
         self._began = time.monotonic()
@@ -119,7 +118,7 @@ class TrainingShow(Tracker):
         if self._live:
             self._progress.update(self._task, completed=step)
             self._live.update(self._render())
-        elif HELD_OUT_SUCCESS in metrics or step % PLAIN_EVERY == 0:
+        elif self._demo.success in metrics or step % PLAIN_EVERY == 0:
             self._console.print(self._line(step), soft_wrap=True, highlight=False, markup=False)
 
     def close(self) -> None:
@@ -129,25 +128,25 @@ class TrainingShow(Tracker):
             self._live = None
 
     def _line(self, step: int) -> str:
-        cells = _cells(self.history.steps[step])
-        shown = [f"{title} {cell}" for title, cell in zip(COLUMNS, cells, strict=True) if cell]
+        cells = self._cells(step)
+        shown = [f"{title} {cell}" for title, cell in zip(self._columns, cells, strict=True) if cell]
         return "  ".join([f"step {step}/{self._total}", *shown, f"elapsed {time.monotonic() - self._began:.0f} s"])
 
     def _render(self) -> Group:
-        table = Table(title="a calculator agent learns to use its tool")
-        for title in ("step", *COLUMNS):
+        table = Table(title=self._demo.title)
+        for title in ("step", *self._columns):
             table.add_column(title, justify="right")
         for step in self._rows:
-            table.add_row(str(step), *_cells(self.history.steps[step]))
+            table.add_row(str(step), *self._cells(step))
         return Group(table, self._held_out(), self._progress)
 
+    def _cells(self, step: int) -> list[str]:
+        metrics = self.history.steps[step]
+        return [f"{metrics[name]:.2f}" if name in metrics else "" for name in self._columns.values()]
+
     def _held_out(self) -> Text:
-        values = self.history.series(HELD_OUT_SUCCESS)[1]
+        values = self.history.series(self._demo.success)[1]
         return Text(f"held-out success: {' → '.join(f'{value:.2f}' for value in values)}" if values else "")
-
-
-def _cells(metrics: Mapping[str, float]) -> list[str]:
-    return [f"{metrics[name]:.2f}" if name in metrics else "" for name in COLUMNS.values()]
 
 
 def _progress(console: Console) -> Progress:

@@ -8,6 +8,7 @@ one token, so a whole episode has about fifty tokens.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,15 @@ _PROSE = (
 )
 
 
-def build_tokenizer() -> Qwen2Tokenizer:
-    """Train the tokenizer; every call gives the same ids.
+def build_tokenizer(pieces: Sequence[str] = ()) -> Qwen2Tokenizer:
+    """Train the tokenizer; every call with the same pieces gives the same ids.
 
     `AutoTokenizer` loads every Qwen2 folder with this class, which splits text in its own way whatever `tokenizer.json`
     says. Training with the same split keeps the ids the same for everybody who loads the folder. It isolates digits;
     operators stay single tokens because the training text never has two of them in a row.
+
+    Args:
+        pieces: texts of a demo that are one token each, besides `WHOLE_PIECES`.
 
     Returns:
         A tokenizer of `VOCAB_SIZE` ids with the demo's chat template.
@@ -51,11 +55,12 @@ def build_tokenizer() -> Qwen2Tokenizer:
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
+    whole = (*WHOLE_PIECES, *pieces)
     rules = Qwen2Tokenizer().backend_tokenizer
     raw = Tokenizer(models.BPE())
     raw.normalizer, raw.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(WHOLE_PIECES),
+        vocab_size=VOCAB_SIZE - len(whole),
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -65,6 +70,6 @@ def build_tokenizer() -> Qwen2Tokenizer:
     merges = [tuple(pair) for pair in trained["merges"]]
     tokenizer = Qwen2Tokenizer(vocab=trained["vocab"], merges=merges, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS], True)
-    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in WHOLE_PIECES])
+    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in whole])
     tokenizer.chat_template = resources.files("agentrl.configs").joinpath(TEMPLATE).read_text(encoding="utf-8")
     return tokenizer

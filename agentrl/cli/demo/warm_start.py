@@ -6,21 +6,20 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from agentrl.cli.demo.datasets import HELD_OUT_ROWS, TRAIN_ROWS, DemoData, fingerprint, write_data
+from agentrl.cli.demo.calculator import CALCULATOR
+from agentrl.cli.demo.demos import DEMOS
+from agentrl.cli.demo.description import HELD_OUT_ROWS, DataRequest, Demo, DemoData
 from agentrl.cli.demo.model import build_model
 from agentrl.config import RunConfig, load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.observability.tracker import Tracker
 from agentrl.observability.trackers import make_trackers
-from agentrl.plugins import load_tools
 
-RECIPE = "demo_sft"
 KEY_FILE = "content_key.json"
-DEMO_FOLDER = Path("outputs/demo")
-"""Where `configs/demo.yaml` looks for its model and rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,12 @@ def prepare_warm_start(
     out: Path,
     trackers: Sequence[Tracker],
     *,
+    demo: Demo = CALCULATOR,
+    seed: int | None = None,
     from_gsm8k: Path | None = None,
     steps: int | None = None,
     fresh: bool = False,
-    train_rows: int = TRAIN_ROWS,
+    train_rows: int | None = None,
     held_out_rows: int = HELD_OUT_ROWS,
 ) -> WarmStart:
     """Write the data and the untrained model, then train the warm start unless the same one exists.
@@ -49,32 +50,32 @@ def prepare_warm_start(
     Args:
         out: the demo's folder.
         trackers: receive the training's metrics.
+        demo: which demo.
+        seed: of rows, initial weights and training; None: as in the recipe.
         from_gsm8k: a GSM8K jsonl file to take expressions from; None: generate them.
         steps: steps of the warm start; None: as in the recipe.
         fresh: train it even if it exists.
-        train_rows: expressions to train on.
-        held_out_rows: expressions to measure on.
+        train_rows: questions to train on; None: as many as the demo has.
+        held_out_rows: questions to measure on.
 
     Raises:
         UserInputError: the GSM8K file cannot be used.
         CheckpointError: the model cannot be written.
     """
-    config = _recipe(out, steps)
-    assert config.data.tool_config_path is not None
+    config = _recipe(demo, out, steps, seed)
     assert config.trainer.total_training_steps is not None
-    count = config.trainer.total_training_steps * config.data.train_batch_size
-    tool = load_tools(config.data.tool_config_path)[0]
-    seed = config.trainer.seed
-    data = write_data(
-        out / "data",
-        tool,
-        demonstrations=count,
-        seed=seed,
-        from_gsm8k=from_gsm8k,
-        train_rows=train_rows,
-        held_out_rows=held_out_rows,
+    data = demo.write(
+        DataRequest(
+            out / "data",
+            demonstrations=config.trainer.total_training_steps * config.data.train_batch_size,
+            train_rows=demo.train_rows if train_rows is None else train_rows,
+            held_out_rows=held_out_rows,
+            seed=config.trainer.seed,
+            tools=config.data.tool_config_path,
+            from_gsm8k=from_gsm8k,
+        )
     )
-    untrained = build_model(Path(config.model.path), seed)
+    untrained = build_model(Path(config.model.path), config.trainer.seed, demo.pieces)
     key = _content_key(config, data, untrained)
     folder = Path(config.trainer.default_local_dir)
     if not fresh and _has(folder, key):
@@ -92,15 +93,16 @@ def prepare_if_missing(config: RunConfig) -> None:
 
     A run of another model is not changed, and an existing model is used however it was made.
     """
-    if not _starts_from_a_missing_demo(config):
+    demo = _missing_demo(config)
+    if demo is None:
         return
     from rich.console import Console
 
     from agentrl.cli.demo.show import WarmStartShow
 
     console = Console()
-    console.print(f"No warm start in {DEMO_FOLDER} yet: making it.", soft_wrap=True, highlight=False)
-    prepare_warm_start(DEMO_FOLDER, [WarmStartShow(console), *make_trackers(["jsonl"])])
+    console.print(f"No warm start in {demo.folder} yet: making it.", soft_wrap=True, highlight=False)
+    prepare_warm_start(demo.folder, [WarmStartShow(console), *make_trackers(["jsonl"])], demo=demo)
 
 
 def refuse_if_missing(config: RunConfig) -> None:
@@ -109,19 +111,22 @@ def refuse_if_missing(config: RunConfig) -> None:
     Raises:
         ConfigError: the run starts from a warm start that does not exist yet.
     """
-    if _starts_from_a_missing_demo(config):
+    demo = _missing_demo(config)
+    if demo is not None:
+        command = "agentrl demo" if demo is CALCULATOR else f"agentrl demo {demo.name}"
         raise ConfigError(
-            f"actor_rollout_ref.model.path: no warm start in {DEMO_FOLDER} yet. `agentrl demo --prepare` makes it, and "
+            f"actor_rollout_ref.model.path: no warm start in {demo.folder} yet. `{command} --prepare` makes it, and "
             "so does this run without --dry-run"
         )
 
 
-def _starts_from_a_missing_demo(config: RunConfig) -> bool:
+def _missing_demo(config: RunConfig) -> Demo | None:
+    """The demo whose warm start the run begins with, if it does not exist yet."""
     model = Path(config.actor_rollout_ref.model.path)
-    return model == DEMO_FOLDER / "warm_start" / "huggingface" and not model.exists()
+    return next((demo for demo in DEMOS.values() if model == demo.model and not model.exists()), None)
 
 
-def _recipe(out: Path, steps: int | None) -> SFTConfig:
+def _recipe(demo: Demo, out: Path, steps: int | None, seed: int | None = None) -> SFTConfig:
     overrides = [
         f"data.train_files={json.dumps(str(out / 'data' / 'demonstrations.parquet'))}",
         f"model.path={json.dumps(str(out / 'untrained'))}",
@@ -130,7 +135,9 @@ def _recipe(out: Path, steps: int | None) -> SFTConfig:
     ]
     if steps is not None:
         overrides.append(f"trainer.total_training_steps={steps}")
-    return load(RECIPE, overrides, SFTConfig, SFT_CHECKS)
+    if seed is not None:
+        overrides.append(f"trainer.seed={seed}")
+    return load(demo.warm_start, overrides, SFTConfig, SFT_CHECKS)
 
 
 def _content_key(config: SFTConfig, data: DemoData, untrained: Path) -> str:
@@ -160,3 +167,12 @@ def _write_key(folder: Path, key: str) -> None:
         os.replace(part, folder / KEY_FILE)
     except OSError as error:
         raise CheckpointError(f"cannot write {folder / KEY_FILE}: {error.strerror or error}") from error
+
+
+def fingerprint(*parts: object) -> str:
+    """A short hash of files and plain values."""
+    digest = sha256()
+    for part in parts:
+        content = part.read_bytes() if isinstance(part, Path) else json.dumps(part, sort_keys=True).encode()
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest()[:16]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.cli.demo.datasets import read_pairs, run_tool, write_data
+from agentrl.cli.demo.calculator import read_pairs, run_tool, write_data
 from agentrl.cli.demo.demonstrations import (
     DemonstrationPlan,
     Habit,

@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 from agentrl.cli.demo import report
-from agentrl.cli.demo.show import HELD_OUT_SUCCESS, HELD_OUT_TOOL_RATE, History, TrainingShow, WarmStartShow
+from agentrl.cli.demo.calculator import CALCULATOR
+from agentrl.cli.demo.show import History, TrainingShow, WarmStartShow
 from agentrl.data_proto import DataProto
 from agentrl.observability.tracker import RunInfo
 
@@ -29,7 +30,7 @@ KEYS = {
 
 def metrics(step: int) -> dict[str, float]:
     row = {"critic/score/mean": step / 30, "rollout/tool_call_rate": 0.5, "timing_s/gen": 0.5, "timing_s/step": 1.0}
-    held_out = {HELD_OUT_SUCCESS: 0.31 + step / 50, HELD_OUT_TOOL_RATE: 0.55 + step / 100}
+    held_out = {CALCULATOR.success: 0.31 + step / 50, CALCULATOR.second.held_out: 0.55 + step / 100}
     return (row if step else {}) | (held_out if step % 15 == 0 else {})
 
 
@@ -39,7 +40,7 @@ def history() -> History:
 
 
 def test_the_summary_has_the_agreed_keys_and_last_line(history, tmp_path):
-    summary = report.summarize(history, 286.6)
+    summary = report.summarize(CALCULATOR, history, 286.6)
     assert summary.line() == "demo: success 0.31 -> 0.91, tool calls 0.55 -> 0.85, 287 s"
     summary.write(tmp_path / "summary.json")
     written = json.loads((tmp_path / "summary.json").read_text())
@@ -50,7 +51,7 @@ def test_the_summary_has_the_agreed_keys_and_last_line(history, tmp_path):
 
 
 def test_the_plot_is_a_png(history, tmp_path):
-    report.plot(history, tmp_path / "progress.png")
+    report.plot(CALCULATOR, history, tmp_path / "progress.png")
     assert (tmp_path / "progress.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "progress.png").stat().st_size > 10_000
 
@@ -80,11 +81,13 @@ def test_where_nothing_improved_a_question_is_shown_still(tmp_path):
     report.show_conversations(Console(file=text, width=120), old, new)
     assert "before: right" in text.getvalue()
     assert "after: wrong (9 wanted)" in text.getvalue()
+    report.show_conversations(Console(file=text, width=120), old, {**new, "gts": {"target": ["Rebo", "Rebu"]}})
+    assert "after: wrong (Rebo or Rebu wanted)" in text.getvalue()
 
 
 def test_plain_output_has_a_line_for_each_validation_and_every_tenth_step(tmp_path):
     text = io.StringIO()
-    show = TrainingShow(Console(file=text))
+    show = TrainingShow(Console(file=text), CALCULATOR)
     show.on_start(RunInfo("demo", "run", tmp_path, 30))
     for step in range(31):
         show.on_stage(step, "gen")
@@ -97,7 +100,7 @@ def test_plain_output_has_a_line_for_each_validation_and_every_tenth_step(tmp_pa
 
 def test_a_terminal_gets_a_live_table(tmp_path):
     text = io.StringIO()
-    show = TrainingShow(Console(file=text, force_terminal=True, width=140, height=40))
+    show = TrainingShow(Console(file=text, force_terminal=True, width=140, height=40), CALCULATOR)
     show.on_start(RunInfo("demo", "run", tmp_path, 30))
     for step in range(31):
         show.on_stage(step, "gen")
@@ -108,7 +111,7 @@ def test_a_terminal_gets_a_live_table(tmp_path):
 
 
 def test_sampled_tokens_are_counted():
-    show = TrainingShow(Console(file=io.StringIO()))
+    show = TrainingShow(Console(file=io.StringIO()), CALCULATOR)
     for step in range(2):
         show.on_rollouts(step, DataProto({"response_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])}, {}, {}))
     assert show.history.tokens_generated == 6

@@ -8,8 +8,11 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from agentrl.cli.demo import warm_start
+from agentrl.cli.demo.calculator import CALCULATOR
+from agentrl.cli.demo.demos import DEMOS
 from agentrl.cli.demo.warm_start import KEY_FILE, prepare_if_missing, prepare_warm_start, refuse_if_missing
-from agentrl.config import load_config
+from agentrl.config import load, load_config
+from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError, UserInputError
 from agentrl.workers import sft
 
@@ -69,7 +72,7 @@ def test_a_gsm8k_file_that_is_missing_is_said(tmp_path):
 
 
 def test_the_recipe_is_the_one_in_configs(tmp_path):
-    config = warm_start._recipe(tmp_path, None)
+    config = warm_start._recipe(CALCULATOR, tmp_path, None)
     assert config.optim.name == "muon"
     assert config.trainer.total_training_steps == 700
     assert config.data.tool_config_path is not None
@@ -78,7 +81,7 @@ def test_the_recipe_is_the_one_in_configs(tmp_path):
 def test_training_the_recipe_alone_makes_the_warm_start_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = []
-    monkeypatch.setattr(warm_start, "prepare_warm_start", lambda folder, trackers: made.append(folder))
+    monkeypatch.setattr(warm_start, "prepare_warm_start", lambda folder, trackers, demo: made.append(folder))
     recipe = load_config("demo")
     prepare_if_missing(recipe)
     assert made == [Path("outputs/demo")]
@@ -97,8 +100,13 @@ def test_a_dry_run_says_how_to_make_the_warm_start(tmp_path, monkeypatch):
     refuse_if_missing(recipe)
 
 
-def test_the_recipe_names_what_prepare_writes():
-    recipe, out = load_config("demo"), warm_start.DEMO_FOLDER
+@pytest.mark.parametrize("demo", DEMOS.values(), ids=list(DEMOS))
+def test_the_recipes_name_what_prepare_writes(demo):
+    recipe, out = load_config(demo.recipe), demo.folder
     assert recipe.data.train_files == str(out / "data" / "train.parquet")
     assert recipe.data.val_files == str(out / "data" / "test.parquet")
-    assert recipe.actor_rollout_ref.model.path == str(out / "warm_start" / "huggingface")
+    assert recipe.actor_rollout_ref.model.path == str(demo.model)
+    supervised = load(demo.warm_start, [], SFTConfig, SFT_CHECKS)
+    assert supervised.data.train_files == str(out / "data" / "demonstrations.parquet")
+    assert supervised.model.path == str(out / "untrained")
+    assert supervised.trainer.default_local_dir == str(out / "warm_start")

@@ -1,29 +1,16 @@
-"""The demo's files: demonstrations for the warm start, training rows, and held-out rows that are never trained on."""
+"""The calculator demo: arithmetic whose operators and operands are in the question, and a tool that evaluates it."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.cli.demo.demonstrations import conversation, plan_demonstrations
-from agentrl.data.preprocess.arithmetic import Pair, write_arithmetic
+from agentrl.cli.demo.description import HELD_OUT_ROWS, TRAIN_ROWS, DataRequest, Demo, DemoData
+from agentrl.data.preprocess.arithmetic import DATA_SOURCE, Pair, write_arithmetic
 from agentrl.data.preprocess.writing import write_parquet
-from agentrl.plugins import ToolSpec
-
-TRAIN_ROWS = 8192
-HELD_OUT_ROWS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class DemoData:
-    """Parquet files of a demo."""
-
-    demonstrations: Path
-    train: Path
-    held_out: Path
+from agentrl.plugins import ToolSpec, load_tools
 
 
 def write_data(
@@ -76,12 +63,27 @@ def run_tool(tool: ToolSpec, expressions: Iterable[str]) -> dict[str, str]:
     return asyncio.run(ask_all())
 
 
-def fingerprint(*parts: object) -> str:
-    """A short hash of files and plain values."""
-    from hashlib import sha256
+def _write(request: DataRequest) -> DemoData:
+    assert request.tools is not None
+    return write_data(
+        request.folder,
+        load_tools(request.tools)[0],
+        demonstrations=request.demonstrations,
+        seed=request.seed,
+        from_gsm8k=request.from_gsm8k,
+        train_rows=request.train_rows,
+        held_out_rows=request.held_out_rows,
+    )
 
-    digest = sha256()
-    for part in parts:
-        content = part.read_bytes() if isinstance(part, Path) else json.dumps(part, sort_keys=True).encode()
-        digest.update(len(content).to_bytes(8, "big") + content)
-    return digest.hexdigest()[:16]
+
+CALCULATOR = Demo(
+    name="calculator",
+    title="a calculator agent learns to use its tool",
+    questions="expressions",
+    habits="some ignore the tool, some misuse it",
+    recipe="demo",
+    warm_start="demo_sft",
+    folder=Path("outputs/demo"),
+    data_source=DATA_SOURCE,
+    write=_write,
+)

@@ -1,0 +1,83 @@
+"""Each way of acting learns: its demo, as a user runs it, reaches a bar on rows that no stage trains on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from needs import needs_filter
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+
+MARK = "AGENTRL_TEST_DEMO"
+"""In the environment of a demo and of all that it starts."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a run must reach."""
+
+    success: float
+    rise: float
+    """Of held-out success."""
+    second: str
+    """Name of the second curve, which must rise to `second_after`."""
+    second_after: float
+
+
+BARS = {
+    "search": Bar(0.80, 0.35, "tool_rate", 0.95),
+    "python": Bar(0.80, 0.30, "tool_rate", 0.95),
+    "interaction": Bar(0.80, 0.30, "second_right", 0.75),
+}
+
+
+def demo(folder: Path, name: str, *arguments: str) -> str:
+    """Run a demo in a folder; it must leave no process behind. Returns what it printed."""
+    command = [sys.executable, "-m", "agentrl", "demo", name, "--out", str(folder), *arguments, "ray_init.num_cpus=2"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", MARK: str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not marked_processes(str(folder))
+    return done.stdout
+
+
+def marked_processes(value: str) -> list[str]:
+    """Processes that a demo started, and their children."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
+@pytest.mark.parametrize("name", BARS)
+def test_a_way_of_acting_reaches_its_bar(tmp_path: Path, name: str) -> None:
+    if name == "python":
+        needs_filter()
+    output, bar = demo(tmp_path, name), BARS[name]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["success_after"] >= bar.success, output
+    assert summary["success_after"] - summary["success_before"] >= bar.rise, output
+    assert summary[f"{bar.second}_after"] >= bar.second_after, output
+    assert summary[f"{bar.second}_after"] > summary[f"{bar.second}_before"]
+
+
+@pytest.mark.parametrize("name", BARS)
+def test_a_demo_of_two_steps_has_its_files_and_leaves_nothing_running(tmp_path: Path, name: str) -> None:
+    if name == "python":
+        needs_filter()
+    few = ["trainer.total_training_steps=2", "trainer.test_freq=2", "data.val_max_samples=8", "trainer.backend=local"]
+    output = demo(tmp_path, name, "--warm-start-steps=4", *few)
+    assert output.splitlines()[-1].startswith("demo: success 0.")
+    assert (tmp_path / "progress.png").is_file()
+    assert json.loads((tmp_path / "summary.json").read_text())["rl_steps"] == 2
