@@ -58,6 +58,14 @@ class SearchVariant(StrEnum):
     tool = "tool"
 
 
+class WordDifficulty(StrEnum):
+    """How much a question in words asks."""
+
+    easy = "easy"
+    medium = "medium"
+    hard = "hard"
+
+
 class IndexKind(StrEnum):
     """The kind of a search index."""
 
@@ -206,13 +214,47 @@ def arithmetic(
     from_gsm8k: Annotated[
         Path | None, typer.Option(help="Take real expressions from this GSM8K jsonl file, or folder with train.jsonl.")
     ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="Ask in words: What is twelve plus thirty-four, times two?")
+    ] = False,
+    difficulty: Annotated[
+        WordDifficulty | None,
+        typer.Option(
+            help="With --words: easy (one operation, numbers up to 20), medium (one or two, up to 99; the default) or "
+            "hard (two or three, up to 999)."
+        ),
+    ] = None,
+    demonstrations: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="With --words: training questions that demonstrations.parquet answers, with a call.",
+        ),
+    ] = 0,
+    call_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the demonstrations that call; the others only answer.")
+    ] = 1.0,
     agent_name: Annotated[str, typer.Option(help="Agent loop of the rows.")] = "tool_agent",
     overwrite: Overwrite = False,
 ) -> None:
-    """Make expressions with the length and operator mix of GSM8K's calculator annotations."""
-    from agentrl.data.preprocess.arithmetic import write_arithmetic
+    """Make expressions with the length and operator mix of GSM8K's calculator annotations, or questions in words."""
+    from agentrl.data.preprocess.arithmetic import write_arithmetic, write_words
 
-    _tell(write_arithmetic(_folder(out, "arithmetic"), train, test, seed, from_gsm8k, agent_name, overwrite))
+    folder = _folder(out, "arithmetic")
+    if not words:
+        for name, given in (
+            ("--difficulty", difficulty),
+            ("--demonstrations", demonstrations),
+            ("--call-share", call_share < 1),
+        ):
+            if given:
+                raise typer.BadParameter(f"{name}: is only for --words")
+        _tell(write_arithmetic(folder, train, test, seed, from_gsm8k, agent_name, overwrite))
+        return
+    if from_gsm8k is not None:
+        raise typer.BadParameter("--from-gsm8k: is not for --words, whose questions are made up")
+    level = difficulty or WordDifficulty.medium
+    _tell(write_words(folder, train, test, seed, level.value, demonstrations, call_share, agent_name, overwrite))
 
 
 @app.command()

@@ -74,6 +74,39 @@ def test_arithmetic(tmp_path: Path) -> None:
     assert (tmp_path / "train.parquet").read_bytes() == first
 
 
+def test_arithmetic_in_words(tmp_path: Path) -> None:
+    arguments = ["data", "arithmetic", "--words", "--out", str(tmp_path), "--train", "30", "--test", "10"]
+    result = runner.invoke(app, [*arguments, "--difficulty", "easy", "--demonstrations", "20"])
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        f"train: 30 rows in {tmp_path / 'train.parquet'}",
+        f"test: 10 rows in {tmp_path / 'test.parquet'}",
+        f"demonstrations: 20 rows in {tmp_path / 'demonstrations.parquet'}",
+    ]
+    again = runner.invoke(app, arguments)
+    assert (again.exit_code, "give --overwrite to replace it" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--difficulty", "easy"], "--difficulty: is only for --words"),
+        (["--demonstrations", "5"], "--demonstrations: is only for --words"),
+        (["--call-share", "0.5"], "--call-share: is only for --words"),
+        (["--words", "--from-gsm8k", "x.jsonl"], "--from-gsm8k: is not for --words, whose questions are made up"),
+        (
+            ["--words", "--train", "3", "--demonstrations", "5"],
+            "got 5 demonstrations, wanted at most 3: they answer the training rows",
+        ),
+        (["--words", "--difficulty", "easy"], "ask for fewer rows, or for another --difficulty"),
+    ],
+)
+def test_arithmetic_options_that_do_not_fit(tmp_path: Path, options: list[str], says: str) -> None:
+    result = runner.invoke(app, ["data", "arithmetic", "--out", str(tmp_path), *options])
+    assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert says in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_arithmetic_from_gsm8k(source: Path) -> None:
     base = ["data", "arithmetic", "--out", str(source / "out"), "--from-gsm8k", str(source / "train.jsonl")]
     assert runner.invoke(app, [*base, "--train", "8", "--test", "3"]).exit_code == 0

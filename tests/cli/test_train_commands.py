@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli import app
 from agentrl.config import load_config
-from agentrl.data.preprocess.arithmetic import write_arithmetic
+from agentrl.data.preprocess.arithmetic import write_arithmetic, write_words
 
 runner = CliRunner()
 
@@ -49,6 +49,22 @@ def test_dry_run_prints_a_recipe_and_what_will_run_where(recipe: Path, tmp_path:
     printed.write_text(result.stdout)
     assert load_config(printed) == load_config(recipe, ["trainer.n_gpus_per_node=2"])
     assert not (tmp_path / "outputs").exists()
+
+
+def test_dry_runs_of_a_real_models_arithmetic(tmp_path: Path, tiny_model_dir: Path) -> None:
+    data = write_words(tmp_path, train=20, test=8, seed=1, demonstrations=16)
+    # The tiny model's ids are bytes: more of them than the recipes allow for.
+    given = [f"model.path={tiny_model_dir}", f"data.train_files={data['demonstrations']}", "data.max_length=600"]
+    result = runner.invoke(app, ["sft", "arithmetic_smollm2_sft", *given, "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    files = [f"data.train_files={data['train']}", f"data.val_files={data['test']}", "data.max_prompt_length=300"]
+    given = [f"actor_rollout_ref.model.path={tiny_model_dir}", *files]
+    result = runner.invoke(app, ["train", "arithmetic_smollm2", *given, "--dry-run"])
+    assert result.exit_code == 0, result.stderr
+    assert (
+        "# a step:        8 prompts x 8 rollouts = 64 trajectories, then 1 optimizer step of 8 prompts" in result.stdout
+    )
+    assert "# validation:    before the first step, every 10 steps" in result.stdout
 
 
 def test_dry_run_names_the_judge(recipe: Path) -> None:

@@ -1,13 +1,14 @@
 """`agentrl data arithmetic`: expressions with the length and operator mix of GSM8K's annotations, exact answers.
 
-Everything is seeded: the same arguments give the same rows on every machine. Expressions never repeat, not even
-between training and test rows.
+With `--words`, short calculations in words (`arithmetic_words`). Everything is seeded: the same arguments give the same
+rows on every machine. Questions never repeat, not even between training and test rows.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from agentrl.data.preprocess.arithmetic_mix import (
@@ -18,6 +19,7 @@ from agentrl.data.preprocess.arithmetic_mix import (
     TRAILING_ZEROS,
     WHOLE_ANSWERS,
 )
+from agentrl.data.preprocess.arithmetic_words import WordProblem, generate_problems
 from agentrl.data.preprocess.expressions import canonical, exact_value, expressions_in
 from agentrl.data.preprocess.gsm8k import read_gsm8k
 from agentrl.data.preprocess.writing import keep_existing, write_parquets
@@ -119,6 +121,80 @@ def write_arithmetic(
     }
     write_parquets({files[split]: part for split, part in rows.items()})
     return files
+
+
+def word_row(problem: WordProblem, split: str, index: int, agent_name: str = "tool_agent") -> JsonDict:
+    """Dataset row of a calculation in words; its expression stands in `extra_info`, which no model reads."""
+    row = expression_row((problem.question, problem.answer), split, index, agent_name)
+    row["extra_info"]["expression"] = problem.expression
+    return row
+
+
+def demonstration_row(problem: WordProblem, calls: bool = True) -> JsonDict:
+    """A row for `agentrl sft`: the question, perhaps a call of the calculator with its result, and the answer."""
+    question = {"role": "user", "content": problem.question}
+    answer = {"role": "assistant", "content": f"The answer is {problem.answer}."}
+    if not calls:
+        return {"messages": [question, answer]}
+    arguments = json.dumps({"expression": problem.expression})
+    call = {"type": "function", "function": {"name": "calculator", "arguments": arguments}}
+    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return {"messages": [question, asked, {"role": "tool", "content": problem.answer, "name": "calculator"}, answer]}
+
+
+def write_words(
+    out: Path,
+    train: int,
+    test: int,
+    seed: int,
+    difficulty: str = "medium",
+    demonstrations: int = 0,
+    call_share: float = 1.0,
+    agent_name: str = "tool_agent",
+    overwrite: bool = True,
+) -> dict[str, Path]:
+    """Write `train.parquet` and `test.parquet` with disjoint questions in words, and perhaps demonstrations.
+
+    Args:
+        out: folder; created if missing.
+        train: training rows.
+        test: test rows.
+        seed: seed of the generator.
+        difficulty: `easy`, `medium` or `hard`.
+        demonstrations: how many of the training questions `demonstrations.parquet` answers; 0: no such file.
+        call_share: share of the demonstrations that call the calculator; the others only answer.
+        agent_name: agent loop of the rows.
+        overwrite: replace files that exist.
+
+    Returns:
+        The written file of each split.
+
+    Raises:
+        UserInputError: more demonstrations than training rows, or too few questions of this difficulty exist.
+    """
+    if demonstrations > train:
+        raise UserInputError(
+            f"got {demonstrations} demonstrations, wanted at most {train}: they answer the training rows"
+        )
+    splits = ("train", "test", "demonstrations") if demonstrations else ("train", "test")
+    files = {split: out / f"{split}.parquet" for split in splits}
+    keep_existing(list(files.values()), overwrite)
+    problems = generate_problems(train + test, seed, difficulty)
+    # Early questions are those that are easy to find: without the shuffle, test rows would be the rarer ones.
+    random.Random(seed).shuffle(problems)
+    rows = {"train": _word_rows(problems[:train], "train", agent_name)}
+    rows["test"] = _word_rows(problems[train:], "test", agent_name)
+    # Evenly spread: of 8 with a share of .25, the fourth and the eighth call.
+    shown = [int((n + 1) * call_share) > int(n * call_share) for n in range(demonstrations)]
+    rows["demonstrations"] = [
+        demonstration_row(problem, calls) for problem, calls in zip(problems, shown, strict=False)
+    ]
+    write_parquets({path: rows[split] for split, path in files.items()})
+    return files
+
+
+def _word_rows(problems: Sequence[WordProblem], split: str, agent_name: str) -> list[JsonDict]:
+    return [word_row(problem, split, index, agent_name) for index, problem in enumerate(problems)]
 
 
 def _draw_new(rng: random.Random, seen: set[str]) -> Pair:
