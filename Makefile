@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow test-sglang lint bench docs clean
+.PHONY: setup demo test test-slow test-pretrained test-sglang lint bench docs clean
 
 # The programs that tests need, at every call: the stamp knows nothing of the system. Takes no time when all are there.
 setup: $(STAMP)
@@ -26,7 +26,11 @@ test: setup
 
 # What takes too long for every change: a real model, each model family on every mesh, several machines.
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not pretrained"
+
+# A pre-trained model learns arithmetic in words: more than an hour.
+test-pretrained: setup
+	$(BIN)/python -m pytest -m pretrained
 
 # The engines' contract, live, on the SGLang of another environment: make test-sglang SGLANG=/opt/sglang (docs/engines.md).
 # `make test-sglang VENV=/opt/sglang` means the same.

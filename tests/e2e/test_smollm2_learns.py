@@ -10,7 +10,7 @@ import pytest
 from runs import Run, started
 
 LIMIT_S = 90 * 60
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(LIMIT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.pretrained, pytest.mark.e2e, pytest.mark.timeout(LIMIT_S)]
 MINUTES = 75
 SUCCESS = "val-core/agentrl/arithmetic/reward/mean@1"
 
