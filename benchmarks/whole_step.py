@@ -22,6 +22,7 @@ from typing import Any
 
 WARM_UP = 2
 PROMPTS, ROLLOUTS = 16, 8
+LEARNING_RATE = 2.5e-4
 STEPS = 12
 DEMO = Path("outputs/demo")
 RESULT = "seconds per step:"
@@ -49,7 +50,10 @@ def run_agentrl(demo: Path, steps: int) -> list[float]:
                 "data.val_files=null",
                 f"actor_rollout_ref.model.path={warm_start(demo)}",
                 f"trainer.total_training_steps={steps}",
+                f"actor_rollout_ref.actor.optim.lr={LEARNING_RATE}",
+                f"actor_rollout_ref.actor.ppo_mini_batch_size={PROMPTS}",  # one update, as TRL
                 "algorithm.filter_zero_variance_groups=false",  # TRL learns from every group too
+                "algorithm.max_gen_batches=1",
                 "trainer.test_freq=-1",
                 "trainer.val_before_train=false",
                 f"trainer.default_local_dir={folder}",
@@ -147,7 +151,7 @@ def run_trl(demo: Path, steps: int) -> list[float]:
                 max_completion_length=96,
                 max_tool_calling_iterations=1,
                 max_steps=steps,
-                learning_rate=5e-4,
+                learning_rate=LEARNING_RATE,
                 temperature=1.0,
                 beta=0.0,
                 use_cpu=True,
