@@ -18,7 +18,7 @@ IDLE_SFT_KEYS: tuple[Idle[SFTConfig], ...] = (
     Idle(("optim.muon_*",), lambda run: run.optim.name == "adamw", "optim.name is adamw"),
     Idle(("trainer.test_freq", "data.val_*"), lambda run: not run.data.val_files, "data.val_files is not given"),
     Idle(
-        ("data.messages_key",),
+        ("data.messages_key", "data.in_turn_text"),
         _single_turn,
         "rows hold a prompt and a response, as data.multiturn.enable or prompt_key says",
     ),

@@ -200,6 +200,11 @@ def check_sft_rows(config: SFTConfig) -> Iterator[str]:
     data = config.data
     if not data.use_dynamic_bsz and data.micro_batch_size_per_gpu is None:
         yield "data.use_dynamic_bsz: got false, which needs data.micro_batch_size_per_gpu"
+    if data.in_turn_text is not None and "{content}" not in data.in_turn_text:
+        yield (
+            f"data.in_turn_text: got {data.in_turn_text!r}, wanted a text with {{content}} where the tool's answer "
+            "stands, such as '({content})'"
+        )
     single = [name for name in SINGLE_TURN if getattr(data, name) is not None]
     if data.multiturn.enable and single:
         yield (

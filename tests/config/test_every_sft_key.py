@@ -59,6 +59,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "epochs": {"trainer.total_training_steps": None},
     "overlong": {"data.max_length": 20},
     "rows with tools": {"data.train_files": "tools.parquet"},
+    "rows with tool messages": {"data.train_files": "searches.parquet"},
     "rows with thinking": {"data.train_files": "thinking.parquet", "model.chat_template": THINKING},
     "by rows": {"data.micro_batch_size_per_gpu": 1},
     "saves": {"trainer.save_freq": 1},
@@ -71,6 +72,7 @@ ACTS_IN = {
     "data.filter_overlong": "overlong",
     "data.truncation": "overlong",
     "data.tools_key": "rows with tools",
+    "data.in_turn_text": "rows with tool messages",
     "data.enable_thinking_key": "rows with thinking",
     "data.use_dynamic_bsz": "by rows",
     "optim.warmup_style": "falling",
@@ -83,6 +85,7 @@ OWN: dict[str, list[Any]] = {
     "data.tool_config_path": ["tools/calculator.yaml"],
     "data.multiturn.enable": [False],
     "data.max_length": [20],
+    "data.in_turn_text": ["({content})"],
     "data.max_token_len": [10],
     "data.micro_batch_size_per_gpu": [1],
     "data.train_batch_size": [1],
@@ -137,6 +140,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Pa
     offered = json.dumps([{"type": "function", "function": {"name": "times", "parameters": {"type": "object"}}}])
     rows = pq.read_table(folder / "rows.parquet")
     pq.write_table(rows.append_column("tools", pa.array([offered] * len(rows))), folder / "tools.parquet")
+    said = [("user", "Zoru?"), ("assistant", "<search>Zoru</search>"), ("tool", "Balund"), ("assistant", "Balund")]
+    search = [{"role": role, "content": content} for role, content in said]
+    pq.write_table(pa.table({"messages": [search] * 3}), folder / "searches.parquet")
     thinking = rows.append_column("enable_thinking", pa.array([True] * len(rows)))
     pq.write_table(thinking, folder / "thinking.parquet")
     shutil.copytree(tiny_model_dir, folder / "model")
@@ -237,3 +243,8 @@ def test_the_tables_name_only_keys_that_exist() -> None:
 def test_what_is_required_is_told() -> None:
     with pytest.raises(ConfigError, match=r"model\.path: not given"):
         load({}, [], SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
+
+
+def test_a_text_without_a_place_for_the_tool_s_answer() -> None:
+    with pytest.raises(ConfigError, match=r"data\.in_turn_text: got 'own', wanted a text with \{content\}"):
+        configured({"data.in_turn_text": "own"})

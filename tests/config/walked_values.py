@@ -153,6 +153,7 @@ def _of_the_run(folder: Path) -> Values:
         "trainer.profile_steps": [[1]],
         "trainer.profile_tool": ["torch_memory"],
         "trainer.profile_dir": [str(folder / "profiles")],
+        "ray_init.address": ["127.0.0.1:6379"],
         "ray_init.timeline_json_file": [str(folder / "timeline.json")],
         "trainer.device": ["cuda", "cpu"],
         "trainer.logger": [["console"]],

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from runs import SCORE, Run, Workspace, kill_listener, serving
+from runs import Run, Workspace, kill_listener, serving
 from safetensors.torch import load_file
 
 from agentrl.config import RunConfig
@@ -194,7 +194,10 @@ def test_groups_without_variance_leave_nothing_to_learn(make, workspace: Workspa
 def test_groups_without_variance_are_replaced_by_others(make, workspace: Workspace) -> None:
     """Every other row always scores the same, so a step of two prompts needs two batches."""
     flat = workspace.folder / "half_flat.py"
-    flat.write_text(SCORE.replace("% 11 / 11", "% 997 / 997 if int(ground_truth) % 4 else 0.5"))
+    flat.write_text(
+        "import zlib\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):\n"
+        "    return zlib.crc32(solution_str.encode()) / 2**32 if int(ground_truth) % 4 else 0.5\n"
+    )
     changes = {
         "custom_reward_function__path": str(flat),
         "algorithm__filter_zero_variance_groups": True,
