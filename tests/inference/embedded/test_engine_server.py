@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +14,7 @@ import httpx
 import orjson
 import pytest
 import torch
-from engine_process import command, wait_healthy
-from engine_servers import free_port
+from engine_process import serving
 from peft import LoraConfig, inject_adapter_in_model
 from safetensors.torch import load_file, save, save_file
 from transformers import AutoModelForCausalLM
@@ -30,15 +27,10 @@ GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
 @pytest.fixture(scope="module", params=["embedded", "hf"])
 def server(tiny_model_dir: Path, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    """A client of a running server that takes requests of 600 tokens: its context is 608, as SGLang's would be."""
-    port = free_port()
+    """Takes requests of 600 tokens: its context is 608, as SGLang's would be."""
     options = ("--max-context-length", "600", "--runner", request.param, "--weight-version", "0")
-    with subprocess.Popen(command(tiny_model_dir, port, *options)) as process:
-        wait_healthy(f"http://127.0.0.1:{port}", process)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            yield client
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (0, -signal.SIGTERM)
+    with serving(tiny_model_dir, *options) as client:
+        yield client
 
 
 def test_generate(server: httpx.Client, tiny_model_dir: Path, check_greedy: Callable[..., None]) -> None:
@@ -226,8 +218,8 @@ def test_tools_reach_the_template(server: httpx.Client) -> None:
     assert with_tool["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"] + 20
 
 
-def slow_generation(server: httpx.Client, rid: str) -> Any:
-    body = {"rid": rid, "input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 597, "ignore_eos": True}}
+def slow_generation(server: httpx.Client, rid: str, tokens: int = 597) -> Any:
+    body = {"rid": rid, "input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
     return server.post("/generate", json=body).json()
 
 
@@ -303,9 +295,11 @@ def test_bad_control_calls_change_nothing(path: str, body: Any, server: httpx.Cl
     assert not server.get("/server_info").json()["internal_states"][0]["paused"]
 
 
-def test_an_abort_ends_a_known_request_and_those_whose_ids_begin_with_its_id(server: httpx.Client) -> None:
-    with ThreadPoolExecutor(3) as pool:
-        pending = {rid: pool.submit(slow_generation, server, rid) for rid in ("r", "r.2", "2.r")}
+@pytest.mark.parametrize("runner", ["embedded", "hf"])
+def test_an_abort_ends_a_known_request_and_those_whose_ids_begin_with_its_id(runner: str, tiny_model_dir: Path) -> None:
+    options = ("--max-context-length", "2000", "--runner", runner)
+    with serving(tiny_model_dir, *options) as server, ThreadPoolExecutor(3) as pool:
+        pending = {rid: pool.submit(slow_generation, server, rid, 1997) for rid in ("r", "r.2", "2.r")}
         wait_for(server, lambda state: state["num_running_reqs"] + state["num_waiting_reqs"] == 3)
         twice = {"input_ids": [1], "rid": "r"}
         assert server.post("/generate", json=twice).json()["error"]["message"] == "Duplicate request ID detected: r"
