@@ -1,6 +1,7 @@
 """Draw the curves of docs/runs: `python docs/images/plot_runs.py` writes `docs/images/NAME.png` for each name of a run.
 
 One line for each seed: success on held-out rows, and beside it what else the run reports at these steps (tool calls).
+The algorithms have one picture together, `demo_algorithms.png`, with a line for each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,15 @@ from typing import Any
 from agentrl.observability.picture import new_picture
 
 RUNS = Path(__file__).parent.parent / "runs"
+ALGORITHMS = {
+    "demo": "GRPO",
+    "demo_rloo": "RLOO",
+    "demo_reinforce_plus_plus": "REINFORCE++",
+    "demo_remax": "ReMax",
+    "demo_ppo": "PPO",
+    "demo_gspo": "GSPO",
+    "demo_dapo": "DAPO",
+}
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 
 
@@ -42,10 +52,26 @@ def draw(name: str, runs: list[dict[str, Any]], file: Path) -> None:
     figure.savefig(file, dpi=100)
 
 
+def draw_algorithms(by_name: dict[str, list[dict[str, Any]]], file: Path) -> None:
+    """Success by step, one line for the first seed of each algorithm."""
+    figure, axes = new_picture()
+    for (name, label), marker in zip(ALGORITHMS.items(), "osv^D*x", strict=True):
+        curve = by_name[name][0]["curve"]
+        steps, success = zip(*((point["step"], point["success"]) for point in curve), strict=True)
+        axes.plot(steps, success, f"{marker}-", markersize=3, linewidth=1, label=label)
+    axes.set(xlabel="training step", ylabel="success on held-out rows", ylim=(0.3, 1.02), title="the calculator demo")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(file, dpi=100)
+
+
 def main() -> None:
     """Draw every name."""
-    for name, runs in runs_by_name().items():
-        draw(name, runs, Path(__file__).parent / f"{name}.png")
+    folder, by_name = Path(__file__).parent, runs_by_name()
+    draw_algorithms(by_name, folder / "demo_algorithms.png")
+    for name, runs in by_name.items():
+        if name == "demo" or name not in ALGORITHMS:
+            draw(name, runs, folder / f"{name}.png")
 
 
 if __name__ == "__main__":
