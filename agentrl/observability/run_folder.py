@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -65,7 +65,7 @@ class MetricsLog:
             raise UserInputError(f"cannot read {self.file}: {error.strerror or error}") from error
         return new
 
-    def _read(self, read: Any, seek: Any) -> bool:
+    def _read(self, read: Callable[..., bytes], seek: Callable[[int], int]) -> bool:
         seek(self._end - len(self._last))
         changed = read(len(self._last)) != self._last
         if changed:
