@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from agentrl.errors import UserInputError
+from agentrl.observability.run_folder import dump_files
 
 FIELDS = ("prompt_ids", "response_ids", "response_mask", "loss_mask", "rollout_log_probs", "weight_versions")
 TRAINED, SAMPLED, OBSERVED = "trained", "sampled", "observed"
@@ -63,7 +64,7 @@ def find_dumps(place: Path, step: int | None = None) -> list[Path]:
         return [place]
     if not place.is_dir():
         raise UserInputError(f"{place} does not exist: give a dump file, or the folder of `trainer.rollout_data_dir`")
-    found = sorted((int(file.stem), file) for file in place.glob("*.jsonl") if file.stem.isdecimal())
+    found = dump_files(place).items()
     if not found:
         raise UserInputError(f"{place} holds no rollout dump (STEP.jsonl): `trainer.rollout_data_dir` writes them")
     files = [file for number, file in found if step is None or number == step]

@@ -13,6 +13,7 @@ from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError, EngineError, FailureBudgetError, text_of
 from agentrl.observability.degeneracy import degeneracy_metrics
 from agentrl.observability.rollout_log import write_rollouts
+from agentrl.observability.run_state import RunStateFile
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.rollout.report import causes_of
@@ -52,9 +53,11 @@ class RayPPOTrainer:
 
     def __init__(self, config: RunConfig, trackers: Sequence[Tracker] | None = None) -> None:
         self.config = config
-        self.trackers = Trackers(make_trackers(config.trainer.logger) if trackers is None else trackers)
+        given = make_trackers(config.trainer.logger) if trackers is None else trackers
         self.inputs = prepare(config)
         self.folder = Path(config.trainer.default_local_dir)
+        self.run_state = RunStateFile(self.folder, self.inputs.total_steps)
+        self.trackers = Trackers([*given, self.run_state])
         self.checkpoints = CheckpointManager(self.folder, config.trainer.max_ckpt_to_keep)
         controller = batch_columns.make_kl_controller(config.algorithm.kl_ctrl)
         self.state = TrainerState(self.inputs.loader, controller, make_monitor(config.trainer.health))
@@ -94,6 +97,7 @@ class RayPPOTrainer:
         trainer = self.config.trainer
         seed_everything(trainer.seed)
         with ExitStack() as stack:
+            stack.enter_context(self.run_state)
             stack.push(self._close_trackers)
             self.processes = stack.enter_context(
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
