@@ -289,6 +289,33 @@ def trace(
     trace_run(run, last)
 
 
+@app.command()
+def view(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Run folders, or folders of runs; default: outputs.", show_default=False
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that other machines reach needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AGENTRL_VIEW_TOKEN",
+            help="Token of the page; default: none on this machine alone, else a new one, which is printed.",
+        ),
+    ] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+) -> None:
+    """Show runs in the browser: curves, conversations, and their tokens. Runs that go on are shown as they go."""
+    from agentrl.cli.view import view_runs
+
+    view_runs(runs or [], host, port, token, open_page=not no_open)
+
+
 @serve.command("engine", context_settings=FORWARD)
 def serve_engine(context: typer.Context) -> None:
     """Run the embedded engine server: --model DIR --port P; --help shows all options."""

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from threading import RLock
+from threading import Event, RLock
 from typing import Any, BinaryIO
 
 import orjson
 
+from agentrl.observability.run_folder import dump_files
 from agentrl.observability.viewer.records import Entry, Record, entry_of, folded, parse_record, prompt_key_of
 from agentrl.observability.viewer.store import Store, is_damage, open_store
 
@@ -80,8 +81,7 @@ class DumpIndex:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.complete = False
-        """Everything that was in the folder at the last look is indexed."""
+        self._complete = Event()
         self.problem: str | None = None
         """Why the index lacks something."""
         self.generation = 0
@@ -93,13 +93,22 @@ class DumpIndex:
         self._found: tuple[object, ...] = ()
         """The search that the table `found` answers."""
 
+    @property
+    def complete(self) -> bool:
+        """Everything that was in the folder at the last look is indexed."""
+        return self._complete.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is complete, or as long as this."""
+        self._complete.wait(seconds)
+
     def refresh(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Index what is new, a piece at a time; `stop` is asked after each.
 
         Damaged indexes are made again. A dump that cannot be read is told in `problem`.
         """
         if not self.folder.is_dir():
-            self.complete = True
+            self._complete.set()
             return
         problems: list[str] = []
         try:
@@ -110,13 +119,16 @@ class DumpIndex:
             problems.append(f"cannot write the index of {self.folder}: {error}")
             done = False
         self.problem = problems[0] if problems else None
-        self.complete = done
+        if done:
+            self._complete.set()
+        else:
+            self._complete.clear()
 
     def _refresh(self, stop: Callable[[], bool], problems: list[str]) -> bool:
         """Returns whether it came to the end."""
         with self.database():
             pass  # opens it, with what it knows of the files
-        found = self._paths = _dumps_in(self.folder)
+        found = self._paths = {step: path for step, path in dump_files(self.folder).items() if step < MOST_STEPS}
         for step in [step for step in self._files if step not in found]:
             self._drop(step)
         for step, path in found.items():
@@ -245,12 +257,6 @@ class DumpIndex:
                 raise
             connection.execute("COMMIT")
             self.generation += 1
-
-
-def _dumps_in(folder: Path) -> dict[int, Path]:
-    """The dumps by step, oldest first."""
-    found = ((int(file.stem), file) for file in folder.glob("*.jsonl") if file.stem.isdecimal())
-    return dict(sorted((step, file) for step, file in found if step < MOST_STEPS))
 
 
 def _pieces(file: BinaryIO, step: int, known: _File) -> Iterator[tuple[_Piece, bool]]:

@@ -14,6 +14,7 @@ from agentrl.observability.viewer.index import MOST_STEPS, STEP_BITS, DumpIndex
 
 Row = dict[str, Any]
 MOST_OF_A_PROMPT = 2000
+NO_FACETS: Row = {"steps": None, "step_list": [], "data_sources": [], "stop_reasons": [], "tools": []}
 _LARGEST = 2**53
 _COLUMNS = (
     "id, step, uid, prompt_key, data_source, reward, advantage, stop_reason, turns, tool_calls, tokens, "
@@ -28,19 +29,19 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    step: int | None = Field(None, ge=0, lt=MOST_STEPS)
-    step_min: int | None = Field(None, ge=0, le=_LARGEST)
-    step_max: int | None = Field(None, ge=0, le=_LARGEST)
+    step: int | None = Field(default=None, ge=0, lt=MOST_STEPS)
+    step_min: int | None = Field(default=None, ge=0, le=_LARGEST)
+    step_max: int | None = Field(default=None, ge=0, le=_LARGEST)
     data_source: str | None = None
     reward_min: FiniteFloat | None = None
     reward_max: FiniteFloat | None = None
     stop_reason: str | None = None
     tool: str | None = None
     """Called by the trajectory."""
-    turns_min: int | None = Field(None, ge=0, le=_LARGEST)
-    turns_max: int | None = Field(None, ge=0, le=_LARGEST)
-    tokens_min: int | None = Field(None, ge=0, le=_LARGEST)
-    tokens_max: int | None = Field(None, ge=0, le=_LARGEST)
+    turns_min: int | None = Field(default=None, ge=0, le=_LARGEST)
+    turns_max: int | None = Field(default=None, ge=0, le=_LARGEST)
+    tokens_min: int | None = Field(default=None, ge=0, le=_LARGEST)
+    tokens_max: int | None = Field(default=None, ge=0, le=_LARGEST)
     text: str | None = None
     """Part of the prompt or the answer, in upper or lower case."""
     uid: str | None = None
@@ -59,8 +60,8 @@ class Page(Filter):
     sort: Literal["step", "reward", "advantage", "turns", "tokens", "tool_calls"] = "step"
     """`step`: the order of the dumps. What a trajectory does not have comes last."""
     order: Literal["asc", "desc"] = "asc"
-    offset: int = Field(0, ge=0, le=_LARGEST)
-    limit: int = Field(100, ge=0, le=1000)
+    offset: int = Field(default=0, ge=0, le=_LARGEST)
+    limit: int = Field(default=100, ge=0, le=1000)
 
 
 def page_of(index: DumpIndex, page: Page) -> tuple[int, list[Row]]:
@@ -125,6 +126,7 @@ def facets_of(index: DumpIndex) -> Row:
 
         steps = [step for (step,) in database.execute("SELECT DISTINCT step FROM texts ORDER BY step").fetchall()]
         return {
+            **NO_FACETS,
             "steps": [steps[0], steps[-1]] if steps else None,
             "step_list": steps,
             "data_sources": every("data_source"),
