@@ -6,11 +6,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import orjson
+import torch
 
 from agentrl.data_proto import DataProto
 from agentrl.observability.said_once import say_once
@@ -21,7 +23,49 @@ logger = logging.getLogger(__name__)
 Decode = Callable[[list[int]], str]
 
 
-def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = None) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class TrainedTokens:
+    """What training knew of the response tokens of the trajectories that a step trained on.
+
+    Attributes:
+        places: the trajectory's row in the tensors, by its group and its number in it (see `name_of`).
+        advantages: `(B, R)`.
+        log_probs: `(B, R)`, of the policy that is trained, before its update; NaN where they are not known. None:
+            training took the engine's.
+    """
+
+    places: dict[tuple[str, int], int]
+    advantages: torch.Tensor
+    log_probs: torch.Tensor | None
+
+    @classmethod
+    def of(cls, rows: DataProto, advantages: torch.Tensor, log_probs: torch.Tensor | None) -> TrainedTokens:
+        """Of rows whose tensors these are."""
+        return cls({name_of(rows, place): place for place in range(len(rows))}, advantages, log_probs)
+
+    def fields(self, name: tuple[str, int], tokens: int) -> dict[str, list[float] | None]:
+        """The fields of a record; null for a trajectory that was not trained on."""
+        place = self.places.get(name)
+        columns = {"advantages": self.advantages, "train_log_probs": self.log_probs}
+        return {
+            field: None if column is None or place is None else column[place, :tokens].tolist()
+            for field, column in columns.items()
+        }
+
+
+def name_of(batch: DataProto, row: int) -> tuple[str, int]:
+    """Names a trajectory among all of its step: several batches of one step number their rows alike."""
+    return str(batch.non_tensor_batch["uid"][row]), int(batch.non_tensor_batch["row"][row])
+
+
+def rows(
+    batch: DataProto,
+    step: int,
+    decode: Decode,
+    *,
+    exact: Decode | None = None,
+    trained: TrainedTokens | None = None,
+) -> Iterator[dict[str, Any]]:
     """Yield one record per trajectory.
 
     Args:
@@ -29,6 +73,7 @@ def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = 
         step: the training step.
         decode: ids to text with special tokens, except a stop id at the end.
         exact: ids to text without any loss, for `segments`; None: `decode`.
+        trained: what the step's training knew of them; None: nothing was trained, as in a validation.
 
     Yields:
         `input`, `output`, `gts`, `score`, `step` (as in verl's dumps), then the token-level fields.
@@ -60,6 +105,7 @@ def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = 
             "loss_mask": loss_mask,
             "rollout_log_probs": batch.batch["rollout_log_probs"][i][real_response].tolist(),
             "weight_versions": versions,
+            **(trained.fields(name_of(batch, i), len(response_ids)) if trained is not None else {}),
             "segments": _segments(response_ids, mask, loss_mask, exact or decode),
             "messages": json_of(fields["messages"]),
             "reward_extra_info": json_of(fields["reward_extra_info"]),
@@ -80,10 +126,11 @@ def write_rollouts(
     decode: Decode,
     *,
     exact: Decode | None = None,
+    trained: TrainedTokens | None = None,
 ) -> Path | None:
     """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears only when it is complete.
 
-    `decode` and `exact` are as in `rows`.
+    `decode`, `exact` and `trained` are as in `rows`.
 
     Returns:
         The file; None if it cannot be written (a full disk), which is said once: no run ends for a dump.
@@ -93,7 +140,7 @@ def write_rollouts(
         folder.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             for batch in batches:
-                for record in rows(batch, step, decode, exact=exact):
+                for record in rows(batch, step, decode, exact=exact, trained=trained):
                     file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
         os.replace(part, path)
     except OSError as error:

@@ -74,8 +74,8 @@ class MetricsLog:
         for line in read().splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 break
-            self._lines += 1
             self.rows.append(self._parse(line))
+            self._lines += 1
             self._end, self._last, changed = self._end + len(line), line, True
         return changed
 
@@ -84,7 +84,7 @@ class MetricsLog:
             return {name: float(value) for name, value in json.loads(line).items()}
         except (ValueError, AttributeError, TypeError) as error:
             got = line[:80].decode(errors="replace").strip()
-            raise UserInputError(f"{self.file}, line {self._lines}: got {got!r}, wanted a JSON object") from error
+            raise UserInputError(f"{self.file}, line {self._lines + 1}: got {got!r}, wanted a JSON object") from error
 
 
 @dataclass(frozen=True)

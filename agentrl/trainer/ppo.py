@@ -12,7 +12,6 @@ from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError, EngineError, FailureBudgetError, text_of
 from agentrl.observability.degeneracy import degeneracy_metrics
-from agentrl.observability.rollout_log import write_rollouts
 from agentrl.observability.run_state import RunStateFile
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
@@ -22,6 +21,7 @@ from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.disk_space import Need
+from agentrl.trainer.dumps import RolloutDumps
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
@@ -70,6 +70,7 @@ class RayPPOTrainer:
             dump_folder=_path(config.trainer.validation_data_dir),
             show=config.trainer.log_val_generations,
         )
+        self.dumps = RolloutDumps(config.trainer.rollout_data_dir, self.inputs.renderer)
         self.profile = StepProfiler(config, self.inputs.total_steps)
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
         self._first_step = 0
@@ -134,6 +135,7 @@ class RayPPOTrainer:
         try:
             with self.profile(step, self.processes.groups):
                 self._train(step, timer, metrics)
+            self.dumps.write(step)
             last = step == self.inputs.total_steps
             if self.inputs.val_samples and _is_due(self.config.trainer.test_freq, step, last):
                 with timer("testing"):
@@ -142,6 +144,7 @@ class RayPPOTrainer:
                 with timer("save_checkpoint"):
                     self._save()
         finally:
+            self.dumps.write(step)  # of a step that failed too
             if self.state.step == step:
                 self.trackers.log(metrics | m.timing_metrics(timer, metrics, self.processes.num_ranks), step)
 
@@ -155,6 +158,7 @@ class RayPPOTrainer:
         if reason is not None:
             self._finish_step(step, metrics, reason)
             return
+        self.dumps.trains_on(kept, batch)
         metrics |= m.reward_metrics(batch)
         learns = step > self.config.trainer.critic_warmup
         with self.guard.deferred():
@@ -164,6 +168,7 @@ class RayPPOTrainer:
                 with timer(stage):
                     updated = updates.result(stage)
                 metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
+                self.dumps.updated(updated)
             self.state.weight_version += int(learns)
             # With its new weights the step is finished: should no engine take them, it is not lost.
             self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
@@ -300,10 +305,7 @@ class RayPPOTrainer:
         most = self.config.trainer.log_train_generations
         if most > 0:
             self.trackers.on_generations(step, conversations(rollouts, step, self.inputs.renderer.decode, most))
-        folder = _path(self.config.trainer.rollout_data_dir)
-        if folder is not None:
-            renderer = self.inputs.renderer
-            write_rollouts(folder, step, [rollouts], renderer.decode, exact=renderer.encoder.decode)
+        self.dumps.begin(rollouts)
 
     def _resume(self) -> None:
         """Load the checkpoint to resume from, if any, and send the weights to the engines."""

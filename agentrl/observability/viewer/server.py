@@ -82,7 +82,7 @@ def create_app(runs: RunSet, access: Access) -> FastAPI:
     _add_trajectories(app, runs)
 
     @app.get("/")
-    def page() -> Response:
+    async def page() -> Response:
         return FileResponse(STATIC / "index.html")
 
     app.mount("/static", StaticFiles(directory=STATIC, check_dir=False))
@@ -199,9 +199,15 @@ def _kind_of(number: int) -> DumpSet:
 async def _wrong_parameter(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"][1:])
-    got = repr(first.get("input"))[:80]
-    return json_answer({"error": f"{name}: got {got}, {first['msg'].lower()}"}, 400)
+    name, got = ".".join(str(part) for part in first["loc"][1:]), repr(first.get("input"))[:80]
+    wanted = first["msg"].lower().removeprefix("input should be ").partition(",")[0]
+    unknown = first["type"] == "extra_forbidden"
+    text = (
+        f"got the parameter {name}, which this address does not have"
+        if unknown
+        else f"{name}: got {got}, wanted {wanted}"
+    )
+    return json_answer({"error": text}, 400)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
