@@ -30,6 +30,8 @@ DEPTH = 4
 Kind = Literal["rollouts", "validation"]
 DUMP_KEYS: dict[Kind, str] = {"rollouts": "rollout_data_dir", "validation": "validation_data_dir"}
 """Kind of dump -> the key under `trainer` that names its folder; the kind is also the folder's usual name."""
+FAILED_SUFFIX = ".failed.jsonl"
+"""`STEP.failed.jsonl`, beside the dump of a step, tells of its trajectories that failed."""
 _CHECKPOINT = "global_step_"
 _WANTED = "a run folder (trainer.default_local_dir)"
 
