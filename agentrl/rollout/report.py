@@ -71,9 +71,7 @@ def mean_max_min(name: str, values: Iterable[float] | np.ndarray | torch.Tensor)
     return {f"{name}/mean": float(array.mean()), f"{name}/max": float(array.max()), f"{name}/min": float(array.min())}
 
 
-def failures_of(
-    rows: Sequence[RolloutRow], uids: Sequence[Any], samples: Sequence[Sample]
-) -> list[dict[str, Any]]:
+def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any], samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """One record per failed trajectory: its row, the cause, how many tokens it had, and what is known of what it said.
 
     Args:
