@@ -33,12 +33,12 @@ TOKEN_FIELDS = (
 """Fields with an entry per token, which take most of a record's room."""
 
 
-def find_dumps(place: Path, kind: Kind = "rollouts", step: int | None = None) -> dict[int, Path]:
+def find_dumps(place: Path, kind: Kind | None = None, step: int | None = None) -> dict[int, Path]:
     """The dumps of a place by step, oldest first.
 
     Args:
         place: a run folder, a folder of dumps, or one dump.
-        kind: which of a run's dumps.
+        kind: which of a run's dumps; None: those of training, else those of validation.
         step: only this one.
 
     Raises:
@@ -52,20 +52,21 @@ def find_dumps(place: Path, kind: Kind = "rollouts", step: int | None = None) ->
         )
     found = dump_files(place)
     if not found and is_run(place):
-        found = open_run(place).dumps(kind)
+        run = open_run(place)
+        found = next((dumps for of in ([kind] if kind else DUMP_KEYS) if (dumps := run.dumps(of))), {})
     if not found:
-        raise UserInputError(f"{place} {_nothing(place, kind)}")
+        raise UserInputError(f"{place} holds no dump (STEP.jsonl): {_who_writes(place, kind)}")
     if step is not None and step not in found:
         have = _shortened([str(number) for number in found])
         raise UserInputError(f"{place} holds no dump of step {step}, only of {have}")
     return found if step is None else {step: found[step]}
 
 
-def _nothing(place: Path, kind: Kind) -> str:
-    writes = f"`trainer.{DUMP_KEYS[kind]}` writes them"
-    others = [other for other in DUMP_KEYS if is_run(place) and open_run(place).dumps(other)]
-    hint = f"; it has dumps of its {others[0]}" if others else ""
-    return f"holds no {kind} dump (STEP.jsonl): {writes}{hint}"
+def _who_writes(place: Path, kind: Kind | None) -> str:
+    keys = [f"`trainer.{key}`" for of, key in DUMP_KEYS.items() if kind in (None, of)]
+    other = next((found for of in DUMP_KEYS if is_run(place) and (found := open_run(place).dump_folder(of))), None)
+    hint = f"; this run has {other}" if other is not None else ""
+    return f"{' and '.join(keys)} {'write' if len(keys) > 1 else 'writes'} them{hint}"
 
 
 def _shortened(steps: Sequence[str]) -> str:
