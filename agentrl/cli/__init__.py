@@ -1,4 +1,4 @@
-"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | trace | export | …`.
+"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | runs | export | …`.
 
 Each command imports its code only when it runs, so `agentrl --help` answers immediately.
 """
@@ -15,8 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from agentrl.cli import data as data_commands
+from agentrl.cli import look
 from agentrl.cli import plugins as plugin_commands
 from agentrl.cli.errors import ErrorGroup, set_debug
+from agentrl.cli.view import view
 
 FORWARD: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """For commands whose arguments are read by their own module."""
@@ -289,31 +291,8 @@ def trace(
     trace_run(run, last)
 
 
-@app.command()
-def view(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Run folders, or folders of runs; default: outputs.", show_default=False
-        ),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; one that other machines reach needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="AGENTRL_VIEW_TOKEN",
-            help="Token of the page; default: none on this machine alone, else a new one, which is printed.",
-        ),
-    ] = None,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
-) -> None:
-    """Show runs in the browser: curves, conversations, and their tokens. Runs that go on are shown as they go."""
-    from agentrl.cli.view import view_runs
-
-    view_runs(runs or [], host, port, token, open_page=not no_open)
+look.register(app)
+app.command()(view)
 
 
 @serve.command("engine", context_settings=FORWARD)

@@ -1,86 +1,45 @@
-"""`agentrl view`: serves the page of runs until Ctrl-C."""
+"""`agentrl view`: the web page of runs."""
 
 from __future__ import annotations
 
 import os
-import secrets
-import signal
-import socket
 import sys
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
-import uvicorn
-
-from agentrl.errors import UserInputError
-from agentrl.observability.viewer.guard import Access, is_loopback
-from agentrl.observability.viewer.runs import RunSet
-from agentrl.observability.viewer.server import create_app
-
-_GRACE_S = 1
-"""What an open request gets at the end. A page asks every few seconds and waits for nothing long."""
-_EVERYWHERE = ("0.0.0.0", "::")
 
 
-def view_runs(paths: Sequence[Path], host: str, port: int, token: str | None, *, open_page: bool) -> None:
-    """Serve the page of runs until Ctrl-C or SIGTERM.
+def view(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="Run folders, or folders of runs; default: outputs.", show_default=False
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one that other machines reach needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AGENTRL_VIEW_TOKEN",
+            help="Token of the page; default: none on this machine alone, else a new one, which is printed.",
+        ),
+    ] = None,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+) -> None:
+    """Show runs in the browser: curves, conversations and their tokens, also of runs that go on."""
+    from agentrl.observability.viewer.serve import serve_page
 
-    Args:
-        paths: see `RunSet`.
-        host: address to listen on; one that other machines reach needs a token.
-        port: 0 takes a free one.
-        token: None: none on loopback, else a new one, which is printed.
-        open_page: open it in a browser, if this machine shows one.
-
-    Raises:
-        UserInputError: a path is no run, or the address cannot be listened on.
-    """
-    runs = RunSet(paths)
-    if token is None and not is_loopback(host):
-        token = secrets.token_urlsafe(24)
-    if token is not None and len(token) < 8:
-        raise UserInputError(f"--token: got {len(token)} characters, wanted at least 8")
-    names = frozenset(name.lower() for name in (socket.gethostname(), socket.getfqdn()))
-    app = create_app(runs, Access(host.strip("[]"), names, token))
-    with _listen(host, port) as listener:
-        address = _address(host, listener.getsockname()[1], token)
-        count = len(runs.all())
-        typer.echo(f"{count} run{'s' * (count != 1)} at {address} (Ctrl-C ends it)")
-        if open_page and _shows_browser():
+    def tell(what: str, address: str) -> None:
+        typer.echo(f"{what} at {address} (Ctrl-C ends it)")
+        if not no_open and _shows_browser():
             webbrowser.open(address)
-        _serve(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_S), listener)
 
-
-def _serve(config: uvicorn.Config, listener: socket.socket) -> None:
-    server = uvicorn.Server(config)
-    # uvicorn raises signals again after a graceful end, to whoever had them before: an end that was asked for is no
-    # error.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-    server.run(sockets=[listener])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host.strip("[]"), port))
-        listener.listen()
-    except (OSError, OverflowError) as error:
-        listener.close()
-        reason = getattr(error, "strerror", None) or error
-        raise UserInputError(f"cannot listen on {host}:{port}: {reason}") from error
-    return listener
-
-
-def _address(host: str, port: int, token: str | None) -> str:
-    """What a user opens."""
-    name = socket.gethostname() if host.strip("[]") in _EVERYWHERE else host
-    shown = f"[{name}]" if ":" in name and not name.startswith("[") else name
-    return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
+    serve_page(runs or [], host, port, token, tell)
 
 
 def _shows_browser() -> bool:

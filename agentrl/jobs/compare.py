@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UserInputError
-from agentrl.jobs.evaluate import ALL, FORMAT, prompt_id
+from agentrl.jobs.evaluate import ALL, FORMAT
 from agentrl.jobs.statistics import PairedDifference, paired_bootstrap
+from agentrl.observability.dumps import prompt_of
 from agentrl.observability.run_folder import RunFolder, dump_files
 from agentrl.reported import finite_number_of
 
@@ -141,7 +142,7 @@ def _dumped(file: Path) -> Iterator[tuple[Key, str, list[float]]]:
         exact = _sources_with_acc(records)
         for record in records:
             source, messages = record["data_source"], record.get("messages") or []
-            name = prompt_id(source, messages or [{"role": "user", "content": record["input"]}])
+            name = prompt_of(record)
             said = [message["content"] for message in messages if message["role"] == "user"]
             value = record["reward_extra_info"]["acc"] if source in exact else record["score"]
             yield (source, name), str((said or [record["input"]])[0])[:200], [float(value)]

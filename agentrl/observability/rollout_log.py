@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +15,7 @@ import orjson
 import torch
 
 from agentrl.data_proto import DataProto
+from agentrl.observability.run_folder import FAILED_SUFFIX
 from agentrl.observability.said_once import say_once
 from agentrl.reported import json_of
 
@@ -76,7 +77,8 @@ def rows(
         trained: what the step's training knew of them; None: nothing was trained, as in a validation.
 
     Yields:
-        `input`, `output`, `gts`, `score`, `step` (as in verl's dumps), then the token-level fields.
+        `input`, `output`, `gts`, `score`, `step` (as in verl's dumps); what else a score function gets
+        (`solution_str`, `extra_info`), so that `agentrl replay` can score again; then the token-level fields.
     """
     prompt_width = batch.batch["prompts"].shape[1]
     attention = batch.batch["attention_mask"].bool()
@@ -96,6 +98,8 @@ def rows(
             "step": step,
             "uid": str(fields["uid"]),
             "data_source": json_of(fields["data_source"]),
+            "solution_str": _said(response_ids, mask, decode),
+            "extra_info": json_of({**(fields.get("extra_info") or {}), **(fields.get("extra_fields") or {})}),
             "stop_reason": str(fields["stop_reason"]),
             "num_turns": int(fields["num_turns"]),
             "num_tool_calls": int(fields["num_tool_calls"]),
@@ -112,11 +116,23 @@ def rows(
         }
 
 
+def _said(ids: list[int], mask: list[int], decode: Decode) -> str:
+    """What the score function gets: the text of the sampled turns."""
+    turns = groupby(zip(mask, ids, strict=True), key=lambda token: token[0])
+    return "\n".join(decode([token for _, token in turn]) for sampled, turn in turns if sampled)
+
+
 def _segments(ids: list[int], mask: list[int], loss_mask: list[int], decode: Decode) -> list[tuple[int, str]]:
     """Number of tokens and text of each run that is trained, sampled but not trained, or not sampled."""
     runs = groupby(zip(mask, loss_mask, ids, strict=True), key=lambda token: token[:2])
     pieces = [[token for _, _, token in run] for _, run in runs]
     return [(len(piece), decode(piece)) for piece in pieces]
+
+
+def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    with path.open("wb") as file:
+        for record in records:
+            file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def write_rollouts(
@@ -130,19 +146,26 @@ def write_rollouts(
 ) -> Path | None:
     """Write the rollouts of one step to `{folder}/{step}.jsonl`; the file appears only when it is complete.
 
+    What is known of trajectories that failed, and are in no batch, goes to `{folder}/{step}.failed.jsonl`.
+
     `decode`, `exact` and `trained` are as in `rows`.
 
     Returns:
         The file; None if it cannot be written (a full disk), which is said once: no run ends for a dump.
     """
     path, part = folder / f"{step}.jsonl", folder / f".{step}.jsonl.part"
+    failures = [failure for batch in batches for failure in batch.meta_info.get("failures", ())]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            for batch in batches:
-                for record in rows(batch, step, decode, exact=exact, trained=trained):
-                    file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+        every = (record for batch in batches for record in rows(batch, step, decode, exact=exact, trained=trained))
+        _write_lines(part, every)
         os.replace(part, path)
+        failed = folder / f"{step}{FAILED_SUFFIX}"
+        if failures:
+            _write_lines(part, ({**json_of(failure), "step": step} for failure in failures))
+            os.replace(part, failed)
+        else:
+            failed.unlink(missing_ok=True)  # of the same step, before the run resumed
     except OSError as error:
         reason = f"{error.strerror or error}: the run continues without these dumps"
         say_once(logger, logging.WARNING, f"cannot write rollouts to {folder}: {reason}")

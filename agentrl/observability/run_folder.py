@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,9 @@ DEPTH = 4
 Kind = Literal["rollouts", "validation"]
 DUMP_KEYS: dict[Kind, str] = {"rollouts": "rollout_data_dir", "validation": "validation_data_dir"}
 """Kind of dump -> the key under `trainer` that names its folder; the kind is also the folder's usual name."""
+FAILED_SUFFIX = ".failed.jsonl"
+"""`STEP.failed.jsonl`, beside the dump of a step, tells of its trajectories that failed."""
+_RECENT = 1_000_000
 _CHECKPOINT = "global_step_"
 _WANTED = "a run folder (trainer.default_local_dir)"
 
@@ -49,8 +52,11 @@ class MetricsLog:
     """The last line of them: a run that resumes cuts the file and writes on, perhaps past the old end."""
     _lines: int = 0
 
-    def poll(self) -> bool:
+    def poll(self, most_bytes: int | None = None) -> bool:
         """Read what is new. A last line that is not complete does not count yet.
+
+        Args:
+            most_bytes: skip the older part of what is more than this; line numbers in errors then begin there.
 
         Returns:
             Whether `rows` has changed.
@@ -60,6 +66,10 @@ class MetricsLog:
         """
         try:
             with self.file.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if most_bytes is not None and size - self._end > most_bytes:
+                    file.seek(size - most_bytes)
+                    self._end, self._last = size - most_bytes + len(file.readline()), b""
                 new = self._read(file.read, file.seek)
         except OSError as error:
             raise UserInputError(f"cannot read {self.file}: {error.strerror or error}") from error
@@ -129,11 +139,22 @@ class RunFolder:
             log.poll()
         return log
 
-    def state(self, metrics: MetricsLog | None = None) -> RunState:
+    def recent_metrics(self) -> list[Row]:
+        """The newest rows alone, up to a megabyte of them: enough for a line about the run.
+
+        Raises:
+            UserInputError: the file is damaged.
+        """
+        log = MetricsLog(self.path / METRICS_FILE)
+        if log.file.is_file():
+            log.poll(most_bytes=_RECENT)
+        return log.rows
+
+    def state(self, rows: Sequence[Row] | None = None) -> RunState:
         """How the run stands; one of an earlier version, which wrote no state, is judged by its metrics.
 
         Args:
-            metrics: those of the run, if they are read already.
+            rows: its newest metrics, if they are read already.
 
         Raises:
             UserInputError: a file is damaged.
@@ -141,7 +162,7 @@ class RunFolder:
         told = read_state(self.path)
         if told is not None:
             return told
-        rows = (metrics or self.metrics()).rows
+        rows = self.recent_metrics() if rows is None else rows
         step, total = int(rows[-1].get("step", 0)) if rows else 0, self.setting("trainer.total_training_steps")
         total = total if isinstance(total, int) and total > 0 else None
         ended = State.FINISHED if total is not None and step >= total else State.UNKNOWN
@@ -171,6 +192,21 @@ class RunFolder:
         files = [self.path / CONFIG_FILE, self.path / METRICS_FILE]
         known = [file.stat().st_mtime for file in files if file.is_file()]
         return (min(known), max(known)) if known else (None, None)
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The dotted keys in which two configurations differ, with both values; None where one has no such key."""
+    flat_a, flat_b = dict(_leaves(a)), dict(_leaves(b))
+    keys = dict.fromkeys([*flat_a, *flat_b])
+    return [(key, flat_a.get(key), flat_b.get(key)) for key in keys if flat_a.get(key) != flat_b.get(key)]
+
+
+def _leaves(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def dump_files(folder: Path) -> dict[int, Path]:

@@ -21,7 +21,7 @@ from typing import Self
 
 import psutil
 
-from agentrl.errors import UserInputError, text_of
+from agentrl.errors import AgentRLError, UserInputError, text_of
 from agentrl.observability.said_once import say_once
 from agentrl.observability.tracker import RunInfo, Tracker
 
@@ -87,7 +87,8 @@ class RunStateFile(Tracker):
     ) -> None:
         stopped = isinstance(error, KeyboardInterrupt)
         ended = State.FINISHED if error is None else State.STOPPED if stopped else State.FAILED
-        self._write(state=ended, error=None if error is None or stopped else text_of(error))
+        own = "" if isinstance(error, AgentRLError) else f"{type(error).__name__}: "
+        self._write(state=ended, error=None if error is None or stopped else own + text_of(error))
 
     def on_start(self, run: RunInfo) -> None:
         """The step that it resumes from is known."""
