@@ -48,7 +48,7 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
             "score": finite_number_of(record.get("score")),
             "parts": parts if isinstance(parts, dict) else {},
         },
-        "timeline": _list(record, "timeline"),
+        "timeline": _list(record, "timeline") or None,
         "ground_truth": record.get("gts"),
         "test_case": as_test(record, name, custom if isinstance(custom, Mapping) else None),
     }
