@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from agentrl.errors import ConfigError, suggest
 from agentrl.observability.console import ConsoleTracker
 from agentrl.observability.mlflow_tracker import MlflowTracker
+from agentrl.observability.run_folder import METRICS_FILE
 from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation
 from agentrl.observability.wandb_tracker import WandbTracker
 
 if TYPE_CHECKING:
     from agentrl.data_proto import DataProto
 
-METRICS_FILE = "metrics.jsonl"
 __all__ = ["JsonlTracker", "RunInfo", "TensorboardTracker", "Tracker", "Trackers", "make_trackers"]
 
 

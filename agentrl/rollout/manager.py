@@ -98,7 +98,7 @@ class AgentLoopManager:
         jobs = _jobs([samples[row] for row in played], [uids[row] for row in played], len(samples))
         done, lag = _merge(run_jobs(self._pool, jobs, step))
         tell_refills(done)
-        failures = failures_of(done, [uids[row] for row in played])
+        failures = failures_of(done, [uids[row] for row in played], [samples[row] for row in played])
         check_failure_budget(failures, len(done), self._config.actor_rollout_ref.rollout.max_failure_rate)
         rows, greedy = done[: len(samples)], done[len(samples) :]
         metrics = rollout_metrics(rows, lag) | (greedy_metrics(greedy) if with_greedy else {})

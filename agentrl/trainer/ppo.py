@@ -12,7 +12,7 @@ from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError, EngineError, FailureBudgetError, text_of
 from agentrl.observability.degeneracy import degeneracy_metrics
-from agentrl.observability.rollout_log import write_rollouts
+from agentrl.observability.run_state import RunStateFile
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.rollout.report import causes_of
@@ -21,6 +21,7 @@ from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.disk_space import Need
+from agentrl.trainer.dumps import RolloutDumps
 from agentrl.trainer.inputs import prepare
 from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
@@ -52,9 +53,11 @@ class RayPPOTrainer:
 
     def __init__(self, config: RunConfig, trackers: Sequence[Tracker] | None = None) -> None:
         self.config = config
-        self.trackers = Trackers(make_trackers(config.trainer.logger) if trackers is None else trackers)
+        given = make_trackers(config.trainer.logger) if trackers is None else trackers
         self.inputs = prepare(config)
         self.folder = Path(config.trainer.default_local_dir)
+        self.run_state = RunStateFile(self.folder, self.inputs.total_steps)
+        self.trackers = Trackers([*given, self.run_state])
         self.checkpoints = CheckpointManager(self.folder, config.trainer.max_ckpt_to_keep)
         controller = batch_columns.make_kl_controller(config.algorithm.kl_ctrl)
         self.state = TrainerState(self.inputs.loader, controller, make_monitor(config.trainer.health))
@@ -67,6 +70,7 @@ class RayPPOTrainer:
             dump_folder=_path(config.trainer.validation_data_dir),
             show=config.trainer.log_val_generations,
         )
+        self.dumps = RolloutDumps(config.trainer.rollout_data_dir, self.inputs.renderer)
         self.profile = StepProfiler(config, self.inputs.total_steps)
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
         self._first_step = 0
@@ -94,6 +98,7 @@ class RayPPOTrainer:
         trainer = self.config.trainer
         seed_everything(trainer.seed)
         with ExitStack() as stack:
+            stack.enter_context(self.run_state)
             stack.push(self._close_trackers)
             self.processes = stack.enter_context(
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
@@ -130,6 +135,7 @@ class RayPPOTrainer:
         try:
             with self.profile(step, self.processes.groups):
                 self._train(step, timer, metrics)
+            self.dumps.write(step)
             last = step == self.inputs.total_steps
             if self.inputs.val_samples and _is_due(self.config.trainer.test_freq, step, last):
                 with timer("testing"):
@@ -138,6 +144,7 @@ class RayPPOTrainer:
                 with timer("save_checkpoint"):
                     self._save()
         finally:
+            self.dumps.write(step)  # of a step that failed too
             if self.state.step == step:
                 self.trackers.log(metrics | m.timing_metrics(timer, metrics, self.processes.num_ranks), step)
 
@@ -151,6 +158,7 @@ class RayPPOTrainer:
         if reason is not None:
             self._finish_step(step, metrics, reason)
             return
+        self.dumps.trains_on(kept, batch)
         metrics |= m.reward_metrics(batch)
         learns = step > self.config.trainer.critic_warmup
         with self.guard.deferred():
@@ -160,6 +168,7 @@ class RayPPOTrainer:
                 with timer(stage):
                     updated = updates.result(stage)
                 metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
+                self.dumps.updated(updated)
             self.state.weight_version += int(learns)
             # With its new weights the step is finished: should no engine take them, it is not lost.
             self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
@@ -296,10 +305,7 @@ class RayPPOTrainer:
         most = self.config.trainer.log_train_generations
         if most > 0:
             self.trackers.on_generations(step, conversations(rollouts, step, self.inputs.renderer.decode, most))
-        folder = _path(self.config.trainer.rollout_data_dir)
-        if folder is not None:
-            renderer = self.inputs.renderer
-            write_rollouts(folder, step, [rollouts], renderer.decode, exact=renderer.encoder.decode)
+        self.dumps.begin(rollouts)
 
     def _resume(self) -> None:
         """Load the checkpoint to resume from, if any, and send the weights to the engines."""

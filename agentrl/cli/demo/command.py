@@ -186,6 +186,7 @@ def _run_config(options: DemoOptions, of_service: Sequence[str] = ()) -> RunConf
         "data.val_files": out / "data" / "test.parquet",
         "actor_rollout_ref.model.path": out / "warm_start" / "huggingface",
         "trainer.default_local_dir": folder,
+        "trainer.rollout_data_dir": folder / "rollouts",
         "trainer.validation_data_dir": folder / "validation",
     }
     own = [f"{key}={json.dumps(str(path))}" for key, path in paths.items()]
