@@ -10,6 +10,7 @@ import json
 import math
 import random
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import yaml
 from tokenizers import Tokenizer, decoders, models
 
 STEPS, GROUPS, SIZE, PROMPTS = 40, 6, 8, 24
-HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> \u202egnp.exe\u202c \x00\x07 שלום עולם"
+HOSTILE = (
+    "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> \u202egnp.exe\u202c \x00\x07 שלום עולם"
+)
 """What a model may write: markup, a text direction that hides an ending, control characters, right-to-left text."""
 _PIECE = re.compile(r"<\|?/?\w+\|?>| ?\w+|\n|\s+|[^\w\s]")
 _END = "<|im_end|>"
@@ -68,7 +71,10 @@ def write_runs(folder: Path) -> Path:
 
 
 def add_step(run: Path, step: int) -> None:
-    """What a run that goes on writes: a line of metrics and a dump."""
+    """What a run that goes on writes: its state, a line of metrics and a dump."""
+    now = time.time()
+    state = {"state": "running", "step": step, "total_steps": STEPS + 10, "began": now - 60, "updated": now}
+    (run / "run_state.json").write_text(json.dumps({**state, "machine": "another"}))
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(_metrics(step, _skill)) + "\n")
     vocabulary = Vocabulary()
@@ -118,7 +124,9 @@ def _answer(number: int, step: int, draw: random.Random, vocabulary: Vocabulary)
         call = {"name": "calculator", "arguments": {"expression": expression}}
         parts += [(f"{said}\n<tool_call>\n{json.dumps(call)}\n</tool_call>{_END}", True)]
         answer = str(truth) if right else "Error: '(' was never closed in the expression"
-        parts += [(f"\n<|im_start|>user\n<tool_response>\n{answer}\n</tool_response>{_END}\n<|im_start|>assistant\n", False)]
+        parts += [
+            (f"\n<|im_start|>user\n<tool_response>\n{answer}\n</tool_response>{_END}\n<|im_start|>assistant\n", False)
+        ]
         messages += [
             {"role": "assistant", "content": said, "tool_calls": [{"type": "function", "function": call}]},
             {"role": "tool", "content": answer, "name": "calculator"},
@@ -142,7 +150,10 @@ def _record(
     truth: str,
     reward: dict[str, float],
 ) -> Record:
-    prompt = "".join(f"<|im_start|>{one['role']}\n{one['content']}{_END}\n" for one in messages[:2]) + "<|im_start|>assistant\n"
+    prompt = (
+        "".join(f"<|im_start|>{one['role']}\n{one['content']}{_END}\n" for one in messages[:2])
+        + "<|im_start|>assistant\n"
+    )
     ids = [(vocabulary.encode(text), sampled) for text, sampled in parts]
     mask = [int(sampled) for part, sampled in ids for _ in part]
     calls = sum("tool_calls" in message for message in messages)
@@ -173,7 +184,10 @@ def _special(number: int, parts: list[Part], vocabulary: Vocabulary, draw: rando
     record = _answer(number, 1, draw, vocabulary)
     text = "".join(text for text, _ in parts)
     messages = [*record["messages"][:2], {"role": "assistant", "content": text}]
-    return {**_record(parts, messages, vocabulary, draw, 1, record["gts"], {"outcome_score": 0.0}), "stop_reason": "length"}
+    return {
+        **_record(parts, messages, vocabulary, draw, 1, record["gts"], {"outcome_score": 0.0}),
+        "stop_reason": "length",
+    }
 
 
 def _long(draw: random.Random) -> list[Part]:
@@ -186,7 +200,9 @@ def _timeline(ids: list[tuple[list[int], bool]], draw: random.Random) -> list[li
     """[name, start, seconds, detail] of each turn, call and the score."""
     spans, now = [], 0.0
     for part, sampled in ids:
-        name, detail, lasts = ("generate", f"{len(part)} tokens", len(part) / 40) if sampled else ("tool", "calculator", 0.12)
+        name, detail, lasts = (
+            ("generate", f"{len(part)} tokens", len(part) / 40) if sampled else ("tool", "calculator", 0.12)
+        )
         wait = draw.random() * 0.2
         spans += [["wait", now, wait, "for a place"], [name, now + wait, lasts, detail]]
         now += wait + lasts
@@ -224,7 +240,12 @@ def _write_state(run: Path, model: Path, lr: float, skill: Callable[[int], float
             "rollout": {"name": "embedded", "n": SIZE, "temperature": 1.0},
         },
         "algorithm": {"adv_estimator": "grpo"},
-        "trainer": {"total_training_steps": STEPS, "default_local_dir": str(run), "rollout_data_dir": str(run / "rollouts"), "validation_data_dir": str(run / "validation")},
+        "trainer": {
+            "total_training_steps": STEPS,
+            "default_local_dir": str(run),
+            "rollout_data_dir": str(run / "rollouts"),
+            "validation_data_dir": str(run / "validation"),
+        },
     }
     (run / "config.yaml").write_text(yaml.safe_dump(config))
 
@@ -252,7 +273,11 @@ def _metrics(step: int, skill: Callable[[int], float]) -> dict[str, float]:
         **{f"timing_s/{name}": value * draw.uniform(0.9, 1.1) for name, value in parts.items()},
     }
     if step % 10 == 0:
-        row |= {"val-core/arithmetic/reward/mean@1": 0.3 + 0.6 * now, "timing_s/testing": 1.1, "timing_s/save_checkpoint": 0.6}
+        row |= {
+            "val-core/arithmetic/reward/mean@1": 0.3 + 0.6 * now,
+            "timing_s/testing": 1.1,
+            "timing_s/save_checkpoint": 0.6,
+        }
     if step == 9:
         row["rollout/stop_reason/env_error"] = 0.0417
     row["timing_s/step"] = sum(value for name, value in row.items() if name.startswith("timing_s/")) + 0.2

@@ -82,7 +82,7 @@ class ViewedRun:
         """The run in the list of runs."""
         rows, problem = self.rows()
         try:
-            state = self.folder.state(self._metrics)
+            state = self.folder.state(rows)
         except UserInputError as error:
             state, problem = RunState(State.UNKNOWN, 0, None, None, None), str(error)
         return {

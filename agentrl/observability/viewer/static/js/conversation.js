@@ -41,10 +41,15 @@ export async function showConversation(main, { run, query, path, signal }) {
     keys(name);
   };
   const neighbours = el("span", { class: "neighbours" });
+  const known = drawNeighbours(neighbours, run, found, query, signal).catch(() => {}); // the page is whole without them
+  const turn = async (which) => {
+    await known;
+    neighbours.querySelector(which)?.click();
+  };
   const keys = (name) =>
     viewKeys({
-      j: ["next conversation of the list", () => neighbours.querySelector(".after")?.click()],
-      k: ["previous conversation", () => neighbours.querySelector(".before")?.click()],
+      j: ["next conversation of the list", () => turn(".after")],
+      k: ["previous conversation", () => turn(".before")],
       t: ["tokens or chat", () => show(name === "tokens" ? "chat" : "tokens")],
       p: ["the text as rendered", () => show("prompt")],
       x: ["the test case", () => show("test")],
@@ -69,7 +74,6 @@ export async function showConversation(main, { run, query, path, signal }) {
   );
   show(panels[query.tab] ? query.tab : "chat", false);
   signal.addEventListener("abort", () => current?.leave?.());
-  drawNeighbours(neighbours, run, found, query, signal).catch(() => {}); // without them the page is still whole
 }
 
 function head(run, { row, messages }, neighbours) {
