@@ -28,6 +28,8 @@ TOKEN_FIELDS = (
     "loss_mask",
     "rollout_log_probs",
     "weight_versions",
+    "advantages",
+    "train_log_probs",
     "segments",
 )
 """Fields with an entry per token, which take most of a record's room."""

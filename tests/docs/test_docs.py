@@ -45,6 +45,7 @@ GUIDE = (
     "docs/algorithms.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/viewer.md",
     "docs/placement.md",
     "docs/gpus.md",
     "docs/checkpoints.md",

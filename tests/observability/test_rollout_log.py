@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from agentrl.data_proto import DataProto
 from agentrl.observability import rollout_log
 from agentrl.observability.audit import audit
 from agentrl.observability.dumps import find_dumps
-from agentrl.observability.rollout_log import write_rollouts
+from agentrl.observability.rollout_log import TrainedTokens, write_rollouts
 from agentrl.rollout.batching import collate
 from agentrl.rollout.records import RolloutRow, TokenArrays
 from agentrl.testing.loops import sampled
@@ -125,3 +126,19 @@ def test_what_is_known_of_failures_is_beside_the_dump(tmp_path: Path) -> None:
     assert [file.name for file in find_dumps(tmp_path).values()] == ["4.jsonl"]
     write_rollouts(tmp_path, 4, [batch()], words)  # the run resumed, and this time none failed
     assert sorted(os.listdir(tmp_path)) == ["4.jsonl"]
+
+
+def test_what_training_knew_of_each_token(tmp_path: Path) -> None:
+    data = batch()
+    data.non_tensor_batch["uid"] = np.array(["4-0", "4-0"], dtype=object)
+    data.non_tensor_batch["row"] = np.array([0, 1], dtype=object)
+    kept = data[[1]]
+    advantages = torch.tensor([[0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    known = TrainedTokens.of(kept, advantages, torch.tensor([[-0.25, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0]]))
+    file = write_rollouts(tmp_path, 4, [data], words, trained=known)
+    assert file is not None
+    left_out, trained = map(json.loads, file.read_text().splitlines())
+    assert (trained["advantages"], trained["train_log_probs"]) == ([0.5], [-0.25])
+    assert (left_out["advantages"], left_out["train_log_probs"]) == (None, None)
+    assert list(trained)[:5] == ["input", "output", "gts", "score", "step"]
+    assert all(item.violations == [] for item in audit([file]))

@@ -165,9 +165,9 @@ def test_an_index_that_is_damaged_while_it_is_open_is_made_again(tmp_path: Path)
     write_dump(tmp_path, 1, [record(number) for number in range(400)])
     refreshed(tmp_path).close()
     with (tmp_path / INDEX_FILE).open("r+b") as file:
-        file.seek(16384)
-        file.write(b"\xee" * (file.seek(0, os.SEEK_END) - 16384))
-        file.seek(16384)
+        file.seek(65536)
+        file.write(b"\xee" * (file.seek(0, os.SEEK_END) - 65536))
+        file.seek(65536)
         file.write(b"\xee" * 300_000)
     index = DumpIndex(tmp_path)
     for _ in range(3):

@@ -89,7 +89,7 @@ def fits(item: dict[str, Any], step: int, wanted: dict[str, Any]) -> bool:
     return needle in item["input"].casefold() or needle in item["output"].casefold()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     dumps=st.lists(st.lists(records, max_size=6), min_size=1, max_size=3),
     queries=st.lists(st.tuples(filters, orders), min_size=1, max_size=6),

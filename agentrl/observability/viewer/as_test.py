@@ -3,7 +3,7 @@
 ::
 
     def test_score():                          # copied from the page, into a file of the user's own suite
-        outcome = score(data_source=..., solution_str=ANSWER, ground_truth="42", extra_info={})
+        outcome = score(data_source=..., solution_str=ANSWER, ...)
         assert (outcome["score"] if isinstance(outcome, dict) else outcome) == pytest.approx(1.0)
 """
 
@@ -25,12 +25,14 @@ import pytest
 MESSAGES = {messages}
 """What was said; the test needs only the answer."""
 ANSWER = {answer}
-"""What the model wrote, its turns joined by line breaks: what a score function gets."""
+"""What the model wrote, its turns joined by line breaks."""
 GROUND_TRUTH = {truth}
+EXTRA_INFO = {extra}
 
 
 def test_score():
-    outcome = score(data_source={source}, solution_str=ANSWER, ground_truth=GROUND_TRUTH, extra_info={{}}{options})
+    given = {{"ground_truth": GROUND_TRUTH, "extra_info": EXTRA_INFO{options}}}
+    outcome = score(data_source={source}, solution_str=ANSWER, **given)
     assert (outcome["score"] if isinstance(outcome, dict) else outcome) == pytest.approx({wanted})
 '''
 _ODD = re.compile(r"[^\w ./-]")
@@ -46,8 +48,7 @@ def as_test(record: Record, run: str, custom: Mapping[str, Any] | None) -> str:
         run: name of the run.
         custom: `custom_reward_function` of its configuration.
     """
-    said = [message.get("content") for message in messages_of(record) if message.get("role") == "assistant"]
-    texts = [text for text in said if isinstance(text, str)]
+    said, extra = record.get("solution_str"), record.get("extra_info")
     parts = record.get("reward_extra_info")
     outcome = parts.get("outcome_score") if isinstance(parts, dict) else None
     imports, options = _score_function(custom or {})
@@ -57,8 +58,9 @@ def as_test(record: Record, run: str, custom: Mapping[str, Any] | None) -> str:
         run=_ODD.sub("_", run),
         imports=imports,
         messages=pformat(messages_of(record), width=110, sort_dicts=False),
-        answer=pformat("\n".join(texts) if texts else record["output"], width=110),
+        answer=pformat(said if isinstance(said, str) else record["output"], width=110),
         truth=pformat(record.get("gts"), width=110),
+        extra=pformat(extra if isinstance(extra, dict) else {}, width=110, sort_dicts=False),
         source=repr(text_field(record, "data_source")),
         options=options,
         # Where turns or tools give rewards too, the score function's part of the whole.
@@ -69,7 +71,7 @@ def as_test(record: Record, run: str, custom: Mapping[str, Any] | None) -> str:
 def _score_function(custom: Mapping[str, Any]) -> tuple[str, str]:
     """The import of the run's score function, and the options that the run gives it."""
     path, name, options = custom.get("path"), custom.get("name") or "compute_score", custom.get("reward_kwargs")
-    given = f", **{options!r}" if isinstance(options, dict) and options else ""
+    given = f", **{pformat(options, width=110)}" if isinstance(options, dict) and options else ""
     if not isinstance(path, str):
         return _BUILT_IN, given
     path = path.removeprefix("pkg://")  # how verl marks a module

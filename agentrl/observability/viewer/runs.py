@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Literal
 
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import (
+    CONFIG_FILE,
     DUMP_KEYS,
+    METRICS_FILE,
     Kind,
     MetricsLog,
     Row,
     RunFolder,
+    differences,
     dump_files,
     find_runs,
     open_run,
@@ -34,6 +37,8 @@ _FIRST_LOOK_S = 0.5
 _ASKED_S = 60.0
 """A folder that no page has asked for so long is not looked at."""
 _NEW_RUNS_S = 2.0
+_RECENT = 1_000_000
+"""Bytes of metrics that a line in the list of runs is made from."""
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -48,26 +53,37 @@ class ViewedRun:
     """
 
     def __init__(self, folder: RunFolder, address: str, name: str, watcher: Watcher) -> None:
-        self.folder = folder
+        self._folder, self._written = folder, _modified(folder.path / CONFIG_FILE)
         self.address = address
         self.name = name
         self._watcher = watcher
         self._lock = Lock()
-        self._metrics = MetricsLog(folder.path / "metrics.jsonl")
+        self._metrics, self._recent = (MetricsLog(folder.path / METRICS_FILE) for _ in range(2))
         self._indexes: dict[DumpSet, DumpIndex] = {}
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder; read again when another configuration is written to it."""
+        written = _modified(self._folder.path / CONFIG_FILE)
+        if written != self._written:
+            self._folder, self._written = RunFolder(self._folder.path), written
+        return self._folder
 
     def rows(self) -> tuple[list[Row], str | None]:
         """The metrics so far, and why there are no more of them."""
+        return self._polled(self._metrics, None)
+
+    def _polled(self, log: MetricsLog, most_bytes: int | None) -> tuple[list[Row], str | None]:
         with self._lock:
             problem = None
-            if self._metrics.file.is_file():
+            if log.file.is_file():
                 try:
-                    self._metrics.poll()
+                    log.poll(most_bytes)
                 except UserInputError as error:
                     problem = str(error)
             else:
-                problem = f"{self.folder.path} has no metrics: trainer.logger names no jsonl"
-            return list(self._metrics.rows), problem
+                problem = f"{self._folder.path} has no metrics: trainer.logger names no jsonl, or no step is finished"
+            return list(log.rows), problem
 
     def config(self) -> dict[str, Any]:
         """The resolved configuration, its HTTP headers blanked.
@@ -80,7 +96,7 @@ class ViewedRun:
 
     def overview(self) -> dict[str, Any]:
         """The run in the list of runs."""
-        rows, problem = self.rows()
+        rows, problem = self._polled(self._recent, _RECENT)
         try:
             state = self.folder.state(rows)
         except UserInputError as error:
@@ -274,19 +290,18 @@ class RunSet:
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The keys in which configurations differ, each with its value in all of them; a missing key is null."""
-    flat = [dict(_flat(config, "")) for config in configs]
-    keys = sorted({key for values in flat for key in values})
-    rows = [(key, [values.get(key) for values in flat]) for key in keys]
-    return [{"key": key, "values": values} for key, values in rows if any(value != values[0] for value in values)]
+    found: dict[str, list[Any]] = {}
+    for place, other in enumerate(configs):
+        for key, first, value in differences(configs[0], other):
+            found.setdefault(key, [first] * len(configs))[place] = value
+    return [{"key": key, "values": found[key]} for key in sorted(found)]
 
 
-def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Dotted keys; lists are values."""
-    if isinstance(value, Mapping) and (value or not key):
-        for name, item in value.items():
-            yield from _flat(item, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, value
+def _modified(file: Path) -> int | None:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _shown(path: Path) -> Path:

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 
@@ -76,4 +77,4 @@ def _address(host: str, port: int, token: str | None) -> str:
     """What a user opens."""
     name = socket.gethostname() if host.strip("[]") in _EVERYWHERE else host
     shown = f"[{name}]" if ":" in name and not name.startswith("[") else name
-    return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
+    return f"http://{shown}:{port}/" + (f"?token={quote(token)}" if token is not None else "")

@@ -91,7 +91,7 @@ def _open(place: str) -> Store | None:
 def _prepare(connection: sqlite3.Connection) -> bool:
     """Take the file for this process and make its tables; False: another version made some."""
     connection.row_factory = sqlite3.Row
-    for setting in ("page_size=16384", "locking_mode=EXCLUSIVE", "synchronous=OFF"):
+    for setting in ("page_size=65536", "locking_mode=EXCLUSIVE", "synchronous=OFF"):
         connection.execute(f"PRAGMA {setting}")
     connection.execute("BEGIN EXCLUSIVE")  # in this mode the lock stays until the connection is closed
     version = connection.execute("PRAGMA user_version").fetchone()[0]

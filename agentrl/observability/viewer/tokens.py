@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,11 +60,13 @@ def token_texts(record: Record, run: RunFolder) -> TokenTexts:
 
 def find_tokenizer(run: RunFolder) -> Path | None:
     """`tokenizer.json` of the run's model; where that has moved or is gone, of the run's newest checkpoint."""
-    names = [run.setting(f"{_MODEL}.{key}") for key in ("tokenizer_path", "path")]
-    places = [Path(name).expanduser() for name in names if isinstance(name, str)]
+    given = [run.setting(f"{_MODEL}.{key}") for key in ("tokenizer_path", "path")]
+    names = [name for name in given if isinstance(name, str) and name]
+    places = [Path(name).expanduser() for name in names]
     checkpoints = sorted(run.path.glob("global_step_*/actor/huggingface"), key=_step_of_checkpoint, reverse=True)
-    found = next((place / _TOKENIZER for place in [*places, *checkpoints] if (place / _TOKENIZER).is_file()), None)
-    return found or next((cached for name in names if isinstance(name, str) and (cached := _cached(name))), None)
+    files = (place / _TOKENIZER for place in [*places, *checkpoints])
+    found = next((file for file in files if os.path.isfile(file)), None)  # False for a name that is too long
+    return found or next((cached for name in names if (cached := _cached(name))), None)
 
 
 def pieces_of(ids: Sequence[int], decode: Decode) -> list[str]:
