@@ -10,6 +10,7 @@ import json
 import math
 import random
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,10 @@ def write_runs(folder: Path) -> Path:
 
 
 def add_step(run: Path, step: int) -> None:
-    """What a run that goes on writes: a line of metrics and a dump."""
+    """What a run that goes on writes: its state, a line of metrics and a dump."""
+    now = time.time()
+    state = {"state": "running", "step": step, "total_steps": STEPS + 10, "began": now - 60, "updated": now}
+    (run / "run_state.json").write_text(json.dumps({**state, "machine": "another"}))
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(_metrics(step, _skill)) + "\n")
     vocabulary = Vocabulary()

@@ -48,7 +48,7 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
             "score": finite_number_of(record.get("score")),
             "parts": parts if isinstance(parts, dict) else {},
         },
-        "timeline": _list(record, "timeline") or None,
+        "timeline": _spans(record),
         "ground_truth": record.get("gts"),
         "test_case": as_test(record, name, custom if isinstance(custom, Mapping) else None),
     }
@@ -57,3 +57,14 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
 def _list(record: Record, field: str) -> list[Any] | None:
     value = record.get(field)
     return value if isinstance(value, list) else None
+
+
+def _spans(record: Record) -> list[dict[str, Any]] | None:
+    """What took time, by name; a dump has `["tool", 1.5, 0.25, "calculator"]`: name, start, seconds, detail."""
+    spans = [
+        {"name": span[0], "start": start, "seconds": seconds, "detail": span[3]}
+        for span in _list(record, "timeline") or []
+        if isinstance(span, list) and len(span) >= 4 and isinstance(span[0], str) and isinstance(span[3], str)
+        if (start := finite_number_of(span[1])) is not None and (seconds := finite_number_of(span[2])) is not None
+    ]
+    return spans or None

@@ -40,7 +40,7 @@ export function byChange(tokens, before) {
   const strongest = changes(tokens, look).filter((i) => fresh[i]);
   return {
     title: `Changed since step ${before.row.step}`,
-    value: (i) => texts[look(i)],
+    value: (i) => (fresh[i] ? "new" : "the same"),
     look,
     legend: Object.entries(texts),
     strongest,

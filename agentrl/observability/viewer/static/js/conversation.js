@@ -41,10 +41,15 @@ export async function showConversation(main, { run, query, path, signal }) {
     keys(name);
   };
   const neighbours = el("span", { class: "neighbours" });
+  const known = drawNeighbours(neighbours, run, found, query, signal).catch(() => {}); // the page is whole without them
+  const turn = async (which) => {
+    await known;
+    neighbours.querySelector(which)?.click();
+  };
   const keys = (name) =>
     viewKeys({
-      j: ["next conversation of the list", () => neighbours.querySelector(".after")?.click()],
-      k: ["previous conversation", () => neighbours.querySelector(".before")?.click()],
+      j: ["next conversation of the list", () => turn(".after")],
+      k: ["previous conversation", () => turn(".before")],
       t: ["tokens or chat", () => show(name === "tokens" ? "chat" : "tokens")],
       p: ["the text as rendered", () => show("prompt")],
       x: ["the test case", () => show("test")],
@@ -69,7 +74,6 @@ export async function showConversation(main, { run, query, path, signal }) {
   );
   show(panels[query.tab] ? query.tab : "chat", false);
   signal.addEventListener("abort", () => current?.leave?.());
-  drawNeighbours(neighbours, run, query, signal).catch(() => {}); // without them the page is still whole
 }
 
 function head(run, { row, messages }, neighbours) {
@@ -121,8 +125,21 @@ function head(run, { row, messages }, neighbours) {
 }
 
 /** The conversations before and after this one in the list that it was opened from. */
-async function drawNeighbours(box, run, query, signal) {
-  if (query.at === undefined || (query.list && query.list !== "conversations")) return;
+async function drawNeighbours(box, run, found, query, signal) {
+  if (query.at === undefined || (query.list && query.list !== "conversations")) {
+    const { previous, next } = found.neighbours;
+    const to = (id) => go(["run", run.id, "conversation", id], kept());
+    return fill(
+      box,
+      arrows(
+        () => to(previous),
+        previous === null,
+        " in the dump ",
+        () => to(next),
+        next === null,
+      ),
+    );
+  }
   const at = Number(query.at);
   const filters = Object.fromEntries(new URLSearchParams(query.from));
   delete filters.at;
@@ -134,20 +151,34 @@ async function drawNeighbours(box, run, query, signal) {
       go(["run", run.id, "conversation", row.id], {
         from: new URLSearchParams({ ...filters, at: index }).toString(),
         at: index,
-        tab: parse().query.tab,
-        colour: parse().query.colour,
+        ...kept(),
       });
   };
+  const place = ` ${at + 1} of ${total.toLocaleString("en")} `;
   fill(
     box,
-    button("‹", () => to(at - 1), { class: "before", disabled: at <= 0, "aria-label": "The conversation before" }),
-    ` ${at + 1} of ${total.toLocaleString("en")} `,
-    button("›", () => to(at + 1), {
-      class: "after",
-      disabled: at >= total - 1,
-      "aria-label": "The conversation after",
-    }),
+    arrows(
+      () => to(at - 1),
+      at <= 0,
+      place,
+      () => to(at + 1),
+      at >= total - 1,
+    ),
   );
+}
+
+/** What the reader looks at stays the same in the next conversation. */
+function kept() {
+  const { tab, colour } = parse().query;
+  return { tab, colour };
+}
+
+function arrows(before, first, place, after, last) {
+  return [
+    button("‹", before, { class: "before", disabled: first, "aria-label": "The conversation before" }),
+    place,
+    button("›", after, { class: "after", disabled: last, "aria-label": "The conversation after" }),
+  ];
 }
 
 /** An answer to the same prompt from the last step before this one's: what has training changed? Null: none. */

@@ -1,21 +1,22 @@
 // The table of conversations: filters, order, and what arrives while a run goes on.
 import { get } from "./api.js";
 import { button, el, empty, fill } from "./dom.js";
-import { filterForm, fromQuery } from "./filters.js";
+import { FILTERS, filterForm, fromQuery, isFiltered } from "./filters.js";
 import { count, number, signed, visible, whole } from "./format.js";
 import { viewKeys } from "./keys.js";
 import { every } from "./live.js";
 import { href, note, queryText } from "./route.js";
+import { stepButtons } from "./step_buttons.js";
 import { virtualTable } from "./virtual_table.js";
 
 const COLUMNS = [
   { name: "step", title: "Step", sort: "step" },
   { name: "text", title: "Question and answer" },
   { name: "reward", title: "Reward", sort: "reward" },
-  { name: "advantage", title: "Adv." },
+  { name: "advantage", title: "Adv.", sort: "advantage" },
   { name: "stop", title: "Ended by" },
   { name: "turns", title: "Turns", sort: "turns" },
-  { name: "used", title: "Tools" },
+  { name: "used", title: "Tools", sort: "tool_calls" },
   { name: "tokens", title: "Tokens", sort: "tokens" },
 ];
 
@@ -24,7 +25,7 @@ export async function showConversations(main, { run, query, signal }) {
   const state = fromQuery(query);
   if (!query.set && !run.has_rollouts) state.set = "validation";
   const order = { sort: query.sort ?? "step", order: query.order ?? "desc" };
-  const facets = await get(["runs", run.id, "facets"], { set: state.set }, signal);
+  let facets = await facetsOf(run, state.set, signal);
   const asked = () => ({ ...state, ...order });
   const counted = el("span", { class: "counted" });
   const nothing = el("p", { class: "nothing" });
@@ -58,45 +59,43 @@ export async function showConversations(main, { run, query, signal }) {
       },
     },
   });
-  const remember = () => {
-    note({
-      step: "",
-      at: "",
-      ...Object.fromEntries(
-        [
-          "step_min",
-          "step_max",
-          "data_source",
-          "stop_reason",
-          "tool",
-          "reward_min",
-          "reward_max",
-          "turns_min",
-          "turns_max",
-          "tokens_min",
-          "tokens_max",
-          "text",
-          "uid",
-        ].map((name) => [name, state[name] ?? ""]),
-      ),
-      set: state.set,
-      ...order,
-    });
-  };
-  const changed = () => {
+  const remember = () =>
+    note({ step: "", at: "", ...Object.fromEntries(FILTERS.map((name) => [name, state[name] ?? ""])), ...order });
+  const changed = async () => {
     remember();
-    steps.replaceChildren(...stepButtons(state, facets, goStep));
-    list.reset().catch(quiet);
+    if (state.set !== facets.set) facets = await facetsOf(run, state.set, signal);
+    drawForm();
+    await list.reset().catch(failed);
   };
+  const failed = (error) => {
+    if (error.name === "AbortError") return;
+    nothing.textContent = visible(error.message);
+    list.table.classList.add("none");
+  };
+  const form = el("div");
   const steps = el("span", { class: "steps" });
+  const clear = button("Clear filters", () => {
+    for (const name of Object.keys(state)) if (name !== "set") delete state[name];
+    form.replaceChildren();
+    changed();
+  });
+  /** The form is made anew where it would show something else: other facets, or values that were not typed into it. */
+  const drawForm = () => {
+    clear.hidden = !isFiltered(state);
+    const one = state.step_min && state.step_min === state.step_max;
+    const buttons = one ? stepButtons(facets, Number(state.step_min), goStep) : [];
+    fill(steps, one ? [buttons[0], el("b", {}, `step ${state.step_min}`), buttons[1]] : null);
+    if (form.firstChild && form.dataset.set === facets.set) return;
+    form.dataset.set = facets.set;
+    fill(form, filterForm(state, facets, run, changed));
+  };
   const goStep = (step) => {
     Object.assign(state, { step_min: String(step), step_max: String(step) });
-    form.replaceWith((form = filterForm(state, facets, run, changed)));
+    form.replaceChildren();
     changed();
   };
-  let form = filterForm(state, facets, run, changed);
-  steps.append(...stepButtons(state, facets, goStep));
-  fill(main, form, el("div", { class: "controls above" }, counted, fresh, steps), list.table, nothing);
+  drawForm();
+  fill(main, form, el("div", { class: "controls above" }, counted, clear, fresh, steps), list.table, nothing);
   viewKeys({
     j: ["next conversation", () => list.walk(1)],
     k: ["previous conversation", () => list.walk(-1)],
@@ -106,12 +105,12 @@ export async function showConversations(main, { run, query, signal }) {
     "[": ["the step before", () => steps.querySelector(".before")?.click()],
     "]": ["the step after", () => steps.querySelector(".after")?.click()],
   });
-  await list.reset(query.at ? Number(query.at) : -1);
+  await list.reset(query.at ? Number(query.at) : -1).catch(failed);
   every(
     4,
     async () => {
       const answer = await get(["runs", run.id, "trajectories"], { ...asked(), offset: 0, limit: 1 }, signal);
-      if (!answer.complete || (shown === 0 && answer.total)) return list.reset();
+      if (shown === 0 && answer.total) return changed();
       const more = answer.total - shown;
       fresh.textContent = `${count(Math.max(0, more), "more", "more")}: show`;
       fresh.hidden = more <= 0;
@@ -120,16 +119,8 @@ export async function showConversations(main, { run, query, signal }) {
   );
 }
 
-/** Where the table shows one step: the one before and the one after it. */
-function stepButtons(state, facets, goStep) {
-  if (!state.step_min || state.step_min !== state.step_max || !facets.steps) return [];
-  const [first, last] = facets.steps;
-  const step = Number(state.step_min);
-  return [
-    button("‹", () => goStep(step - 1), { class: "before", disabled: step <= first, "aria-label": "The step before" }),
-    el("b", {}, `step ${step}`),
-    button("›", () => goStep(step + 1), { class: "after", disabled: step >= last, "aria-label": "The step after" }),
-  ];
+async function facetsOf(run, set, signal) {
+  return { set, ...(await get(["runs", run.id, "facets"], { set }, signal)) };
 }
 
 function cells(row) {
@@ -150,8 +141,4 @@ function cells(row) {
 export async function noDumps(run, signal) {
   const { problem } = await get(["runs", run.id, "facets"], { set: "train" }, signal);
   return empty("This run has no conversations.", visible(problem ?? ""));
-}
-
-function quiet(error) {
-  if (error.name !== "AbortError") throw error;
 }

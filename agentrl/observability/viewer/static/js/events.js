@@ -73,7 +73,7 @@ function list(run, events) {
           `${SIGNS[event.kind] ?? "•"} step ${event.step}`,
         ),
         " ",
-        event.text.startsWith(named(event.kind)) ? null : el("b", {}, `${named(event.kind)} `),
+        event.text.startsWith(event.kind.split("_")[0]) ? null : el("b", {}, `${named(event.kind)} `),
         event.text,
         event.time ? el("span", { class: "muted" }, ` (after ${seconds(event.time)})`) : null,
       ),

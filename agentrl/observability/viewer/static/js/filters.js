@@ -1,5 +1,5 @@
 // The filters of the conversations' table; what is set is what the address and the server get.
-import { button, el, fill } from "./dom.js";
+import { el, fill } from "./dom.js";
 
 export const FILTERS = [
   "set",
@@ -26,6 +26,11 @@ export function fromQuery(query) {
   return { set: "train", ...found };
 }
 
+/** How many filters are set; the set of conversations is none. */
+export function isFiltered(state) {
+  return Object.keys(state).filter((name) => name !== "set").length;
+}
+
 /**
  * @param state the filters, changed in place
  * @param facets what the server knows of: {steps, data_sources, stop_reasons, tools}
@@ -43,14 +48,12 @@ export function filterForm(state, facets, run, changed) {
   const set = (name, value, wait = 0) => {
     if (value === "") delete state[name];
     else state[name] = value;
-    if (name === "set" && !value) state.set = "train";
     clearTimeout(timer);
     timer = setTimeout(() => (summary(), changed()), wait);
   };
   const summary = () => {
-    const used = Object.keys(state).filter((name) => name !== "set").length;
+    const used = isFiltered(state);
     fill(details.firstChild, used ? `Filters (${used})` : "Filters");
-    clear.hidden = !used;
   };
   const field = (label, ...inputs) => el("label", {}, el("span", {}, label), el("span", { class: "inputs" }, inputs));
   const numeric = (name, label, placeholder, step = "any") =>
@@ -93,12 +96,6 @@ export function filterForm(state, facets, run, changed) {
     value: state.text,
     on: { input: () => set("text", text.value, 250) },
   });
-  const clear = button("Clear", () => {
-    for (const name of Object.keys(state)) if (name !== "set") delete state[name];
-    form.replaceWith(filterForm(state, facets, run, changed).querySelector("form"));
-    details.firstChild.textContent = "Filters";
-    changed();
-  });
   const sets = [run.has_rollouts ? "train" : null, run.has_validation ? "validation" : null].filter(Boolean);
   fill(
     form,
@@ -111,7 +108,6 @@ export function filterForm(state, facets, run, changed) {
     choice("Tool", "tool", facets.tools, "any"),
     range("Turns", "turns", "1"),
     range("Tokens", "tokens", "1"),
-    clear,
   );
   summary();
   return details;

@@ -6,6 +6,7 @@ import { count, number, visible } from "./format.js";
 import { noDumps } from "./conversations.js";
 import { viewKeys } from "./keys.js";
 import { go, href, note, queryText } from "./route.js";
+import { stepButtons } from "./step_buttons.js";
 import { walk } from "./walk.js";
 
 const AT_ONCE = 30;
@@ -32,10 +33,7 @@ export async function showGroups(main, { run, query, signal }) {
   });
   const sort = el("select", { on: { change: () => (note({ order: sort.value }), draw(sort.value)) } });
   sort.append(...Object.keys(ORDERS).map((name) => el("option", { selected: name === order }, name)));
-  const [before, after] = [
-    button("‹", () => to(step - 1), { disabled: step <= first, "aria-label": "The step before" }),
-    button("›", () => to(step + 1), { disabled: step >= last, "aria-label": "The step after" }),
-  ];
+  const [before, after] = stepButtons(facets, step, to);
   const list = el("div", { class: "groups" });
   const draw = (name, limit = AT_ONCE) => {
     const sorted = [...groups].sort(ORDERS[name] ?? (() => 0));

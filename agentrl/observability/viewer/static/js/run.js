@@ -35,7 +35,7 @@ export async function showRun(main, { run, runs, query, signal }) {
     "Configuration",
   ].map((name) => el("section", { "aria-label": name }));
   fill(main, facts, compared, curvesBox, el("div", { class: "two" }, eventsBox, timingBox), configBox);
-  const drawFacts = () => fill(facts, stateBadge(loaded[0].run), ...factList(loaded[0]));
+  const drawFacts = () => fill(facts, stateBadge(loaded[0].run), ...factList(loaded[0]), trouble(loaded[0].run));
   drawFacts();
   chooseRuns(compared, loaded, runs);
   const drawn = await curves(curvesBox, loaded, query, signal);
@@ -88,6 +88,12 @@ async function updated(loaded, signal) {
     );
   }
   return news;
+}
+
+/** Why a run failed, or what of it cannot be read. */
+function trouble(run) {
+  const texts = [run.error, run.problem].filter(Boolean);
+  return texts.length ? el("p", { class: "trouble" }, texts.join("; ")) : null;
 }
 
 function factList({ run, data }) {

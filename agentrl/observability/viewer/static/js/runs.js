@@ -38,7 +38,7 @@ function row(run) {
   );
 }
 
-const SIGNS = { running: "▶", finished: "✔", failed: "✖", unknown: "?" };
+const SIGNS = { running: "▶", finished: "✔", failed: "✖", killed: "✖", stopped: "■", unknown: "?" };
 
 /** The state as a sign and a word: never as a colour alone. */
 export function stateBadge(run) {

@@ -14,6 +14,8 @@ const LAST_COLOUR = "agentrl-colour";
  * @returns {box, keys, shown, leave}
  */
 export function tokenView(tokens, query, earlier) {
+  if (!tokens.id.length && !tokens.text.length)
+    return { box: el("p", { class: "muted" }, visible(tokens.note ?? "The dump holds no tokens.")) };
   const ways = colourings(tokens);
   const texts = tokens.text.length ? tokens.text : tokens.id.map((id) => `[${id}]`);
   const spans = texts.map((text, i) => el("span", { class: "t", "data-i": i }, tokenText(text)));
