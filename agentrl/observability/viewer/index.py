@@ -108,6 +108,8 @@ class DumpIndex:
         Damaged indexes are made again. A dump that cannot be read is told in `problem`.
         """
         if not self.folder.is_dir():
+            if self._files:
+                self._start_over()
             self._complete.set()
             return
         problems: list[str] = []

@@ -61,6 +61,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def _places(folder: Path) -> Iterator[str]:
+    if not folder.is_dir():
+        yield _PRIVATE
     yield str(folder / INDEX_FILE)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentrl" / "viewer"
     yield str(cache / f"{blake2b(str(folder.resolve()).encode(), digest_size=12).hexdigest()}.sqlite")
