@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from agentrl.observability.run_folder import dump_files
-from agentrl.observability.viewer.records import Entry, Record, entry_of, folded, parse_record, prompt_key_of
+from agentrl.observability.viewer.records import IndexEntry, Record, entry_of, folded, parse_record, prompt_key_of
 from agentrl.observability.viewer.store import Store, is_damage, open_store
 
 STEP_BITS = 24
@@ -61,7 +61,7 @@ class _Piece:
     starts: array[int] = field(default_factory=lambda: array("q"))
     text: bytearray = field(default_factory=bytearray)
 
-    def add(self, number: int, step: int, entry: Entry, offset: int, length: int) -> None:
+    def add(self, number: int, step: int, entry: IndexEntry, offset: int, length: int) -> None:
         """One trajectory."""
         values = (entry.uid, entry.prompt_key, entry.data_source, entry.reward, entry.advantage, entry.stop_reason)
         self.rows.append((number, step, *values, entry.turns, entry.tool_calls, entry.tokens, offset, length))
