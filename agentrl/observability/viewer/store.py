@@ -51,8 +51,15 @@ class Store:
 
 
 def open_store(folder: Path) -> Store:
-    """Open, or make, the index of a folder of dumps. Transactions are the caller's."""
-    return next(found for place in _places(folder) if (found := _open(place)) is not None)
+    """Open, or make, the index of a folder of dumps. Transactions are the caller's.
+
+    Raises:
+        sqlite3.OperationalError: no disk has room for one.
+    """
+    found = next((found for place in _places(folder) if (found := _open(place)) is not None), None)
+    if found is None:
+        raise sqlite3.OperationalError("no folder for it can be written, the one of temporary files neither")
+    return found
 
 
 def is_damage(error: sqlite3.Error) -> bool:
