@@ -207,7 +207,7 @@ def test_room_on_disks(monkeypatch, tmp_path, free, verdict):
     assert f"{free:.1f} GiB free in the working folder" in found.text
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(0.06, Verdict.WRONG), (1.0, Verdict.NOTE), (16.0, Verdict.OK)])
+@pytest.mark.parametrize(("free", "verdict"), [(0.02, Verdict.WRONG), (0.06, Verdict.NOTE), (1.0, Verdict.NOTE), (16.0, Verdict.OK)])
 def test_shared_memory(monkeypatch, tmp_path, free, verdict):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: Usage(64 * machine.GIB, 0, int(free * machine.GIB)))
     found = machine.check_shared_memory(tmp_path)

@@ -16,7 +16,7 @@ from agentrl.cli.doctor.findings import Finding, Findings, note, ok, wrong
 
 GIB = 2**30
 LEAST_DISK, FEW_DISK = 1 * GIB, 10 * GIB
-LEAST_SHARED, FEW_SHARED = 256 * 2**20, 2 * GIB
+LEAST_SHARED, FEW_SHARED = 32 * 2**20, 2 * GIB
 LEAST_MEMORY = 2 * GIB
 OPEN_FILES = 4096
 """Each trajectory in flight has a connection or two, and so has each call of a tool."""
