@@ -81,7 +81,7 @@ class ConsoleTracker(Tracker):
         self._live: Live | None = None
 
     @property
-    def shows_progress(self) -> bool:  # type: ignore[override]
+    def shows_progress(self) -> bool:
         """On a terminal."""
         return self._live is not None
 

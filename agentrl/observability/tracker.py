@@ -49,8 +49,10 @@ class ValidationConversation:
 class Tracker:
     """Receives the events of a run. Inherit from it and override what you need; every hook but `log` has a default."""
 
-    shows_progress = False
-    """Whether it wants `on_progress`, once `on_start` was called."""
+    @property
+    def shows_progress(self) -> bool:
+        """Whether it wants `on_progress`, once `on_start` was called."""
+        return False
 
     def on_start(self, run: RunInfo) -> None:
         """Called once before the first step."""

@@ -170,6 +170,22 @@ def test_a_torch_that_cannot_be_imported(monkeypatch):
     assert "torch cannot be imported" in found[-1].text
 
 
+@pytest.mark.parametrize(
+    ("gpus", "sglang", "verdict", "engine"),
+    [
+        (False, True, Verdict.OK, "embedded"),
+        (True, True, Verdict.OK, "sglang"),
+        (True, False, Verdict.NOTE, "embedded"),
+    ],
+)
+def test_what_auto_means_here(monkeypatch, gpus, sglang, verdict, engine):
+    monkeypatch.setattr("agentrl.config.machine.cuda_available", lambda: gpus)
+    monkeypatch.setattr("agentrl.config.machine.sglang_installed", lambda: sglang)
+    (found,) = installation.check_engine_packages()
+    assert found.verdict is verdict
+    assert f"rollout.name=auto means {engine} here" in found.text
+
+
 # --- machine ------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +223,9 @@ def test_room_on_disks(monkeypatch, tmp_path, free, verdict):
     assert f"{free:.1f} GiB free in the working folder" in found.text
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(0.02, Verdict.WRONG), (0.06, Verdict.NOTE), (1.0, Verdict.NOTE), (16.0, Verdict.OK)])
+@pytest.mark.parametrize(
+    ("free", "verdict"), [(0.02, Verdict.WRONG), (0.06, Verdict.NOTE), (1.0, Verdict.NOTE), (16.0, Verdict.OK)]
+)
 def test_shared_memory(monkeypatch, tmp_path, free, verdict):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: Usage(64 * machine.GIB, 0, int(free * machine.GIB)))
     found = machine.check_shared_memory(tmp_path)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentrl.cli.doctor.findings import Finding, Findings, Verdict, ok
-from agentrl.cli.doctor.installation import check_installation
+from agentrl.cli.doctor.installation import check_engine_packages, check_installation
 from agentrl.cli.doctor.machine import check_machine
 from agentrl.errors import ConfigError
 
@@ -47,6 +47,7 @@ def doctor_command(recipe: str | Path | None, overrides: list[str], *, asked: bo
 
 def _findings(recipe: str | Path | None, overrides: list[str], asked: bool) -> Findings:
     yield from check_installation()
+    yield from check_engine_packages()
     if not asked:
         yield from check_machine()
         yield ok("configuration", "none given: `agentrl doctor CONFIG` looks at its engines, services, models and rows")

@@ -57,6 +57,28 @@ def _check_extras(extras: dict[str, list[Requirement]]) -> Findings:
     yield ok(TOPIC, f"extras: {', '.join(whole) or 'none'}{rest}")
 
 
+def check_engine_packages() -> Findings:
+    """What `rollout.name: auto` means on this machine; GPUs without SGLang are the usual mistake."""
+    from agentrl.config.engine_choice import vllm_installed
+    from agentrl.config.machine import cuda_available, sglang_installed
+
+    try:
+        gpus = cuda_available()
+    except (ImportError, OSError):  # told already
+        return
+    sglang, vllm = sglang_installed(), vllm_installed()
+    here = f"sglang is {_installed(sglang)}, vllm {_installed(vllm)}"
+    text = f"rollout.name=auto means {'sglang' if gpus and sglang else 'embedded'} here: {here}"
+    if gpus and not sglang:
+        yield note("engines", text, "pip install 'agentrl[sglang]': the embedded engine is made for CPUs")
+    else:
+        yield ok("engines", text)
+
+
+def _installed(there: bool) -> str:
+    return "installed" if there else "not installed"
+
+
 def _check_torch() -> Findings:
     """A torch whose libraries are missing or were built for another machine fails when it is imported."""
     try:
