@@ -59,7 +59,7 @@ STAGES = {
 WITH_TRAJECTORIES = ("gen", "testing")
 ROWS = 12
 RECENT = 10
-"""The time that is left is told by the mean of so many steps."""
+"""The time that is left follows from the mean of this many steps."""
 _BELOW_TABLE = 16
 """Lines of a terminal that the conversation, the bars and the table's frame take."""
 _SHOWN = 240

@@ -64,7 +64,7 @@ def _findings(recipe: str | Path | None, overrides: list[str], asked: bool) -> F
 
         try:
             sft = load(recipe, overrides, SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
-        except ConfigError:  # it is no recipe of `agentrl sft` either
+        except ConfigError:  # nor is it a recipe of `agentrl sft`
             yield from problems_of("configuration", error)
             return
         yield ok("configuration", "a recipe of `agentrl sft`, all of whose keys are known")
