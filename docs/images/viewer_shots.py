@@ -1,6 +1,6 @@
 """Draw the pictures of docs/viewer.md: `python docs/images/viewer_shots.py` writes `docs/images/viewer_*.png`.
 
-They show the runs that `tests/viewer/made_up_run.py` makes up. It needs Debian's chromium and playwright (`make setup`).
+They show the runs that `tests/viewer/made_up_run.py` makes up. It needs Chromium and playwright (`make setup`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests" / "viewer"))
 from made_up_run import write_runs  # noqa: E402
 from page_site import chromium, go, serve_runs  # noqa: E402
 
-COLOURS = 96
+COLOURS = 224
 RUN = "#/run/with_tool"
 
 
