@@ -67,7 +67,7 @@ class RayPPOTrainer:
             batch_size=config.data.val_batch_size,
             decode=self.inputs.renderer.decode,
             exact=self.inputs.renderer.encoder.decode,
-            dump_folder=_path(config.trainer.validation_data_dir),
+            dump_folder=Path(folder) if (folder := config.trainer.validation_data_dir) is not None else None,
             show=config.trainer.log_val_generations,
         )
         self.dumps = RolloutDumps(config.trainer.rollout_data_dir, self.inputs.renderer)
@@ -389,7 +389,3 @@ class RayPPOTrainer:
 
 def _is_due(every: int, step: int, last: bool) -> bool:
     return every > 0 and (last or step % every == 0)
-
-
-def _path(given: str | None) -> Path | None:
-    return None if given is None else Path(given)

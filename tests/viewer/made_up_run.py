@@ -196,17 +196,21 @@ def _long(draw: random.Random) -> list[Part]:
     return [(" ".join(draw.choices(words, k=4200)) + _END, True)]
 
 
-def _timeline(ids: list[tuple[list[int], bool]], draw: random.Random) -> list[list[Any]]:
-    """[name, start, seconds, detail] of each turn, call and the score."""
+def _timeline(ids: list[tuple[list[int], bool]], draw: random.Random) -> list[Record]:
+    """Each turn, call and the score."""
     spans, now = [], 0.0
     for part, sampled in ids:
         name, detail, lasts = (
             ("generate", f"{len(part)} tokens", len(part) / 40) if sampled else ("tool", "calculator", 0.12)
         )
         wait = draw.random() * 0.2
-        spans += [["wait", now, wait, "for a place"], [name, now + wait, lasts, detail]]
+        spans += [_span("wait", now, wait, "for a place"), _span(name, now + wait, lasts, detail)]
         now += wait + lasts
-    return [*spans, ["score", now, 0.03, "arithmetic"]]
+    return [*spans, _span("score", now, 0.03, "arithmetic")]
+
+
+def _span(name: str, start: float, seconds: float, detail: str) -> Record:
+    return {"name": name, "start": start, "seconds": seconds, "detail": detail}
 
 
 def _trained(record: Record, draw: random.Random) -> list[float]:

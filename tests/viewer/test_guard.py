@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,7 @@ from made_dumps import write_run
 
 from agentrl.observability.viewer.guard import HEADERS, Access, is_loopback
 from agentrl.observability.viewer.runs import RunSet
-from agentrl.observability.viewer.server import create_app
+from agentrl.observability.viewer.server import STATIC, create_app
 
 LOCAL = Access("127.0.0.1", frozenset({"box"}))
 OPEN = Access("0.0.0.0", frozenset({"box", "box.example"}), "secret-token")
@@ -101,3 +102,12 @@ async def test_nothing_can_be_changed(tmp_path: Path) -> None:
 )
 def test_which_addresses_only_this_machine_reaches(host: str, local: bool) -> None:
     assert is_loopback(host) is local
+
+
+def test_every_file_of_the_page_is_installed() -> None:
+    """A wheel holds what `package-data` names."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["agentrl.observability.viewer"]
+    named = {file for pattern in patterns for file in STATIC.parent.glob(pattern)}
+    files = {file for file in STATIC.rglob("*") if file.is_file()}
+    assert STATIC / "index.html" in files <= named

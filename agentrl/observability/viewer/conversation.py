@@ -60,11 +60,11 @@ def _list(record: Record, field: str) -> list[Any] | None:
 
 
 def _spans(record: Record) -> list[dict[str, Any]] | None:
-    """What took time, by name; a dump has `["tool", 1.5, 0.25, "calculator"]`: name, start, seconds, detail."""
-    spans = [
-        {"name": span[0], "start": start, "seconds": seconds, "detail": span[3]}
-        for span in _list(record, "timeline") or []
-        if isinstance(span, list) and len(span) >= 4 and isinstance(span[0], str) and isinstance(span[3], str)
-        if (start := finite_number_of(span[1])) is not None and (seconds := finite_number_of(span[2])) is not None
-    ]
-    return spans or None
+    """What took time; an entry that lacks something is left out."""
+    spans = [span for span in _list(record, "timeline") or [] if isinstance(span, dict)]
+    known = [span for span in spans if all(isinstance(span.get(name), str) for name in ("name", "detail"))]
+    return [span for span in known if None not in (_seconds(span, "start"), _seconds(span, "seconds"))] or None
+
+
+def _seconds(span: Mapping[str, Any], name: str) -> float | None:
+    return finite_number_of(span.get(name))

@@ -259,7 +259,8 @@ class RunSet:
 
     def _add_path(self, path: Path) -> None:
         try:
-            self._add(open_run(path), _shown(path))
+            run = open_run(path)
+            self._add(run, _shown(run.path))
         except UserInputError:
             if not path.is_dir():
                 raise
