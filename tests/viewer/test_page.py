@@ -128,6 +128,22 @@ def test_a_chart_is_read_with_the_arrow_keys(page: Page, site: str) -> None:
     assert hash_of(page)[1]["step"] == "2"
 
 
+def test_a_drag_zooms_and_a_click_only_goes_where_the_curve_has_a_point(page: Page, site: str) -> None:
+    go(page, f"{site}{RUN}?metrics=val-core/arithmetic/reward/mean@1,critic/score/mean&with=no_tool")
+    box = page.locator(".u-over").last.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 50, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 150, box["y"] + 60, steps=4)
+    page.mouse.up()
+    assert hash_of(page)[0] == "/run/with_tool"
+    page.get_by_role("button", name="reset zoom").last.click()  # charts are zoomed together
+    expect(page.get_by_role("button", name="reset zoom")).to_have_count(0)
+    page.locator(".u-over").first.click(position={"x": box["width"] * 0.4, "y": 5})
+    expect(page.locator(".counted")).to_have_text("6 conversations")
+    assert hash_of(page)[1] == {"set": "validation", "step": "20"}
+
+
 def test_alarms_and_failures_are_on_the_time_line_and_in_words(page: Page, site: str) -> None:
     go(page, site + RUN)
     happened = page.get_by_label("What happened")

@@ -36,6 +36,8 @@ async function draw() {
     header(run, runs, path[2] ?? "");
     fill(main);
     main.className = `view-${run ? path[2] || "run" : "runs"}`;
+    scrollTo(0, 0);
+    if (document.activeElement === document.body) main.focus({ preventScroll: true });
     document.title = run ? `${run.name} · agentrl view` : "agentrl view";
     if (view) await view.show(main, { run, runs, query, path: path.slice(3), signal: controller.signal });
     else if (path[0] === "run")
