@@ -47,10 +47,20 @@ def browser(site: str) -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture
-def page(browser: Browser, site: str) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def used_page(browser: Browser, site: str) -> Iterator[Page]:
     with watched_page(browser, site) as found:
         yield found
+
+
+@pytest.fixture
+def page(used_page: Page, site: str) -> Page:
+    """The same page for all tests, as a reader has it, but with nothing remembered and in its usual size."""
+    used_page.set_viewport_size({"width": 1280, "height": 860})
+    used_page.emulate_media(color_scheme="light")
+    go(used_page, f"{site}#/runs")
+    used_page.evaluate("localStorage.clear()")
+    return used_page
 
 
 def rows(site: str, **query: Any) -> Any:
@@ -389,27 +399,33 @@ def test_no_view_is_wider_than_a_phone(page: Page, site: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     for name in VIEWS:
         go(page, view(site, name))
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
         page.wait_for_timeout(100)
         assert page.evaluate("document.documentElement.scrollWidth") == 360, name
 
 
-def test_keys_are_explained_and_the_theme_is_kept(page: Page, site: str) -> None:
+def test_keys_are_explained(page: Page, site: str) -> None:
     go(page, f"{site}{RUN}/conversations")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("next conversation")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    ground = "getComputedStyle(document.documentElement).backgroundColor"
-    page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(ground)
-    page.locator("button.theme").click()  # from the system's to light
-    light = page.evaluate(ground)
-    assert dark != light
-    page.reload()
-    page.locator(".space .row").first.wait_for()
-    assert page.evaluate(ground) == light
     page.keyboard.press("1")
     expect(page.locator(".chart").first).to_be_visible()
+
+
+def test_dark_and_light_are_the_system_s_until_the_reader_chooses(browser: Browser, site: str) -> None:
+    with watched_page(browser, site) as page:
+        ground = "getComputedStyle(document.documentElement).backgroundColor"
+        go(page, site)
+        light = page.evaluate(ground)
+        page.emulate_media(color_scheme="dark")
+        assert page.evaluate(ground) != light
+        page.locator("button.theme").click()  # from the system's to light
+        assert page.evaluate(ground) == light
+        page.reload()
+        page.locator("button.theme").wait_for()
+        assert page.evaluate(ground) == light
 
 
 def test_a_run_without_dumps_says_which_key_writes_them(page: Page, site: str) -> None:
