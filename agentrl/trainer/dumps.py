@@ -10,8 +10,6 @@ from agentrl.chat.renderer import ChatRenderer
 from agentrl.data_proto import DataProto
 from agentrl.observability.rollout_log import TrainedTokens, write_rollouts
 
-_TRAINED = "loss_mask"
-
 
 class RolloutDumps:
     """Collects what a step's dump says, and writes it.
@@ -40,13 +38,13 @@ class RolloutDumps:
             return
         self._kept, self._batch = kept, batch
         old, rollout = batch.batch.get("old_log_probs"), batch.batch["rollout_log_probs"]
-        self._log_probs = None if old is None or old is rollout else old
+        self._log_probs = None if old is None or old is rollout else _known(old, batch.batch["response_mask"])
 
     def updated(self, result: DataProto) -> None:
         """What an update gave back: where it needed no old log-probs, those that it computed for the trained tokens."""
         own = result.batch.get("old_log_probs")
         if own is not None and self._batch is not None:
-            self._log_probs = own.masked_fill(self._batch.batch[_TRAINED] == 0, torch.nan)
+            self._log_probs = _known(own, self._batch.batch["loss_mask"])
 
     def write(self, step: int) -> None:
         """Write what is known by now, however far the step came; a second call writes nothing."""
@@ -61,3 +59,8 @@ class RolloutDumps:
         if self._kept is None or self._batch is None or "advantages" not in self._batch.batch:
             return None
         return TrainedTokens.of(self._kept, self._batch.batch["advantages"], self._log_probs)
+
+
+def _known(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """NaN, in a dump null, at tokens of which nothing is known."""
+    return log_probs.masked_fill(mask == 0, torch.nan)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 
+import numpy as np
 import psutil
 import pytest
 from runs import Run, Workspace, finished
@@ -127,6 +129,19 @@ def test_the_rollout_log_holds_exact_tokens(done: Run) -> None:
         assert count == len(row["response_mask"]) == len(row["rollout_log_probs"]) == len(row["weight_versions"]) > 0
         assert row["input"].startswith("<|im_start|>system\n")
         assert row["response_mask"][-1] == 1
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_the_rollout_log_holds_what_training_knew_of_each_token(done: Run, step: int) -> None:
+    rows = done.rollouts(step)
+    means = {row["uid"]: fmean(other["score"] for other in rows if other["uid"] == row["uid"]) for row in rows}
+    for row in rows:
+        tokens = list(zip(row["response_mask"], row["rollout_log_probs"], row["train_log_probs"], strict=True))
+        assert [known for sampled, _, known in tokens if not sampled] == [None] * row["response_mask"].count(0)
+        assert all(known == pytest.approx(rollout, abs=1e-4) for sampled, rollout, known in tokens if sampled)
+        sampled = {value for value, on in zip(row["advantages"], row["response_mask"], strict=True) if on}
+        (advantage,) = sampled
+        assert np.sign(advantage) == np.sign(row["score"] - means[row["uid"]])
 
 
 def test_the_newest_checkpoint_is_whole_and_loads_elsewhere(done: Run) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from made_dumps import write_run
 
-from agentrl.observability.viewer.guard import HEADERS, Access, is_loopback
+from agentrl.observability.viewer.guard import HEADERS, Access, is_local
 from agentrl.observability.viewer.runs import RunSet
 from agentrl.observability.viewer.server import STATIC, create_app
 
@@ -101,7 +101,7 @@ async def test_nothing_can_be_changed(tmp_path: Path) -> None:
     [("127.0.0.1", True), ("localhost", True), ("::1", True), ("[::1]", True), ("0.0.0.0", False), ("box", False)],
 )
 def test_which_addresses_only_this_machine_reaches(host: str, local: bool) -> None:
-    assert is_loopback(host) is local
+    assert is_local(host) is local
 
 
 def test_every_file_of_the_page_is_installed() -> None:

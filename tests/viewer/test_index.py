@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -271,3 +272,15 @@ def test_an_empty_folder_and_one_that_does_not_exist_yet(tmp_path: Path) -> None
     write_dump(tmp_path / "later", 1, [record(0)])
     index.refresh()
     assert len(rows(index)) == 1
+
+
+def test_a_folder_that_is_removed_and_written_again(tmp_path: Path) -> None:
+    folder = tmp_path / "rollouts"
+    write_dump(folder, 1, [record(0), record(1)])
+    index = refreshed(folder)
+    shutil.rmtree(folder)
+    index.refresh()
+    assert (rows(index), index.complete, index.problem) == ([], True, None)
+    write_dump(folder, 2, [record(0, 2)])
+    index.refresh()
+    assert [row["step"] for row in rows(index)] == [2]

@@ -311,3 +311,20 @@ def test_without_a_run_in_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Path("outputs").mkdir()
     with pytest.raises(UserInputError, match="outputs: got no run in it"):
         RunSet([])
+
+
+async def test_an_index_that_is_damaged_meanwhile_is_made_again(client: Client) -> None:
+    for number in range(400):
+        write_dump(Path("outputs/one/rollouts"), 3 + number, [record(0, 3)])
+    client.refresh()
+    index = client.runs.named("one").index("train")  # type: ignore[union-attr]
+    assert index is not None
+    index.close()
+    with Path("outputs/one/rollouts/.index.sqlite").open("r+b") as file:
+        file.seek(65536)
+        file.write(b"\xee" * 65536 * 3)
+    error = (await client.get("runs/one/trajectories", 503))["error"]
+    assert "ask again in a moment" in error
+    client.refresh()
+    found = await client.get("runs/one/trajectories")
+    assert (found["total"], found["complete"]) == (408, True)

@@ -236,7 +236,7 @@ def _show_files(console: Console, out: Path, folder: Path, picture: Path, start:
         "plot": str(picture),
         "numbers": str(out / _SUMMARY),
         "run folder": str(folder),
-        "conversations": str(folder / "validation"),
+        "conversations": f"agentrl view {folder}",
         "warm start": str(start.model),
         "tensorboard": f"tensorboard --logdir {folder / 'tensorboard'}",
     }

@@ -56,14 +56,14 @@ class Access:
             address = ipaddress.ip_address(name)
         except ValueError:
             return False
-        return address.is_loopback or not is_loopback(self.host)
+        return address.is_loopback or not is_local(self.host)
 
     def allows_token(self, given: str | None) -> bool:
         """Whether a token is the right one."""
         return self.token is None or (given is not None and secrets.compare_digest(given.encode(), self.token.encode()))
 
 
-def is_loopback(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Whether only this machine reaches an address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback

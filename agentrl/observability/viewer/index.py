@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from agentrl.observability.run_folder import dump_files
-from agentrl.observability.viewer.records import Entry, Record, entry_of, folded, parse_record, prompt_key_of
+from agentrl.observability.viewer.records import IndexEntry, Record, entry_of, folded, parse_record, prompt_key_of
 from agentrl.observability.viewer.store import Store, is_damage, open_store
 
 STEP_BITS = 24
@@ -61,7 +61,7 @@ class _Piece:
     starts: array[int] = field(default_factory=lambda: array("q"))
     text: bytearray = field(default_factory=bytearray)
 
-    def add(self, number: int, step: int, entry: Entry, offset: int, length: int) -> None:
+    def add(self, number: int, step: int, entry: IndexEntry, offset: int, length: int) -> None:
         """One trajectory."""
         values = (entry.uid, entry.prompt_key, entry.data_source, entry.reward, entry.advantage, entry.stop_reason)
         self.rows.append((number, step, *values, entry.turns, entry.tool_calls, entry.tokens, offset, length))
@@ -108,14 +108,14 @@ class DumpIndex:
         Damaged indexes are made again. A dump that cannot be read is told in `problem`.
         """
         if not self.folder.is_dir():
+            if self._files:
+                self._start_over()
             self._complete.set()
             return
         problems: list[str] = []
         try:
             done = self._refresh(stop, problems)
         except sqlite3.Error as error:
-            if is_damage(error):
-                self._start_over()
             problems.append(f"cannot write the index of {self.folder}: {error}")
             done = False
         self.problem = problems[0] if problems else None
@@ -144,14 +144,19 @@ class DumpIndex:
 
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
-        """The database, for this thread alone."""
+        """The database, for this thread alone. One that turns out to be damaged is thrown away."""
         with self._lock:
-            if self._store is None:
-                self._store = open_store(self.folder)
-                rows = self._store.connection.execute("SELECT * FROM files ORDER BY step").fetchall()
-                self._files = {row["step"]: _File(*tuple(row)[1:]) for row in rows}
-                self._found = ()
-            yield self._store.connection
+            try:
+                if self._store is None:
+                    self._store = open_store(self.folder)
+                    rows = self._store.connection.execute("SELECT * FROM files ORDER BY step").fetchall()
+                    self._files = {row["step"]: _File(*tuple(row)[1:]) for row in rows}
+                    self._found = ()
+                yield self._store.connection
+            except sqlite3.Error as error:
+                if is_damage(error):
+                    self._start_over()
+                raise
 
     @property
     def damaged(self) -> int:
@@ -203,6 +208,7 @@ class DumpIndex:
             if self._store is not None:
                 self._store.throw_away()
             self._store, self._files = None, {}
+            self._complete.clear()
             self.generation += 1
 
     def _update(self, step: int, path: Path, stop: Callable[[], bool]) -> None:
@@ -234,7 +240,7 @@ class DumpIndex:
                 values = (piece.ids[0], step, piece.ids.tobytes(), piece.starts.tobytes(), piece.text)
                 connection.execute(f"INSERT OR REPLACE INTO texts VALUES ({_marks(5)})", values)
             connection.execute(f"INSERT OR REPLACE INTO files VALUES ({_marks(8)})", (step, *astuple(file)))
-            self._files[step] = replace(file)
+        self._files[step] = replace(file)
 
     def _drop(self, step: int) -> None:
         with self._transaction() as connection:
@@ -243,7 +249,7 @@ class DumpIndex:
                 connection.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", ids)
             for table in ("texts", "files"):
                 connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
-            self._files.pop(step, None)
+        self._files.pop(step, None)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -251,11 +257,11 @@ class DumpIndex:
             connection.execute("BEGIN")
             try:
                 yield connection
+                connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
             self.generation += 1
 
 

@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """One trajectory in the index. None: the dump does not say."""
 
     uid: str
@@ -54,10 +54,10 @@ def parse_record(line: bytes) -> Record | None:
     return record if texts else None
 
 
-def entry_of(record: Record) -> Entry:
+def entry_of(record: Record) -> IndexEntry:
     """What the index keeps."""
     prompt, answer, messages = record["input"], record["output"], messages_of(record)
-    return Entry(
+    return IndexEntry(
         uid=text_field(record, "uid"),
         prompt_key=prompt_key_of(record),
         data_source=text_field(record, "data_source"),

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import uvicorn
 
 from agentrl.errors import UserInputError
-from agentrl.observability.viewer.guard import Access, is_loopback
+from agentrl.observability.viewer.guard import Access, is_local
 from agentrl.observability.viewer.runs import RunSet
 from agentrl.observability.viewer.server import create_app
 
@@ -37,7 +37,7 @@ def serve_page(
         UserInputError: a path is no run, or the address cannot be listened on.
     """
     runs = RunSet(paths)
-    if token is None and not is_loopback(host):
+    if token is None and not is_local(host):
         token = secrets.token_urlsafe(24)
     if token is not None and len(token) < 8:
         raise UserInputError(f"--token: got {len(token)} characters, wanted at least 8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,6 +79,7 @@ def create_app(runs: RunSet, access: Access) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _wrong_parameter)
     app.add_exception_handler(HTTPError, _refused)
     app.add_exception_handler(UserInputError, _unusable)
+    app.add_exception_handler(sqlite3.Error, _no_index)
     _add_runs(app, runs)
     _add_trajectories(app, runs)
 
@@ -217,3 +219,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _unusable(_: Request, error: Exception) -> Response:
     return json_answer({"error": str(error)}, 400)
+
+
+async def _no_index(_: Request, error: Exception) -> Response:
+    return json_answer({"error": f"the index of the dumps cannot be read ({error}): ask again in a moment"}, 503)

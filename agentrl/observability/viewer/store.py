@@ -51,8 +51,15 @@ class Store:
 
 
 def open_store(folder: Path) -> Store:
-    """Open, or make, the index of a folder of dumps. Transactions are the caller's."""
-    return next(found for place in _places(folder) if (found := _open(place)) is not None)
+    """Open, or make, the index of a folder of dumps. Transactions are the caller's.
+
+    Raises:
+        sqlite3.OperationalError: no disk has room for one.
+    """
+    found = next((found for place in _places(folder) if (found := _open(place)) is not None), None)
+    if found is None:
+        raise sqlite3.OperationalError("no folder for it can be written, the one of temporary files neither")
+    return found
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -61,6 +68,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def _places(folder: Path) -> Iterator[str]:
+    if not folder.is_dir():
+        yield _PRIVATE
     yield str(folder / INDEX_FILE)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agentrl" / "viewer"
     yield str(cache / f"{blake2b(str(folder.resolve()).encode(), digest_size=12).hexdigest()}.sqlite")
