@@ -49,7 +49,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def watched_page(browser: Browser, site: str) -> Iterator[Page]:
-    """A page of its own. Whatever a test does, the page asks nobody but its server, and nothing fails in it."""
+    """A page. Whatever is done with it, it asks nobody but its server, and nothing fails in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 860})
     context.set_default_timeout(10_000)
     page = context.new_page()
@@ -63,7 +63,18 @@ def watched_page(browser: Browser, site: str) -> Iterator[Page]:
 
 
 def go(page: Page, address: str) -> None:
-    """Open a view, and wait until it is drawn."""
-    page.goto("about:blank")
-    page.goto(address)
-    page.wait_for_selector("main > :not(.loading)")
+    """Open a view, and wait until it is drawn. From another view only the address after the # changes, as by a link."""
+    place, _, fragment = address.partition("#")
+    if page.url == address:
+        page.reload()
+    elif page.url.partition("#")[0] == place:
+        page.evaluate(
+            """hash => new Promise(done => {
+                addEventListener('hashchange', () => setTimeout(done), {once: true});
+                location.hash = hash;
+            })""",
+            fragment,
+        )
+    else:
+        page.goto(address)
+    page.wait_for_selector("main[aria-busy=false]")

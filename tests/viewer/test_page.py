@@ -47,10 +47,20 @@ def browser(site: str) -> Iterator[Browser]:
         yield found
 
 
-@pytest.fixture
-def page(browser: Browser, site: str) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def used_page(browser: Browser, site: str) -> Iterator[Page]:
     with watched_page(browser, site) as found:
         yield found
+
+
+@pytest.fixture
+def page(used_page: Page, site: str) -> Page:
+    """The same page for all tests, as a reader has it, but with nothing remembered and in its usual size."""
+    used_page.set_viewport_size({"width": 1280, "height": 860})
+    used_page.emulate_media(color_scheme="light")
+    go(used_page, f"{site}#/runs")
+    used_page.evaluate("localStorage.clear()")
+    return used_page
 
 
 def rows(site: str, **query: Any) -> Any:
@@ -126,6 +136,22 @@ def test_a_chart_is_read_with_the_arrow_keys(page: Page, site: str) -> None:
     page.keyboard.press("Enter")
     expect(page.locator(".counted")).to_have_text("48 conversations")
     assert hash_of(page)[1]["step"] == "2"
+
+
+def test_a_drag_zooms_and_a_click_only_goes_where_the_curve_has_a_point(page: Page, site: str) -> None:
+    go(page, f"{site}{RUN}?metrics=val-core/arithmetic/reward/mean@1,critic/score/mean&with=no_tool")
+    box = page.locator(".u-over").last.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 50, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 150, box["y"] + 60, steps=4)
+    page.mouse.up()
+    assert hash_of(page)[0] == "/run/with_tool"
+    page.get_by_role("button", name="reset zoom").last.click()  # charts are zoomed together
+    expect(page.get_by_role("button", name="reset zoom")).to_have_count(0)
+    page.locator(".u-over").first.click(position={"x": box["width"] * 0.4, "y": 5})
+    expect(page.locator(".counted")).to_have_text("6 conversations")
+    assert hash_of(page)[1] == {"set": "validation", "step": "20"}
 
 
 def test_alarms_and_failures_are_on_the_time_line_and_in_words(page: Page, site: str) -> None:
@@ -373,27 +399,33 @@ def test_no_view_is_wider_than_a_phone(page: Page, site: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     for name in VIEWS:
         go(page, view(site, name))
+        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
         page.wait_for_timeout(100)
         assert page.evaluate("document.documentElement.scrollWidth") == 360, name
 
 
-def test_keys_are_explained_and_the_theme_is_kept(page: Page, site: str) -> None:
+def test_keys_are_explained(page: Page, site: str) -> None:
     go(page, f"{site}{RUN}/conversations")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("next conversation")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    ground = "getComputedStyle(document.documentElement).backgroundColor"
-    page.emulate_media(color_scheme="dark")
-    dark = page.evaluate(ground)
-    page.locator("button.theme").click()  # from the system's to light
-    light = page.evaluate(ground)
-    assert dark != light
-    page.reload()
-    page.locator(".space .row").first.wait_for()
-    assert page.evaluate(ground) == light
     page.keyboard.press("1")
     expect(page.locator(".chart").first).to_be_visible()
+
+
+def test_dark_and_light_are_the_system_s_until_the_reader_chooses(browser: Browser, site: str) -> None:
+    with watched_page(browser, site) as page:
+        ground = "getComputedStyle(document.documentElement).backgroundColor"
+        go(page, site)
+        light = page.evaluate(ground)
+        page.emulate_media(color_scheme="dark")
+        assert page.evaluate(ground) != light
+        page.locator("button.theme").click()  # from the system's to light
+        assert page.evaluate(ground) == light
+        page.reload()
+        page.locator("button.theme").wait_for()
+        assert page.evaluate(ground) == light
 
 
 def test_a_run_without_dumps_says_which_key_writes_them(page: Page, site: str) -> None:

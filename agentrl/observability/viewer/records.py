@@ -91,7 +91,7 @@ def messages_of(record: Record) -> list[dict[str, Any]]:
 
 
 def text_field(record: Mapping[str, Any], name: str) -> str:
-    """A field as text; empty without it."""
+    """A field as text; empty if it is missing."""
     value = record.get(name)
     return value if isinstance(value, str) else "" if value is None else str(value)
 

@@ -2,104 +2,133 @@
 import { button, el, say } from "./dom.js";
 import { number, seconds } from "./format.js";
 import { colour } from "./palette.js";
-import { positive, smooth } from "./series.js";
+import { nearest, positive, smooth } from "./series.js";
 
 const HEIGHT = 180;
 
-/**
- * Draw one metric.
- *
- * @param title the metric
- * @param curves [{name, x, y, steps, colour, dash}], one for each run
- * @param events [{x, step, kind, text}] of the first run
- * @param options {log, weight, axis: "step"|"seconds", pick(curveIndex, step), remove()}
- */
-export function chart(title, curves, events, options) {
-  const readout = el("output", { class: "readout" });
-  const holder = el("div", {
-    class: "plot",
-    tabindex: "0",
-    role: "group",
-    "data-enter": true,
-    "aria-label": spoken(title, curves),
-  });
-  const close = options.remove
-    ? button("×", options.remove, { class: "close", "aria-label": `Remove ${title}`, title: "Remove" })
-    : null;
-  const box = el(
-    "figure",
-    { class: "chart", "data-metric": title },
-    el("figcaption", {}, el("span", { class: "metric", title }, title), readout, close),
-    holder,
-  );
-  const { data, series, left_out } = prepared(curves, options);
-  if (left_out) box.append(el("p", { class: "muted small" }, `${left_out} values ≤ 0 have no place on a log scale`));
-  let plot = null;
-  const at = { index: null };
-
-  /** The curve whose point is nearest to the pointer, at the cursor's x. */
-  const chosen = (index, top) => {
-    const near = curves.map((curve, i) => {
-      const value = data[2 * i + 2][index];
-      return value === null || value === undefined ? Infinity : Math.abs(plot.valToPos(value, "y") - top);
+/** One metric as a figure: `box` is put into the page, then `draw` is called, in the end `destroy`. */
+export class Chart {
+  /**
+   * @param title the metric
+   * @param curves [{name, x, y, steps, variable, dash}], one for each run
+   * @param events [{x, step, kind, text}] of the first run
+   * @param options {log, weight, axis: "step"|"seconds", pick(curve, step), unzoom(), remove()}
+   */
+  constructor(title, curves, events, options) {
+    Object.assign(this, { title, curves, events, options, plot: null, index: null });
+    const { data, left_out } = prepared(curves, options);
+    this.data = data;
+    this.readout = el("output", { class: "readout" });
+    this.zoomed = button("reset zoom", () => options.unzoom(), { class: "close", hidden: true });
+    this.holder = el("div", {
+      class: "plot",
+      tabindex: "0",
+      role: "group",
+      "data-enter": true,
+      "aria-label": spoken(title, curves),
+      on: { keydown: (event) => this.pressed(event) },
     });
-    return near.indexOf(Math.min(...near));
-  };
-  const show = (index) => {
-    at.index = index;
-    if (index === null || index === undefined) return void (readout.textContent = last(curves));
-    const x = data[0][index];
-    const place = options.axis === "seconds" ? `after ${seconds(x)}` : `step ${number(x)}`;
-    const values = curves.map((_, i) => number(data[2 * i + 2][index])).join(" · ");
-    readout.textContent = `${place}: ${values}`;
-  };
-  const pick = (index, top) => {
-    if (index === null || index === undefined) return;
-    const which = Math.max(0, chosen(index, top));
-    const curve = curves[which];
-    const step = options.axis === "seconds" ? nearest(curve, data[0][index]) : data[0][index];
-    options.pick(which, step);
-  };
-  const move = (by) => {
-    if (!data[0].length) return;
-    const index = Math.max(0, Math.min(data[0].length - 1, (at.index ?? (by > 0 ? -1 : data[0].length)) + by));
-    plot.setCursor({ left: plot.valToPos(data[0][index], "x"), top: 20 });
-    show(index);
-    say(readout.textContent);
-  };
-  holder.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "ArrowRight" || event.key === "ArrowLeft") move(event.key === "ArrowRight" ? 1 : -1);
-    else if (event.key === "Enter") pick(at.index ?? data[0].length - 1, 20);
+    const remove = { class: "close", "aria-label": `Remove ${title}`, title: "Remove" };
+    this.box = el(
+      "figure",
+      { class: "chart", "data-metric": title },
+      el(
+        "figcaption",
+        {},
+        el("span", { class: "metric", title }, title),
+        this.readout,
+        this.zoomed,
+        options.remove ? button("×", options.remove, remove) : null,
+      ),
+      this.holder,
+      left_out ? el("p", { class: "muted small" }, `${left_out} values ≤ 0 have no place on a log scale`) : null,
+    );
+    this.sized = new ResizeObserver(() => this.plot?.setSize({ width: this.holder.clientWidth, height: HEIGHT }));
+  }
+
+  /** To be called once the figure is in the page: the plot is as wide as its place. */
+  draw() {
+    const { options, holder } = this;
+    const tints = Object.fromEntries(MARKED.map((kind) => [kind, colour(`--${kind}`)]));
+    const own = {
+      width: holder.clientWidth || 320,
+      hooks: {
+        setCursor: [(plot) => this.show(plot.cursor.idx)],
+        draw: [(plot) => marks(plot, this.events, tints)],
+        setSelect: [(plot) => (this.zoomed.hidden = !plot.select.width)],
+      },
+    };
+    this.plot = new window.uPlot(settings(this.curves, options, own), this.data, holder);
+    this.plot.over.addEventListener("click", (event) => this.pick(this.plot.cursor.idx, event.offsetY));
+    this.show(null);
+    this.sized.observe(holder);
+  }
+
+  /** Whether these curves can take the place of those that are drawn. */
+  fits(title, curves) {
+    return title === this.title && curves.length === this.curves.length;
+  }
+
+  /** More points: what is zoomed stays, and where the reader is. */
+  update(curves, events) {
+    this.data = prepared(curves, this.options).data;
+    Object.assign(this, { curves, events });
+    this.holder.setAttribute("aria-label", spoken(this.title, curves));
+    this.plot.setData(this.data, this.zoomed.hidden);
+    this.show(this.index);
+  }
+
+  destroy() {
+    this.sized.disconnect();
+    this.plot?.destroy();
+  }
+
+  /** Charts beside each other are zoomed together, and so back. */
+  unzoom() {
+    this.plot.setData(this.data);
+    this.zoomed.hidden = true;
+  }
+
+  /** The measured values at a place, or the last ones. */
+  show(index) {
+    this.index = index ?? null;
+    if (this.index === null) return void (this.readout.textContent = last(this.curves));
+    const x = this.data[0][index];
+    const place = this.options.axis === "seconds" ? `after ${seconds(x)}` : `step ${number(x)}`;
+    this.readout.textContent = `${place}: ${this.curves.map((_, i) => number(this.data[2 * i + 1][index])).join(" · ")}`;
+  }
+
+  /** Choose the point of the curve that is nearest to a height, at the cursor's x. */
+  pick(index, top) {
+    if (index === null || index === undefined || !this.curves.length) return;
+    const away = this.curves.map((_, i) => {
+      const value = this.data[2 * i + 2][index];
+      return value === null || value === undefined ? Infinity : Math.abs(this.plot.valToPos(value, "y") - top);
+    });
+    const curve = this.curves[away.indexOf(Math.min(...away))];
+    this.options.pick(curve, curve.steps[nearest(curve.x, this.data[0][index])]);
+  }
+
+  pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.data[0].length) return;
+    if (event.key === "ArrowRight") this.move(1);
+    else if (event.key === "ArrowLeft") this.move(-1);
+    else if (event.key === "Enter") this.pick(this.index ?? this.data[0].length - 1, 20);
     else return;
     event.preventDefault();
-  });
+  }
 
-  const draw = () => {
-    plot?.destroy();
-    plot = new window.uPlot(
-      settings(series(), events, { ...options, width: holder.clientWidth || 320, show }),
-      data,
-      holder,
-    );
-    plot.over.addEventListener("click", (event) => pick(plot.cursor.idx, event.offsetY));
-    show(null);
-  };
-  const sized = new ResizeObserver(() => plot?.setSize({ width: holder.clientWidth, height: HEIGHT }));
-  return {
-    box,
-    draw() {
-      draw();
-      sized.observe(holder);
-    },
-    destroy() {
-      sized.disconnect();
-      plot?.destroy();
-    },
-  };
+  move(by) {
+    const points = this.data[0].length;
+    const from = this.index ?? (by > 0 ? -1 : points);
+    const index = Math.max(0, Math.min(points - 1, from + by));
+    this.plot.setCursor({ left: this.plot.valToPos(this.data[0][index], "x"), top: 20 });
+    this.show(index);
+    say(this.readout.textContent);
+  }
 }
 
-/** Each run gives two columns: what was measured (faint when smoothed) and the smoothed line. */
+/** Each run gives two columns: what was measured, and the same smoothed. */
 function prepared(curves, { log, weight }) {
   let left_out = 0;
   const tables = curves.map((curve) => {
@@ -107,31 +136,23 @@ function prepared(curves, { log, weight }) {
     left_out += gone;
     return [curve.x, kept, smooth(kept, weight)];
   });
-  const data = tables.length ? window.uPlot.join(tables) : [[]];
-  const series = () => [
-    {},
-    ...curves.flatMap((curve) => [
-      {
-        show: weight > 0,
-        stroke: colour(curve.variable),
-        width: 1,
-        alpha: 0.3,
-        spanGaps: true,
-        points: { show: false },
-      },
-      {
-        stroke: colour(curve.variable),
-        width: 1.75,
-        dash: curve.dash,
-        spanGaps: true,
-        points: { show: curve.x.length < 40, size: 5, fill: colour(curve.variable) },
-      },
-    ]),
-  ];
-  return { data, series, left_out };
+  return { data: tables.length ? window.uPlot.join(tables) : [[]], left_out };
 }
 
-function settings(series, events, { width, log, axis, show }) {
+/** What was measured is faint, and only there beside a smoothed line. */
+function lines(curves, weight) {
+  const drawn = curves.flatMap((curve) => {
+    const [stroke, spanGaps] = [colour(curve.variable), true];
+    const points = { show: curve.x.length < 40, size: 5, fill: stroke };
+    return [
+      { show: weight > 0, stroke, width: 1, alpha: 0.3, spanGaps, points: { show: false } },
+      { stroke, width: 1.75, dash: curve.dash, spanGaps, points },
+    ];
+  });
+  return [{}, ...drawn];
+}
+
+function settings(curves, { log, weight, axis }, { width, hooks }) {
   const line = {
     stroke: colour("--muted"),
     grid: { stroke: colour("--line"), width: 1 },
@@ -142,11 +163,10 @@ function settings(series, events, { width, log, axis, show }) {
     axis === "seconds"
       ? (_, ticks) => ticks.map((tick) => seconds(tick))
       : (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? String(tick) : ""));
-  const tints = Object.fromEntries(MARKED.map((kind) => [kind, colour(`--${kind}`)]));
   return {
     width,
     height: HEIGHT,
-    series,
+    series: lines(curves, weight),
     legend: { show: false },
     padding: [6, 12, 0, 0],
     cursor: { sync: { key: `steps-${axis}`, setSeries: false }, drag: { x: true, y: false }, points: { size: 7 } },
@@ -155,7 +175,7 @@ function settings(series, events, { width, log, axis, show }) {
       { ...line, values: time, size: 26, space: 55 },
       { ...line, size: 52, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
     ],
-    hooks: { setCursor: [(plot) => show(plot.cursor.idx)], draw: [(plot) => marks(plot, events, tints)] },
+    hooks,
   };
 }
 
@@ -191,14 +211,6 @@ function marks(plot, events, tints) {
     ctx.fillText(SIGNS[event.kind], x, bbox.top + 10 * scale);
   }
   ctx.restore();
-}
-
-function nearest(curve, x) {
-  let best = 0;
-  curve.x.forEach((value, i) => {
-    if (Math.abs(value - x) < Math.abs(curve.x[best] - x)) best = i;
-  });
-  return curve.steps[best];
 }
 
 function last(curves) {

@@ -199,7 +199,7 @@ function amounts(tokens) {
     el(
       "p",
       {},
-      `${count(tokens.mask.length, "token")}: ${sampled.toLocaleString("en")} sampled, ${trained.toLocaleString("en")} trained on; weights of ${versions.length > 1 ? "versions" : "version"} ${versions.join(", ") || "unknown"}.`,
+      `${count(tokens.id.length, "token")}: ${sampled.toLocaleString("en")} sampled, ${trained.toLocaleString("en")} trained on; weights of ${versions.length > 1 ? "versions" : "version"} ${versions.join(", ") || "unknown"}.`,
     ),
   );
 }

@@ -1,5 +1,5 @@
 // The charts of a run: which metrics, smoothing, log scale, over steps or time.
-import { chart } from "./chart.js";
+import { Chart } from "./chart.js";
 import { el, empty, fill } from "./dom.js";
 import { picker } from "./picker.js";
 import { runStyle } from "./palette.js";
@@ -23,12 +23,14 @@ export async function curves(box, loaded, query, signal) {
     await Promise.all(loaded.map(({ data }) => data.need(shown())));
     if (signal.aborted) return;
     clear();
-    charts = shown().map((name) =>
-      chart(name, ofRuns(loaded, name, state.axis), events(loaded[0], state.axis), {
-        ...state,
-        pick: (which, step) => open(loaded[which].run, name, step),
-        remove: () => set({ metrics: shown().filter((one) => one !== name) }),
-      }),
+    charts = shown().map(
+      (name) =>
+        new Chart(name, ofRuns(loaded, name, state.axis), events(loaded[0], state.axis), {
+          ...state,
+          pick: (curve, step) => open(curve.run, name, step),
+          unzoom: () => charts.forEach((one) => one.unzoom()),
+          remove: () => set({ metrics: shown().filter((one) => one !== name) }),
+        }),
     );
     fill(
       grid,
@@ -43,6 +45,13 @@ export async function curves(box, loaded, query, signal) {
           : empty("No steps yet.", missing),
       );
     for (const one of charts) one.draw();
+  };
+  const redraw = async () => {
+    await Promise.all(loaded.map(({ data }) => data.need(shown())));
+    const now = shown().map((name) => ofRuns(loaded, name, state.axis));
+    const same = now.length === charts.length && now.every((found, i) => charts[i].fits(shown()[i], found));
+    if (!same) return draw();
+    charts.forEach((one, i) => one.update(now[i], events(loaded[0], state.axis)));
   };
   const set = (changes) => {
     Object.assign(state, changes);
@@ -59,7 +68,7 @@ export async function curves(box, loaded, query, signal) {
   document.addEventListener("themechange", draw, { signal });
   signal.addEventListener("abort", clear);
   await draw();
-  return { redraw: draw };
+  return { redraw };
 }
 
 function controls(state, set) {
@@ -89,7 +98,7 @@ function controls(state, set) {
 
 function ofRuns(loaded, name, axis) {
   return loaded
-    .map(({ run, data }, i) => ({ name: run.name, ...runStyle(i), ...points(data, name, axis) }))
+    .map(({ run, data }, i) => ({ run, name: run.name, ...runStyle(i), ...points(data, name, axis) }))
     .filter((curve) => curve.x.length || loaded.length === 1);
 }
 

@@ -1,5 +1,5 @@
 // Start, the header, and which view an address shows.
-import { get } from "./api.js";
+import { ServerError, get } from "./api.js";
 import { showConversation } from "./conversation.js";
 import { showConversations } from "./conversations.js";
 import { add, button, el, empty, fill } from "./dom.js";
@@ -19,40 +19,44 @@ const VIEWS = {
 };
 let leaving = new AbortController();
 
-/** Draw what the address says. Each view gets {run, runs, query, path, signal}; the signal ends all that it began. */
+/** Draw what the address says. */
 async function draw() {
   leaving.abort();
   const controller = (leaving = new AbortController());
-  const { path, query } = parse();
   const main = document.getElementById("main");
   viewKeys({});
+  main.setAttribute("aria-busy", "true");
   fill(main, el("p", { class: "loading" }, "Loading …"));
   try {
-    const runs = await get(["runs"], {}, controller.signal);
-    if (path[0] !== "run" && runs.length === 1)
-      return (history.replaceState(null, "", href(["run", runs[0].id])), draw());
-    const run = path[0] === "run" ? runs.find((one) => one.id === path[1]) : undefined;
-    const view = run && VIEWS[path[2] ?? ""];
-    header(run, runs, path[2] ?? "");
-    fill(main);
-    main.className = `view-${run ? path[2] || "run" : "runs"}`;
-    document.title = run ? `${run.name} · agentrl view` : "agentrl view";
-    if (view) await view.show(main, { run, runs, query, path: path.slice(3), signal: controller.signal });
-    else if (path[0] === "run")
-      fill(
-        main,
-        empty(
-          run ? `No view is called ${path[2]}.` : `No run is called ${path[1]}.`,
-          el("a", { href: "#/" }, "See all runs"),
-        ),
-      );
-    else showRuns(main, { runs, signal: controller.signal });
+    await drawView(main, parse(), controller.signal);
   } catch (error) {
     if (controller.signal.aborted) return;
-    if (error.name === "AbortError") return;
     fill(main, empty(error.message, button("Try again", draw, { class: "primary" })));
-    if (!error.status && error.status !== 0) throw error; // a fault of the page itself: the console shows where
+    if (!(error instanceof ServerError)) throw error; // a fault of the page itself: the console shows where
+  } finally {
+    if (!controller.signal.aborted) main.setAttribute("aria-busy", "false");
   }
+}
+
+/** A view gets {run, runs, query, path, signal}; the signal ends all that it began. */
+async function drawView(main, { path, query }, signal) {
+  const runs = await get(["runs"], {}, signal);
+  if (path[0] !== "run" && path[0] !== "runs" && runs.length === 1) {
+    path = ["run", runs[0].id];
+    history.replaceState(null, "", href(path));
+  }
+  const run = path[0] === "run" ? runs.find((one) => one.id === path[1]) : undefined;
+  const view = run && VIEWS[path[2] ?? ""];
+  header(run, runs, path[2] ?? "");
+  fill(main);
+  main.className = `view-${run ? path[2] || "run" : "runs"}`;
+  document.title = run ? `${run.name} · agentrl view` : "agentrl view";
+  scrollTo(0, 0);
+  if (document.activeElement === document.body) main.focus({ preventScroll: true });
+  if (view) return view.show(main, { run, runs, query, path: path.slice(3), signal });
+  if (path[0] !== "run") return showRuns(main, { runs, signal });
+  const missing = run ? `No view is called ${path[2]}.` : `No run is called ${path[1]}.`;
+  fill(main, empty(missing, el("a", { href: "#/runs" }, "See all runs")));
 }
 
 function header(run, runs, at) {
@@ -68,7 +72,7 @@ function header(run, runs, at) {
     : [];
   const choose = el("select", {
     "aria-label": "Run",
-    on: { change: () => go(choose.value ? ["run", choose.value] : []) },
+    on: { change: () => go(choose.value ? ["run", choose.value] : ["runs"]) },
   });
   if (runs.length > 1) add(choose, el("option", { value: "" }, "All runs"));
   add(
@@ -77,7 +81,7 @@ function header(run, runs, at) {
   );
   fill(
     document.getElementById("top"),
-    el("a", { class: "brand", href: "#/", "aria-label": "agentrl view, all runs" }, "agentrl"),
+    el("a", { class: "brand", href: "#/runs", "aria-label": "agentrl view, all runs" }, "agentrl"),
     choose,
     el("nav", { "aria-label": "Views" }, links),
     el("span", { class: "offline" }, "not connected, trying again …"),
@@ -115,7 +119,7 @@ function up() {
       ["run", path[1], ...(query.list ?? "conversations").split("/")],
       Object.fromEntries(new URLSearchParams(query.from)),
     );
-  go(path[2] ? ["run", path[1]] : []);
+  go(path[2] ? ["run", path[1]] : ["runs"]);
 }
 
 pageKeys({

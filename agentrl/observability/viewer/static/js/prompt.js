@@ -1,7 +1,7 @@
 // One prompt over the steps of training: its reward as a curve, its answers step by step.
 import { get } from "./api.js";
 import { cards } from "./cards.js";
-import { chart } from "./chart.js";
+import { Chart } from "./chart.js";
 import { el, empty, fill } from "./dom.js";
 import { count, number, visible } from "./format.js";
 import { viewKeys } from "./keys.js";
@@ -40,10 +40,11 @@ export async function showPrompt(main, { run, query, path, signal }) {
   let drawn = null;
   const draw = () => {
     drawn?.destroy();
-    drawn = chart("mean reward of this prompt", [curve()], [], {
+    drawn = new Chart("mean reward of this prompt", [curve()], [], {
       axis: "step",
       weight: 0,
       log: false,
+      unzoom: () => drawn.unzoom(),
       pick: (_, step) => list.querySelector(`#step-${step} a.card`)?.focus(),
     });
     fill(holder, drawn.box);

@@ -69,3 +69,12 @@ export function usual(names) {
   const found = FIRST.map((pattern) => names.find((name) => pattern.test(name))).filter(Boolean);
   return found.length ? found.slice(0, 6) : names.slice(0, 6);
 }
+
+/** The index of the value that is nearest to one; -1: there are no values. */
+export function nearest(values, wanted) {
+  let best = values.length ? 0 : -1;
+  values.forEach((value, i) => {
+    if (Math.abs(value - wanted) < Math.abs(values[best] - wanted)) best = i;
+  });
+  return best;
+}

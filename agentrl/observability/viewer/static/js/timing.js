@@ -2,6 +2,7 @@
 import { el, fill } from "./dom.js";
 import { seconds, share } from "./format.js";
 import { note } from "./route.js";
+import { nearest } from "./series.js";
 
 /** Returns {redraw}: after new steps, the bar stays where the reader put it, or follows the last step. */
 export function showTiming(box, loaded, query) {
@@ -84,12 +85,4 @@ function bar({ run, timing }, step, named) {
       el("tr", { class: "sum" }, el("td"), el("th", { scope: "row" }, "step"), el("td", {}, seconds(whole)), el("td")),
     ),
   );
-}
-
-function nearest(steps, wanted) {
-  let best = steps.length ? 0 : -1;
-  steps.forEach((step, i) => {
-    if (Math.abs(step - wanted) < Math.abs(steps[best] - wanted)) best = i;
-  });
-  return best;
 }
