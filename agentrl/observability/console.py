@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -57,6 +57,8 @@ STAGES = {
 }
 """What people call the stages of a step; others are shown by their names."""
 WITH_TRAJECTORIES = ("gen", "testing")
+_LONG_S = 1.0
+"""A stage that took less in the step before gets no bar of its own: it would only flicker."""
 ROWS = 12
 RECENT = 10
 """The time that is left follows from the mean of this many steps."""
@@ -79,6 +81,8 @@ class ConsoleTracker(Tracker):
         self._seconds: deque[float] = deque(maxlen=RECENT)
         self._conversation: RenderableType | None = None
         self._live: Live | None = None
+        self._part: TaskID | None = None
+        """The bar of the running stage."""
 
     @property
     def shows_progress(self) -> bool:
@@ -95,26 +99,27 @@ class ConsoleTracker(Tracker):
         if not self._console.is_terminal:
             return
         described = TextColumn("{task.description}")
-        self._progress = Progress(
-            SpinnerColumn(), described, BarColumn(), MofNCompleteColumn(), _Times(), console=self._console
-        )
+        self._progress = Progress(SpinnerColumn(), described, BarColumn(), _Count(), _Times(), console=self._console)
         self._task = self._progress.add_task("starting", total=run.total_steps, completed=run.resumed_from or 0)
-        self._trajectories = self._progress.add_task("trajectories", total=None, visible=False)
         self._live = Live(self._render(), console=self._console, refresh_per_second=4)
         self._live.start()
 
     def on_stage(self, step: int, stage: str) -> None:
         """Name the running stage beside the bar."""
-        if self._live:
-            self._progress.update(self._task, description=f"step {step}: {STAGES.get(stage, stage)}")
-            self._progress.update(self._trajectories, visible=False)
-            if stage in WITH_TRAJECTORIES:
-                self._progress.reset(self._trajectories, total=None, visible=True)
+        if not self._live:
+            return
+        name = STAGES.get(stage, stage)
+        self._progress.update(self._task, description=f"step {step}: {name}")
+        self._end_part()
+        usual = self._rows[-1][1].get(f"timing_s/{stage}", 0.0) if self._rows else 0.0
+        if stage in WITH_TRAJECTORIES or usual >= _LONG_S:
+            name = "trajectories" if stage in WITH_TRAJECTORIES else name
+            self._part = self._progress.add_task(name, total=None, usual_s=usual)
 
     def on_progress(self, done: int, total: int) -> None:
         """Move the bar of trajectories."""
-        if self._live:
-            self._progress.update(self._trajectories, completed=done, total=total)
+        if self._live and self._part is not None:
+            self._progress.update(self._part, completed=done, total=total)
 
     def on_rollouts(self, step: int, batch: DataProto) -> None:
         """Show one conversation of the step."""
@@ -157,9 +162,15 @@ class ConsoleTracker(Tracker):
         if self._live:
             ended = "done" if self._progress.tasks[0].finished else "stopped"
             self._progress.update(self._task, description=ended, left_s=None)
-            self._progress.update(self._trajectories, visible=False)
+            self._end_part()
             self._live.stop()
             self._live = None
+
+    def _end_part(self) -> None:
+        """Take the bar of the stage away."""
+        if self._part is not None:
+            self._progress.remove_task(self._part)
+            self._part = None
 
     def _left_s(self, step: int) -> float | None:
         return fmean(self._seconds) * (self._total - step) if self._seconds else None
@@ -192,14 +203,23 @@ class ConsoleTracker(Tracker):
         return table
 
 
-class _Times(ProgressColumn):
-    """The time since the bar began, and what is left."""
+class _Count(ProgressColumn):
+    """How many of how many; nothing where nobody counts."""
 
     def render(self, task: Task) -> Text:
-        """`2.1 min, 14 min left`."""
-        left = task.fields.get("left_s", task.time_remaining)
+        """`3/8`."""
+        return Text("" if task.total is None else f"{task.completed:.0f}/{task.total:.0f}", "green")
+
+
+class _Times(ProgressColumn):
+    """The time since the bar began, and what is left or usual."""
+
+    def render(self, task: Task) -> Text:
+        """`2.1 min, 14 min left`, or of a stage `3 s, last time 8 s`."""
+        left, usual = task.fields.get("left_s"), task.fields.get("usual_s")
         shown = [span(task.elapsed)] if task.elapsed is not None else []
         shown += [f"{span(left)} left"] if left else []
+        shown += [f"last time {span(usual)}"] if usual else []
         return Text(", ".join(shown), "cyan")
 
 

@@ -149,6 +149,29 @@ def test_console_shows_progress_a_conversation_alarms_and_what_is_left(tmp_path)
     assert "trajectories " not in last.replace("of the trajectories", "")
 
 
+def test_console_tells_how_long_a_stage_took_last_time(tmp_path):
+    screen = console(terminal=True)
+    tracker = ConsoleTracker(screen)
+    tracker.on_start(run(tmp_path))
+    tracker.on_stage(1, "update_actor")
+    tracker.log({"timing_s/update_actor": 8.0, "timing_s/adv": 0.1, "timing_s/gen": 30.0}, 1)
+    parts = {}
+    for stage in ("gen", "adv", "update_actor"):
+        tracker.on_stage(2, stage)
+        tracker._live.refresh()
+        parts[stage] = [task.description for task in tracker._progress.tasks]
+    shown = screen.file.getvalue()
+    tracker.close()
+    assert parts == {
+        "gen": ["step 2: rolling out", "trajectories"],
+        "adv": ["step 2: advantages"],
+        "update_actor": ["step 2: training", "training"],
+    }
+    assert "last time 30 s" in shown
+    assert "last time 8 s" in shown
+    assert "0/?" not in shown
+
+
 def test_console_keeps_within_a_small_terminal(tmp_path):
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100, height=20)
     tracker = ConsoleTracker(screen)

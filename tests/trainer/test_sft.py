@@ -201,7 +201,12 @@ def test_the_command_runs_a_recipe_and_writes_the_run_folder(tiny_model_dir, fac
     )
     result = CliRunner().invoke(app, ["sft", str(recipe), "trainer.total_training_steps=2"])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.yaml", "metrics.jsonl", "run_state.json", "huggingface"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "run_state.json",
+        "huggingface",
+    }
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["train/loss"] > 0 for line in lines)
