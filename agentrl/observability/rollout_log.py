@@ -63,6 +63,7 @@ def rows(batch: DataProto, step: int, decode: Decode, *, exact: Decode | None = 
             "segments": _segments(response_ids, mask, loss_mask, exact or decode),
             "messages": json_of(fields["messages"]),
             "reward_extra_info": json_of(fields["reward_extra_info"]),
+            "timeline": fields.get("timeline", []),
         }
 
 
