@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+JSON = {"content-type": "application/json"}
 SIZES = {False: (64, 1.0), True: (16, 0.25)}
 """Conversations and factor on their lengths, without and with `--model`: a model of 135 M parameters does 200 times the
 work for each token."""
@@ -96,7 +97,7 @@ async def converse_all(address: str, conversations: list[Conversation]) -> float
             ids += answer["output_ids"]
 
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(address, connector=connector) as session:
+    async with aiohttp.ClientSession(address, connector=connector, headers=JSON) as session:
         async with session.post("/flush_cache") as response:
             assert response.status == 200
         start = time.perf_counter()

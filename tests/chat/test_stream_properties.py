@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -120,10 +120,18 @@ def test_a_real_vocabulary(
     check_stream(request.getfixturevalue(model), prompt, rounds, "<|im_end|>")
 
 
+def without_specials(renderer: ChatRenderer, text: str) -> str:
+    """Text in which no special token is left, nor one that appears where another was: '<|im_<|im_end|>end|>'."""
+    while (shorter := renderer.encoder._special.sub("", text)) != text:
+        text = shorter
+    return text
+
+
 @given(TEXTS)
+@example("<|im_<|im_end|>end|>")
 @FAST
 def test_a_real_vocabulary_renders_as_transformers_does(qwen: ChatRenderer, text: str) -> None:
-    clean = qwen.encoder._special.sub("", text)
+    clean = without_specials(qwen, text)
     messages = [{"role": "system", "content": clean}, {"role": "user", "content": clean}]
     reference = qwen.tokenizer.apply_chat_template(
         messages, chat_template=HERMES, add_generation_prompt=True, return_dict=False

@@ -76,7 +76,8 @@ class RayPool:
         )
         self._ready: dict[int, Any] = {}
         self._ran_by: dict[ChunkFuture, tuple[Any, Any]] = {}
-        self._actors = [self._start(index) for index in range(len(slots))]
+        machines = answering()
+        self._actors = [self._start(index, machines) for index in range(len(slots))]
         self._is_started = False
 
     def submit(self, worker: int, jobs: Sequence[Job], step: StepInfo) -> ChunkFuture:
@@ -88,10 +89,7 @@ class RayPool:
         """
         self._wait_for_start()
         if self._actors[worker] is None:
-            # Not where Ray likes: it may take the machine that is lost for one with room.
-            machines = answering()
-            place = NodeAffinitySchedulingStrategy(machines[worker % len(machines)], soft=True)
-            self._actors[worker] = self._start(worker, scheduling_strategy=place)
+            self._actors[worker] = self._start(worker, answering())
         actor = self._actors[worker]
         future: ChunkFuture = actor.run_chunk.remote(list(jobs), step).future()
         self._ran_by[future] = actor, self._ready[worker]
@@ -153,8 +151,11 @@ class RayPool:
         except RayError as error:
             raise _own_error(error, "agent-loop workers did not start") from error
 
-    def _start(self, index: int, **options: Any) -> Any:
-        actor = self._actor_class.options(name=None, **options).remote(
+    def _start(self, index: int, machines: list[str]) -> Any:
+        # In turns, not where Ray likes: it may put all on one machine, or take one that is lost for one with room.
+        # No machines: Ray does not run yet and starts itself with the first actor.
+        place = NodeAffinitySchedulingStrategy(machines[index % len(machines)], soft=True) if machines else None
+        actor = self._actor_class.options(name=None, scheduling_strategy=place).remote(
             self._config, self._addresses, self.slots[index], len(self.slots)
         )
         self._ready[index] = actor.ready.remote()
