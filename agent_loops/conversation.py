@@ -69,7 +69,7 @@ class Conversation:
         self._reward_turns: list[int] = []
         self._tool_metrics: dict[str, float] = {}
         self._num_tool_calls = self._num_tool_errors = 0
-        self._tools_s = 0.0
+        self._generate_s = self._tools_s = 0.0
         self._stop_tool: JsonDict | None = None
 
     async def generate(self, stop: Sequence[str] = ()) -> str:
@@ -83,7 +83,11 @@ class Conversation:
         params = self._sampling_params
         if stop:
             params = {**params, "stop": [*(params.get("stop") or ()), *stop]}
-        output = await self._context.generate(self._trajectory.context_ids, params)
+        started = time.perf_counter()
+        try:
+            output = await self._context.generate(self._trajectory.context_ids, params)
+        finally:
+            self._generate_s += time.perf_counter() - started
         self._trajectory.append_completion(output)
         if output.finish_reason == "abort":
             self.stop_reason = StopReason.ABORTED
@@ -190,6 +194,7 @@ class Conversation:
             num_turns=_count_turns(self.messages),
             stop_reason=self.stop_reason or StopReason.COMPLETED,
             metrics={
+                "generate_sequences": self._generate_s,
                 "tool_calls": self._tools_s,
                 "num_tool_calls": self._num_tool_calls,
                 "num_tool_errors": self._num_tool_errors,
