@@ -113,6 +113,7 @@ def rows(
             "segments": _segments(response_ids, mask, loss_mask, exact or decode),
             "messages": json_of(fields["messages"]),
             "reward_extra_info": json_of(fields["reward_extra_info"]),
+            "timeline": fields.get("timeline", []),
         }
 
 

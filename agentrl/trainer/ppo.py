@@ -16,6 +16,7 @@ from agentrl.observability.run_state import RunStateFile
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.rollout.report import causes_of
+from agentrl.timeline import span_here
 from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
@@ -23,6 +24,7 @@ from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.disk_space import Need
 from agentrl.trainer.dumps import RolloutDumps
 from agentrl.trainer.inputs import prepare
+from agentrl.trainer.metrics_page import serve_metrics
 from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
 from agentrl.trainer.profiling import StepProfiler
@@ -30,6 +32,7 @@ from agentrl.trainer.saving import Saver
 from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
+from agentrl.trainer.tracing import StepTracing
 from agentrl.trainer.validation import Validator, conversations, sample_batch
 
 logger = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ class RayPPOTrainer:
         )
         self.dumps = RolloutDumps(config.trainer.rollout_data_dir, self.inputs.renderer)
         self.profile = StepProfiler(config, self.inputs.total_steps)
+        self.tracing = StepTracing(config)
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
         self._first_step = 0
         """The last finished step when the run began."""
@@ -100,9 +104,12 @@ class RayPPOTrainer:
         with ExitStack() as stack:
             stack.enter_context(self.run_state)
             stack.push(self._close_trackers)
+            stack.callback(self.tracing.close)
+            watching = stack.enter_context(serve_metrics(trainer, self.trackers))
             self.processes = stack.enter_context(
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
             )
+            stack.enter_context(watching(self.processes))
             self.guard = stack.enter_context(StopGuard())
             learning, background = self.processes.learning, trainer.async_save
             self.saver = Saver(self.checkpoints, learning, self.state.save, background=background)
@@ -111,7 +118,8 @@ class RayPPOTrainer:
                 if trainer.val_only or (trainer.val_before_train and self.inputs.val_samples and self.state.step == 0):
                     self.trackers.log(self._validate(), self.state.step)
                 while self.state.step < self.inputs.total_steps and not trainer.val_only:
-                    self._step(self.state.step + 1)
+                    with self.tracing(self.state.step + 1, self.processes):
+                        self._step(self.state.step + 1)
                     self.saver.poll()
                     self.state.health.check()
                     self.skipped.check()
@@ -165,7 +173,7 @@ class RayPPOTrainer:
             self._updates, self._updating = self._count_updates(), True
             updates = self.processes.start_updates(batch, actor=learns)
             for stage in updates.stages:
-                with timer(stage):
+                with timer(stage), span_here("update", stage):
                     updated = updates.result(stage)
                 metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
                 self.dumps.updated(updated)

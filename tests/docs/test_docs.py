@@ -52,6 +52,7 @@ GUIDE = (
     "docs/checkpoints.md",
     "docs/parallelism.md",
     "docs/profiling.md",
+    "docs/traces.md",
     "docs/training_guide.md",
     "docs/token_rules.md",
 )
@@ -80,6 +81,7 @@ SAID = {
             "global_step_1/actor/huggingface -> my_first_model",
         ),
     ),
+    "docs/traces.md": ("turn 1", "outcome", "trace.json"),
     "docs/algorithms.md": ("contract of advantages", "contract of policy_losses"),
     "docs/vision.md": (
         *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),

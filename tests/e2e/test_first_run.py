@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import psutil
 import pytest
+from otlp_collector import Collector, collecting
 from runs import Run, Workspace, finished
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,7 +21,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def done(workspace: Workspace) -> Run:
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def done(workspace: Workspace, collector: Collector) -> Run:
     """Two GRPO steps on Ray with two training ranks, tools, validation, checkpoints and every logger.
 
     Ranks and engine take turns, as on GPUs that they share: the engine has no memory while the ranks train.
@@ -39,6 +47,7 @@ def done(workspace: Workspace) -> Run:
         trainer__save_freq=1,
         trainer__max_ckpt_to_keep=1,
         trainer__profile_steps=[2],
+        trainer__otlp_endpoint=collector.url,
         ray_init__timeline_json_file=str(workspace.folder / "timeline.json"),
     )
     code, output = finished("train", str(run.recipe))
@@ -177,6 +186,27 @@ def test_the_second_step_is_profiled_in_every_process(done: Run, workspace: Work
         assert all(f'"name": "{part}"' in trace for part in slices)
     assert not (done.folder / "profile" / "step_1").exists()
     assert json.loads((workspace.folder / "timeline.json").read_text())
+
+
+def test_the_traces_of_both_steps_cross_all_processes(done: Run, collector: Collector) -> None:
+    steps = [span for span in collector.spans if span.name == "step"]
+    assert len(steps) == 2
+    for step in steps:
+        spans = {span.span_id: span for span in collector.spans if span.trace_id == step.trace_id}
+        assert all(span.parent_id in spans for span in spans.values() if span is not step)
+        by_process = {span.resource["agentrl.process"] for span in spans.values()}
+        ranks = {f"{role} rank {rank}" for role in ("actor", "ref") for rank in range(2)}
+        assert ranks | {"driver"} == {process for process in by_process if not process.startswith("agent loops")}
+        assert len(by_process) > len(ranks) + 1
+        within = {
+            (span.name, span.resource["agentrl.process"], spans[span.parent_id].name)
+            for span in spans.values()
+            if span is not step
+        }
+        for rank in range(2):
+            assert ("update_actor", f"actor rank {rank}", "update") in within
+            assert ("compute_ref_log_prob", f"ref rank {rank}", "ref") in within
+        assert {("trajectory", "gen"), ("generate", "trajectory")} <= {(name, parent) for name, _, parent in within}
 
 
 def test_where_the_time_went(done: Run) -> None:

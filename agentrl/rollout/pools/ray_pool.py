@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, WorkerError
+from agentrl.inference.engine_load import EngineLoad
 from agentrl.rollout.pools.scheduling import ChunkFuture, WorkerLostError
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
@@ -49,6 +50,10 @@ class AgentLoopActor:
     async def set_addresses(self, addresses: Sequence[str]) -> None:
         """See `AgentLoopWorker.set_addresses`."""
         await self._worker.set_addresses(addresses)
+
+    async def engine_loads(self) -> dict[str, EngineLoad]:
+        """See `AgentLoopWorker.engine_loads`."""
+        return await self._worker.engine_loads()
 
     async def cancel_all(self) -> None:
         """See `AgentLoopWorker.cancel_all`."""
@@ -133,6 +138,16 @@ class RayPool:
         """Use these engines from now on."""
         self._addresses = list(addresses)
         self._ask_all("set_addresses", self._addresses)
+
+    def engine_loads(self, timeout_s: float) -> list[dict[str, EngineLoad]]:
+        """By worker, what each engine does for it."""
+        asked = [actor.engine_loads.remote() for actor in list(self._actors) if actor is not None]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+        loads: list[dict[str, EngineLoad]] = []
+        for answer in answered:
+            with contextlib.suppress(RayError):
+                loads.append(ray.get(answer))
+        return loads
 
     def shutdown(self) -> None:
         """End every trajectory and every worker. May be called twice."""

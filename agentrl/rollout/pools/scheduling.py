@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from agentrl.errors import WorkerError
+from agentrl.inference.engine_load import EngineLoad
 from agentrl.rollout.records import ChunkResult, Job, RolloutRow, StepInfo, TokenArrays
 from agentrl.types import StopReason
 
@@ -69,6 +70,9 @@ class WorkerPool(Protocol):
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
+
+    def engine_loads(self, timeout_s: float) -> list[dict[str, EngineLoad]]:
+        """By worker, what each engine does for it; a worker that does not answer is left out. For any thread."""
 
     def shutdown(self) -> None:
         """End every trajectory and every worker."""
@@ -155,7 +159,9 @@ class _Dispatch:
         worker, chunk = self._running.pop(future)
         self._load[worker] -= len(chunk)
         try:
-            self._results.append(self._pool.result(worker, future))
+            result = self._pool.result(worker, future)
+            result.worker = worker
+            self._results.append(result)
         except WorkerLostError as error:
             self._try_again(chunk, error)
 
