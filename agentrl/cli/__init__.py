@@ -290,7 +290,7 @@ def trace(
     trace_run(run, last)
 
 
-look.register(app)
+app.registered_commands += look.app.registered_commands
 
 
 @serve.command("engine", context_settings=FORWARD)
