@@ -291,7 +291,7 @@ def trace(
     trace_run(run, last)
 
 
-look.register(app)
+app.registered_commands += look.app.registered_commands
 app.command()(view)
 
 

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from agentrl.observability.conversation_text import conversation, heading
-from agentrl.observability.dumps import Record, conversations, failures, find_dumps
+from agentrl.observability.conversation_text import conversation_lines, heading
+from agentrl.observability.dumps import Record, failed_trajectories, find_dumps, read_conversations
 from agentrl.observability.run_folder import Kind
 
 USUAL = 3
@@ -36,7 +36,7 @@ class Wanted:
     """Only those that say this; capital letters do not matter."""
 
 
-def show_conversations(place: Path, wanted: Wanted, *, full: bool, as_json: bool) -> None:
+def print_conversations(place: Path, wanted: Wanted, *, full: bool, as_json: bool) -> None:
     """Print conversations.
 
     Args:
@@ -61,7 +61,7 @@ def show_conversations(place: Path, wanted: Wanted, *, full: bool, as_json: bool
         for record in records:
             console.print()
             console.print(Text(f"{heading(record)}  [{record['from']}]", "reverse"))
-            for piece in conversation(record, None if full else MOST_CHARACTERS):
+            for piece in conversation_lines(record, None if full else MOST_CHARACTERS):
                 console.print(piece)
         console.print()
 
@@ -69,7 +69,7 @@ def show_conversations(place: Path, wanted: Wanted, *, full: bool, as_json: bool
 def _chosen(files: Sequence[Path], wanted: Wanted) -> Iterator[tuple[str, list[Record], int]]:
     """A title, its conversations, and how many there are of the kind."""
     if wanted.failed:
-        lost = [{**record, "from": file.name} for file in files for record in failures(file)]
+        lost = [{**record, "from": file.name} for file in files for record in failed_trajectories(file)]
         lost = [record for record in lost if _says(record, wanted.text)]
         yield "failed, so left out of training", lost, len(lost)
         if not wanted.worst and not wanted.best:
@@ -78,7 +78,7 @@ def _chosen(files: Sequence[Path], wanted: Wanted) -> Iterator[tuple[str, list[R
     every = [
         {**record, "from": f"{file}:{record['line']}"}
         for file in files
-        for record in conversations(file)
+        for record in read_conversations(file)
         if _says(record, wanted.text)
     ]
     if len(every) <= worst + best:
@@ -97,5 +97,5 @@ def _score(record: Record) -> float:
 def _says(record: Record, text: str | None) -> bool:
     if text is None:
         return True
-    said = "\n".join(piece.plain for piece in conversation(record))
+    said = "\n".join(piece.plain for piece in conversation_lines(record))
     return text.casefold() in said.casefold()

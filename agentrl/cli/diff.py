@@ -20,10 +20,10 @@ from rich.text import Text
 from agentrl.cli.output import table_console
 from agentrl.errors import UserInputError, suggest
 from agentrl.observability.console import COLUMNS
-from agentrl.observability.conversation_text import answer, question
-from agentrl.observability.dumps import Record, conversations, prompt_of
+from agentrl.observability.conversation_text import first_question, last_said
+from agentrl.observability.dumps import Record, prompt_of, read_conversations
 from agentrl.observability.run_folder import DUMP_KEYS, Kind, Row, RunFolder, differences, open_run
-from agentrl.observability.wording import line_of, number
+from agentrl.observability.wording import four_digits, one_line
 
 _USUAL = (*COLUMNS.values(), "val-core/*")
 _SHOWN = 200
@@ -31,7 +31,7 @@ _SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class MetricSpread:
     """A metric of one run over its newest steps."""
 
     mean: float
@@ -40,12 +40,12 @@ class Spread:
     steps: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> MetricSpread:
         """Of one value per step."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     def __str__(self) -> str:
-        return number(self.mean) + ("" if self.deviation is None else f" ± {number(self.deviation)}")
+        return four_digits(self.mean) + ("" if self.deviation is None else f" ± {four_digits(self.deviation)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def diff_runs(
 
 def metric_spreads(
     a: RunFolder, b: RunFolder, last: int, patterns: Sequence[str]
-) -> dict[str, tuple[Spread | None, Spread | None]]:
+) -> dict[str, tuple[MetricSpread | None, MetricSpread | None]]:
     """Mean and deviation over the newest steps that have the metric; None: the run has it in no step.
 
     Raises:
@@ -138,7 +138,7 @@ def same_prompts(a: RunFolder, b: RunFolder, step: int | None) -> Prompts | None
         both = a.dumps(kind), b.dumps(kind)
         if both[0] and both[1]:
             of_a, of_b = _step_of(both, step, kind)
-            by_prompt = _by_prompt(conversations(of_a), conversations(of_b))
+            by_prompt = _by_prompt(read_conversations(of_a), read_conversations(of_b))
             return Prompts((of_a, of_b), by_prompt)
     return None
 
@@ -165,9 +165,9 @@ def _by_prompt(a: Sequence[Record], b: Sequence[Record]) -> dict[str, tuple[list
     return {prompt: pair for prompt, pair in found.items() if all(pair)}
 
 
-def _spread(rows: Sequence[Row], name: str, last: int) -> Spread | None:
+def _spread(rows: Sequence[Row], name: str, last: int) -> MetricSpread | None:
     values = [row[name] for row in rows if name in row][-last:]
-    return Spread.of(values) if values else None
+    return MetricSpread.of(values) if values else None
 
 
 def _config_table(keys: Sequence[tuple[str, Any, Any]]) -> Table:
@@ -178,10 +178,10 @@ def _config_table(keys: Sequence[tuple[str, Any, Any]]) -> Table:
 
 
 def _value(value: Any) -> str:
-    return "-" if value is None else line_of(value if isinstance(value, str) else json.dumps(value), 80)
+    return "-" if value is None else one_line(value if isinstance(value, str) else json.dumps(value), 80)
 
 
-def _metrics_table(spreads: Mapping[str, tuple[Spread | None, Spread | None]], last: int) -> Table:
+def _metrics_table(spreads: Mapping[str, tuple[MetricSpread | None, MetricSpread | None]], last: int) -> Table:
     table = Table(f"mean ± deviation of the last {last} steps")
     for title in ("A", "B", "B - A", ""):
         table.add_column(title, justify="right")
@@ -192,7 +192,7 @@ def _metrics_table(spreads: Mapping[str, tuple[Spread | None, Spread | None]], l
     return table
 
 
-def is_clear(a: Spread, b: Spread) -> bool:
+def is_clear(a: MetricSpread, b: MetricSpread) -> bool:
     """Whether the means differ by more than two standard errors; steps that learn are not independent: a hint."""
     if a.deviation is None or b.deviation is None:
         return False
@@ -211,27 +211,34 @@ def _show_prompts(console: Console, same: Prompts, many: int, seed: int) -> None
     for prompt in same.most_changed(many):
         a, b = same.by_prompt[prompt]
         console.print()
-        console.print(Text(line_of(question(a[0]), _SHOWN), "bold"), soft_wrap=True)
+        console.print(Text(one_line(first_question(a[0]), _SHOWN), "bold"), soft_wrap=True)
         for name, records in (("A", a), ("B", b)):
             mean = (
-                f"{number(_mean_score(records))} of {len(records)}" if len(records) > 1 else number(_score(records[0]))
+                f"{four_digits(_mean_score(records))} of {len(records)}"
+                if len(records) > 1
+                else four_digits(_score(records[0]))
             )
-            console.print(Text(f"{name} ({mean}): ", "dim") + Text(line_of(answer(records[0]), _SHOWN)), soft_wrap=True)
+            console.print(
+                Text(f"{name} ({mean}): ", "dim") + Text(one_line(last_said(records[0]), _SHOWN)), soft_wrap=True
+            )
 
 
 def _prompts_json(same: Prompts) -> dict[str, Any]:
     rows = [
         {
             "prompt": prompt,
-            "question": question(a[0]),
-            **{name: [{"score": r["score"], "answer": answer(r)} for r in pair] for name, pair in (("a", a), ("b", b))},
+            "question": first_question(a[0]),
+            **{
+                name: [{"score": r["score"], "answer": last_said(r)} for r in pair]
+                for name, pair in (("a", a), ("b", b))
+            },
         }
         for prompt, (a, b) in same.by_prompt.items()
     ]
     return {"a": str(same.files[0]), "b": str(same.files[1]), "prompts": rows}
 
 
-def _json(spread: Spread | None) -> dict[str, Any] | None:
+def _json(spread: MetricSpread | None) -> dict[str, Any] | None:
     return None if spread is None else asdict(spread)
 
 

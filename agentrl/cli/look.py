@@ -14,12 +14,10 @@ Validation = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (runs, show, diff, replay, doctor):
-        app.command()(command)
+app = typer.Typer()
 
 
+@app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder below which runs are looked for.")] = Path("outputs"),
     as_json: AsJson = False,
@@ -30,6 +28,7 @@ def runs(
     show_runs(folder, as_json=as_json)
 
 
+@app.command()
 def show(
     run: RunPath,
     worst: Annotated[int, typer.Option(min=0, help="How many of the lowest scores.")] = 0,
@@ -43,14 +42,15 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print conversations with their rewards and the reasons; without options the 3 worst and the 3 best."""
-    from agentrl.cli.conversations import Wanted, show_conversations
+    from agentrl.cli.conversations import Wanted, print_conversations
 
     if step is not None and all_steps:
         raise typer.BadParameter("got --step and --all-steps, wanted one of them")
     wanted = Wanted(worst, best, failed, step, _kind(validation), all_steps, text)
-    show_conversations(run, wanted, full=full, as_json=as_json)
+    print_conversations(run, wanted, full=full, as_json=as_json)
 
 
+@app.command()
 def diff(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
     run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one.")],
@@ -71,6 +71,7 @@ def diff(
     diff_runs((run_a, run_b), last=last, metrics=metric or [], prompts=prompts, step=step, seed=seed, as_json=as_json)
 
 
+@app.command()
 def replay(
     rollouts: Annotated[Path, typer.Argument(help="A run folder, a folder of dumps, or one dump.")],
     reward: Annotated[
@@ -95,6 +96,7 @@ def _kind(validation: bool) -> Literal["validation"] | None:
     return "validation" if validation else None
 
 
+@app.command()
 def doctor(
     config: Annotated[
         str | None,

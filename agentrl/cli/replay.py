@@ -18,11 +18,11 @@ from rich.text import Text
 from agentrl.cli.output import table_console
 from agentrl.config.job_run import load_evaluation
 from agentrl.errors import UserInputError
-from agentrl.jobs.replay import GroupCounts, Replayed, group_counts, replay
-from agentrl.observability.conversation_text import answer, question
+from agentrl.jobs.replay import GroupCounts, Replayed, group_counts, replay_dumps
+from agentrl.observability.conversation_text import first_question, last_said
 from agentrl.observability.dumps import find_dumps
 from agentrl.observability.run_folder import Kind, RunFolder, is_run
-from agentrl.observability.wording import line_of, number
+from agentrl.observability.wording import four_digits, one_line
 
 _SHOWN = 200
 """Characters of a question or an answer."""
@@ -59,7 +59,7 @@ def replay_command(
     own = [f"custom_reward_function.{key}={json.dumps(value)}" for key, value in given.items()]
     job = load_evaluation(None, [f"data.path={json.dumps(str(files[0]))}", *own, *overrides])
     with _Progress() as progress:
-        done = replay(files, job, _weight(place), progress)
+        done = replay_dumps(files, job, _weight(place), progress)
     groups = group_counts(done)
     if as_json:
         typer.echo(json.dumps(_as_json(done, groups), ensure_ascii=False, indent=1))
@@ -69,7 +69,7 @@ def replay_command(
     console.print(_table(done))
     _show_groups(console, groups)
     for cause, count in Counter(item.error for item in done if item.error).most_common(3):
-        typer.echo(f"no score: {count} x {line_of(str(cause), 300)}")
+        typer.echo(f"no score: {count} x {one_line(str(cause), 300)}")
     _show_examples(console, done, examples)
 
 
@@ -135,12 +135,12 @@ def _show_examples(console: Console, done: Sequence[Replayed], many: int) -> Non
     changed = sorted((item for item in done if item.change), key=lambda item: -abs(item.change))
     for item in changed[:many]:
         console.print()
-        scores = f"{number(item.before)} -> {number(item.after or 0.0)}"
+        scores = f"{four_digits(item.before)} -> {four_digits(item.after or 0.0)}"
         console.print(Text(f"{scores}  [{item.place}]", "reverse"), soft_wrap=True)
         truth = item.record.get("gts")
-        told = {"question": question(item.record), "answer": answer(item.record), "ground truth": str(truth)}
+        told = {"question": first_question(item.record), "answer": last_said(item.record), "ground truth": str(truth)}
         for title, text in told.items():
-            console.print(Text(f"{title}: ", "dim") + Text(line_of(text, _SHOWN)), soft_wrap=True)
+            console.print(Text(f"{title}: ", "dim") + Text(one_line(text, _SHOWN)), soft_wrap=True)
 
 
 def _as_json(done: Sequence[Replayed], groups: GroupCounts) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from agentrl.cli.output import table_console
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import Row, RunFolder, find_runs
 from agentrl.observability.run_state import State
-from agentrl.observability.wording import line_of, number, span
+from agentrl.observability.wording import four_digits, one_line, span
 
 LAST = 10
 """Reward and speed are means over this many of the newest steps."""
@@ -33,7 +33,7 @@ _STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """One line of the table. Times are seconds since 1970."""
 
     path: str
@@ -74,23 +74,23 @@ def show_runs(folder: Path, *, as_json: bool) -> None:
     table_console().print(_table(summaries, folder))
     for found in summaries:
         if found.error is not None:
-            typer.echo(f"{found.path}: {line_of(found.error, 300)}")
+            typer.echo(f"{found.path}: {one_line(found.error, 300)}")
 
 
-def summary(run: RunFolder) -> Summary:
+def summary(run: RunFolder) -> RunSummary:
     """What a run's folder says about it; one that is damaged says so in `error`."""
     try:
         rows = run.recent_metrics()
         state = run.state(rows)
     except UserInputError as error:
-        return Summary(str(run.path), State.UNKNOWN, 0, error=str(error))
+        return RunSummary(str(run.path), State.UNKNOWN, 0, error=str(error))
     validation: Row = {}
     for row in rows:
         validation |= {name: value for name, value in row.items() if name.startswith("val-core/") or name == "val/loss"}
     newest = rows[-1] if rows else {}
     seconds = _mean(rows, "timing_s/step")
     left = None if seconds is None or state.total_steps is None else seconds * (state.total_steps - state.step)
-    return Summary(
+    return RunSummary(
         path=str(run.path),
         state=state.state,
         step=state.step,
@@ -113,7 +113,7 @@ def _mean(rows: Sequence[Row], name: str) -> float | None:
     return fmean(known) if known else None
 
 
-def _table(summaries: Sequence[Summary], folder: Path) -> Table:
+def _table(summaries: Sequence[RunSummary], folder: Path) -> Table:
     has_loss = any(found.loss is not None for found in summaries)
     table = Table("run", "state")
     for title in (
@@ -137,7 +137,7 @@ def _table(summaries: Sequence[Summary], folder: Path) -> Table:
             f"{found.step}/{found.total_steps or '?'}",
             _shown(found.reward),
             *loss,
-            "\n".join(number(value) for value in found.validation.values()),
+            "\n".join(four_digits(value) for value in found.validation.values()),
             _shown(found.seconds_per_step),
             _shown(found.tokens_per_second),
             "" if found.seconds_left is None else span(found.seconds_left),
@@ -153,4 +153,4 @@ def _below(path: str, folder: Path) -> str:
 
 
 def _shown(value: float | None) -> str:
-    return "" if value is None else number(value)
+    return "" if value is None else four_digits(value)

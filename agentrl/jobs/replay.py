@@ -19,7 +19,7 @@ from agentrl.config.job_run import scoring_of
 from agentrl.config.jobs import EvalConfig
 from agentrl.errors import InfrastructureError, RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager
-from agentrl.observability.dumps import Record, conversations
+from agentrl.observability.dumps import Record, read_conversations
 from agentrl.plugins import registry
 from agentrl.reported import finite_number_of
 from agentrl.rewards.judged_answers import load_answer_scores
@@ -65,7 +65,7 @@ class GroupCounts:
     """Those whose scores are not now."""
 
 
-def replay(
+def replay_dumps(
     files: Sequence[Path], job: EvalConfig, weight: float, advance: Callable[[int, int], None]
 ) -> list[Replayed]:
     """Score every conversation of dumps again.
@@ -79,7 +79,7 @@ def replay(
     Raises:
         UserInputError: a dump or the score function cannot be used, or nothing got a score.
     """
-    records = [(file, record) for file in files for record in conversations(file)]
+    records = [(file, record) for file in files for record in read_conversations(file)]
     registry.load_registrations(job.plugins)
     manager = load_answer_scores(scoring_of(job))
     done = asyncio.run(_score_all(records, manager, weight, advance))

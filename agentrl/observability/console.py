@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.observability.conversation_text import answer, question
+from agentrl.observability.conversation_text import first_question, last_said
 from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation
-from agentrl.observability.wording import line_of, number, span
+from agentrl.observability.wording import four_digits, one_line, span
 
 if TYPE_CHECKING:
     from agentrl.data_proto import DataProto
@@ -176,8 +176,8 @@ class ConsoleTracker(Tracker):
         return fmean(self._seconds) * (self._total - step) if self._seconds else None
 
     def _line(self, step: int, metrics: dict[str, float]) -> str:
-        shown = [f"{title} {number(metrics[name])}" for title, name in COLUMNS.items() if name in metrics]
-        shown += [f"{name} {number(value)}" for name, value in metrics.items() if name.startswith(VALIDATION)]
+        shown = [f"{title} {four_digits(metrics[name])}" for title, name in COLUMNS.items() if name in metrics]
+        shown += [f"{name} {four_digits(value)}" for name, value in metrics.items() if name.startswith(VALIDATION)]
         left = self._left_s(step)
         ends = [f"elapsed {time.monotonic() - self._began:.0f} s", *([f"left {span(left)}"] if left else [])]
         return "  ".join([f"step {step}/{self._total}", *shown, *ends, *_troubles(metrics)])
@@ -199,7 +199,7 @@ class ConsoleTracker(Tracker):
             table.add_column(title, justify="right", overflow="fold")
         for step, metrics in rows:
             names = [COLUMNS[title] for title in shown] + list(validation)
-            table.add_row(str(step), *(number(metrics[name]) if name in metrics else "" for name in names))
+            table.add_row(str(step), *(four_digits(metrics[name]) if name in metrics else "" for name in names))
         return table
 
 
@@ -235,6 +235,10 @@ def _troubles(metrics: dict[str, float]) -> list[str]:
 
 def _conversation(step: int, fields: dict[str, Any]) -> Panel:
     """A question and the answer to it."""
-    body = Text(line_of(question(fields), _SHOWN), "cyan") + Text("\n") + Text(line_of(answer(fields), _SHOWN), "bold")
-    title = f"step {step}: score {number(float(fields.get('score', 0.0)))}, {fields.get('stop_reason', '')}"
+    body = (
+        Text(one_line(first_question(fields), _SHOWN), "cyan")
+        + Text("\n")
+        + Text(one_line(last_said(fields), _SHOWN), "bold")
+    )
+    title = f"step {step}: score {four_digits(float(fields.get('score', 0.0)))}, {fields.get('stop_reason', '')}"
     return Panel(body, title=title, title_align="left", expand=False)

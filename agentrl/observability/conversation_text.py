@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from agentrl.observability.wording import cut, number, visible
+from agentrl.observability.wording import four_digits, shortened, visible
 from agentrl.pictures import shown_text
 
 STYLES = {"system": "dim", "user": "cyan", "assistant": "bold", "tool": "yellow"}
@@ -19,7 +19,7 @@ _SHORT = 60
 def heading(record: Mapping[str, Any]) -> str:
     """`step 100, 3 of group 100-0: score 0.5, completed, 4 turns, 1 tool call`."""
     turns, calls = record.get("num_turns"), record.get("num_tool_calls")
-    facts = [f"score {number(float(record['score']))}"] if "score" in record else []
+    facts = [f"score {four_digits(float(record['score']))}"] if "score" in record else []
     facts += [str(record["stop_reason"])] if record.get("stop_reason") else []
     facts += [_count(turns, "turn")] if isinstance(turns, int) else []
     facts += [_count(calls, "tool call")] if isinstance(calls, int) and calls else []
@@ -28,7 +28,7 @@ def heading(record: Mapping[str, Any]) -> str:
     return visible(f"step {record.get('step', '?')}{group}{source}: {', '.join(facts)}")
 
 
-def conversation(record: Mapping[str, Any], most: int | None = None) -> Iterator[Text]:
+def conversation_lines(record: Mapping[str, Any], most: int | None = None) -> Iterator[Text]:
     """The messages, the ground truth and the reasons of the reward, a piece at a time.
 
     Args:
@@ -47,13 +47,13 @@ def conversation(record: Mapping[str, Any], most: int | None = None) -> Iterator
     yield from _reasons(record, most)
 
 
-def answer(record: Mapping[str, Any]) -> str:
+def last_said(record: Mapping[str, Any]) -> str:
     """The last that the model said."""
     said = [message for message in record.get("messages") or [] if message["role"] == "assistant"]
     return _said(said[-1]) if said else str(record.get("output", ""))
 
 
-def question(record: Mapping[str, Any]) -> str:
+def first_question(record: Mapping[str, Any]) -> str:
     """The first that a user said."""
     asked = [message for message in record.get("messages") or [] if message["role"] == "user"]
     return shown_text(asked[0].get("content")) if asked else str(record.get("input", ""))
@@ -90,13 +90,13 @@ def _reasons(record: Mapping[str, Any], most: int | None) -> Iterator[Text]:
 
 def _piece(title: str, text: str, style: str, most: int | None) -> Text:
     body = visible(text).strip("\n")
-    body = body if most is None else cut(body, most)
+    body = body if most is None else shortened(body, most)
     return Text(f"{title}: ", "dim") + Text(body or "(empty)", style)
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, float):
-        return number(value)
+        return four_digits(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

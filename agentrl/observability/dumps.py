@@ -100,7 +100,7 @@ def _record(file: Path, number: int, line: bytes) -> Record:
     return record
 
 
-def conversations(file: Path) -> list[Record]:
+def read_conversations(file: Path) -> list[Record]:
     """Its records without their tokens, and with `line`, the number of each in the file.
 
     Raises:
@@ -120,7 +120,7 @@ def conversations(file: Path) -> list[Record]:
     return found
 
 
-def failures(file: Path) -> list[Record]:
+def failed_trajectories(file: Path) -> list[Record]:
     """What is known of a step's failed trajectories, which are in no dump.
 
     Raises:

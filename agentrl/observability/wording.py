@@ -8,7 +8,7 @@ _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def number(value: float) -> str:
+def four_digits(value: float) -> str:
     """Four digits of a number."""
     return f"{value:.4g}"
 
@@ -27,11 +27,11 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], plain)
 
 
-def cut(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """The text, or its first characters and how many are left out."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"
 
 
-def line_of(text: str, most: int) -> str:
+def one_line(text: str, most: int) -> str:
     """The text on one line, cut."""
-    return cut(visible(" ".join(text.split())), most)
+    return shortened(visible(" ".join(text.split())), most)

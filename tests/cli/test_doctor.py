@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli import app
 from agentrl.cli.doctor import command, installation, machine, mistakes
-from agentrl.cli.doctor.findings import Finding, Verdict, ok
+from agentrl.cli.doctor.findings import Finding, Severity, ok
 from agentrl.cli.doctor.services import Service, check_services, services_of
 from agentrl.config import RunConfig, load_config
 from agentrl.data.preprocess.arithmetic import write_arithmetic
@@ -33,11 +33,11 @@ Usage = namedtuple("Usage", "total used free")
 def told(*arguments: str, code: int) -> list[Finding]:
     result = runner.invoke(app, ["doctor", *map(str, arguments), "--json"])
     assert result.exit_code == code, result.output
-    return [Finding(**{**found, "verdict": Verdict(found["verdict"])}) for found in json.loads(result.stdout)]
+    return [Finding(**{**found, "verdict": Severity(found["verdict"])}) for found in json.loads(result.stdout)]
 
 
 def bad(findings: list[Finding]) -> list[Finding]:
-    return [found for found in findings if found.verdict is not Verdict.OK]
+    return [found for found in findings if found.verdict is not Severity.OK]
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def changed(config: RunConfig, recipe: Path, *overrides: str) -> RunConfig:
 
 def test_every_part_of_a_run_is_looked_at(recipe):
     found = told(recipe, code=0)
-    assert not [item for item in found if item.verdict is Verdict.WRONG]
+    assert not [item for item in found if item.verdict is Severity.WRONG]
     assert {item.topic for item in found} >= {
         "installation", "limits", "configuration", "plan", "engines", "services", "models and rows", "scores",
         "mistakes",
@@ -161,21 +161,21 @@ def test_this_installation_is_whole():
 
 def test_agentrl_that_is_not_installed():
     (found,) = installation.check_installation("agentrl-of-nobody")
-    assert (found.verdict, found.todo) == (Verdict.NOTE, "install it: pip install -e . in its folder")
+    assert (found.verdict, found.todo) == (Severity.NOTE, "install it: pip install -e . in its folder")
 
 
 def test_a_torch_that_cannot_be_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = [item for item in installation.check_installation() if item.verdict is Verdict.WRONG]
+    found = [item for item in installation.check_installation() if item.verdict is Severity.WRONG]
     assert "torch cannot be imported" in found[-1].text
 
 
 @pytest.mark.parametrize(
     ("gpus", "sglang", "verdict", "engine"),
     [
-        (False, True, Verdict.OK, "embedded"),
-        (True, True, Verdict.OK, "sglang"),
-        (True, False, Verdict.NOTE, "embedded"),
+        (False, True, Severity.OK, "embedded"),
+        (True, True, Severity.OK, "sglang"),
+        (True, False, Severity.NOTE, "embedded"),
     ],
 )
 def test_what_auto_means_here(monkeypatch, gpus, sglang, verdict, engine):
@@ -195,11 +195,11 @@ def test_a_driver_without_a_torch_that_uses_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(machine.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
     (found,) = machine.check_accelerator()
-    assert found.verdict is Verdict.WRONG
+    assert found.verdict is Severity.WRONG
     assert "built for CUDA" in found.todo
     monkeypatch.setattr(machine.shutil, "which", lambda name: None)
     (found,) = machine.check_accelerator()
-    assert found.verdict is Verdict.OK
+    assert found.verdict is Severity.OK
 
 
 def test_a_gpu_with_other_tenants(monkeypatch):
@@ -211,11 +211,11 @@ def test_a_gpu_with_other_tenants(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (free[index], 80 * machine.GIB))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H100")
     first, second = machine.check_accelerator()
-    assert (first.verdict, first.text) == (Verdict.OK, "GPU 0: H100, 70 of 80 GiB free")
-    assert (second.verdict, second.text) == (Verdict.NOTE, "GPU 1: H100, 10 of 80 GiB free")
+    assert (first.verdict, first.text) == (Severity.OK, "GPU 0: H100, 70 of 80 GiB free")
+    assert (second.verdict, second.text) == (Severity.NOTE, "GPU 1: H100, 10 of 80 GiB free")
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(0.1, Verdict.WRONG), (5.0, Verdict.NOTE), (50.0, Verdict.OK)])
+@pytest.mark.parametrize(("free", "verdict"), [(0.1, Severity.WRONG), (5.0, Severity.NOTE), (50.0, Severity.OK)])
 def test_room_on_disks(monkeypatch, tmp_path, free, verdict):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: Usage(1, 0, int(free * machine.GIB)))
     (found,) = machine.check_disks({"working folder": tmp_path / "not" / "yet"})
@@ -224,24 +224,24 @@ def test_room_on_disks(monkeypatch, tmp_path, free, verdict):
 
 
 @pytest.mark.parametrize(
-    ("free", "verdict"), [(0.02, Verdict.WRONG), (0.06, Verdict.NOTE), (1.0, Verdict.NOTE), (16.0, Verdict.OK)]
+    ("free", "verdict"), [(0.02, Severity.WRONG), (0.06, Severity.NOTE), (1.0, Severity.NOTE), (16.0, Severity.OK)]
 )
 def test_shared_memory(monkeypatch, tmp_path, free, verdict):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: Usage(64 * machine.GIB, 0, int(free * machine.GIB)))
     found = machine.check_shared_memory(tmp_path)
     assert found.verdict is verdict
-    assert ("--shm-size" in found.todo) == (verdict is not Verdict.OK)
-    assert machine.check_shared_memory(tmp_path / "none").verdict is Verdict.NOTE
+    assert ("--shm-size" in found.todo) == (verdict is not Severity.OK)
+    assert machine.check_shared_memory(tmp_path / "none").verdict is Severity.NOTE
 
 
 @pytest.mark.parametrize(
     ("limits", "in_flight", "verdict", "todo"),
     [
-        ((65536, 65536), None, Verdict.OK, ""),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 10_000, Verdict.OK, ""),
-        ((1024, 65536), None, Verdict.NOTE, "ulimit -n 4096"),
-        ((1000, 65536), None, Verdict.WRONG, "ulimit -n 4096"),
-        ((4096, 4096), 10_000, Verdict.WRONG, "ulimit -n 40000 (as root: the hard limit is lower)"),
+        ((65536, 65536), None, Severity.OK, ""),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 10_000, Severity.OK, ""),
+        ((1024, 65536), None, Severity.NOTE, "ulimit -n 4096"),
+        ((1000, 65536), None, Severity.WRONG, "ulimit -n 4096"),
+        ((4096, 4096), 10_000, Severity.WRONG, "ulimit -n 40000 (as root: the hard limit is lower)"),
     ],
 )
 def test_open_files(monkeypatch, limits, in_flight, verdict, todo):
@@ -251,7 +251,7 @@ def test_open_files(monkeypatch, limits, in_flight, verdict, todo):
 
 
 def test_a_machine_whose_name_leads_nowhere(monkeypatch):
-    assert [found.verdict for found in machine.check_network()] != [Verdict.WRONG]
+    assert [found.verdict for found in machine.check_network()] != [Severity.WRONG]
 
     known = socket.getaddrinfo
 
@@ -262,7 +262,7 @@ def test_a_machine_whose_name_leads_nowhere(monkeypatch):
 
     monkeypatch.setattr(machine.socket, "getaddrinfo", unknown)
     (found,) = machine.check_network()
-    assert (found.verdict, "/etc/hosts" in found.todo) == (Verdict.NOTE, True)
+    assert (found.verdict, "/etc/hosts" in found.todo) == (Severity.NOTE, True)
 
 
 # --- engines and services -----------------------------------------------------------------------------------------
@@ -295,20 +295,20 @@ def test_services_that_answer_and_those_that_do_not(health):
     right = Service("search.yaml: retrieval_service_url", f"{url}/retrieve")
     wrong_one = Service("python.yaml: sandbox_url", url)
     (found,) = check_services([right])
-    assert (found.verdict, found.text) == (Verdict.OK, f"{right.key}: {right.url} answers (retrieval)")
+    assert (found.verdict, found.text) == (Severity.OK, f"{right.key}: {right.url} answers (retrieval)")
     (found,) = check_services([wrong_one])
     assert "is agentrl's retrieval service, wanted sandbox" in found.text
     answer.clear()
     (found,) = check_services([wrong_one])  # somebody's own service: what it is, is not known
-    assert found.verdict is Verdict.OK
+    assert found.verdict is Severity.OK
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     (found,) = check_services([Service("reward_model.sandbox_fusion.url", f"http://127.0.0.1:{port}")])
-    assert (found.verdict, found.todo) == (Verdict.WRONG, f"start it: agentrl serve sandbox --port {port}")
+    assert (found.verdict, found.todo) == (Severity.WRONG, f"start it: agentrl serve sandbox --port {port}")
     (found,) = check_services([Service("reward_model.judge.base_url", "http://127.0.0.1:99999/v1")])
     assert "wanted http://host:port" in found.text
     (found,) = check_services([])
-    assert found.verdict is Verdict.OK
+    assert found.verdict is Severity.OK
 
 
 def test_the_services_of_a_run(config, recipe, tmp_path):
@@ -350,7 +350,7 @@ def test_a_mistake_in_the_configuration(config, recipe, mistake):
     assert mistake(config) is None
     found = mistake(changed(config, recipe, *SIMPLE[mistake]))
     assert found is not None
-    assert (found.verdict, bool(found.todo)) == (Verdict.NOTE, True)
+    assert (found.verdict, bool(found.todo)) == (Severity.NOTE, True)
 
 
 def test_a_learning_rate_of_supervised_training(config, recipe):
@@ -378,7 +378,7 @@ def test_a_folder_that_another_run_has_used(config, recipe):
         state.log({}, 1)
         running = mistakes.used_folder(config)
         assert running is not None
-        assert running.verdict is Verdict.WRONG
+        assert running.verdict is Severity.WRONG
         assert "a run goes on in" in running.text
     finished = mistakes.used_folder(config)
     assert finished is not None
@@ -396,10 +396,10 @@ def test_a_proxy_that_catches_local_addresses(config, recipe, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     found = mistakes.proxied(config)
     assert found is not None
-    assert (found.verdict, "export NO_PROXY=" in found.todo) == (Verdict.NOTE, True)
+    assert (found.verdict, "export NO_PROXY=" in found.todo) == (Severity.NOTE, True)
     found = mistakes.proxied(changed(config, recipe, "reward_model.sandbox_fusion.url=http://127.0.0.1:8080"))
     assert found is not None
-    assert found.verdict is Verdict.WRONG
+    assert found.verdict is Severity.WRONG
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
     assert mistakes.proxied(config) is None
 
@@ -413,7 +413,7 @@ def test_a_model_without_its_weights(config, tmp_path):
     config.actor_rollout_ref.model.path = str(folder)
     found = mistakes.pointers(config)
     assert found is not None
-    assert (found.verdict, found.todo) == (Verdict.WRONG, "git lfs pull, there")
+    assert (found.verdict, found.todo) == (Severity.WRONG, "git lfs pull, there")
 
 
 def test_there_are_ten():

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from agentrl.cli.doctor.findings import Finding, Findings, Verdict, ok
+from agentrl.cli.doctor.findings import Finding, Findings, Severity, ok
 from agentrl.cli.doctor.installation import check_engine_packages, check_installation
 from agentrl.cli.doctor.machine import check_machine
 from agentrl.errors import ConfigError
 
-_STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold red"}
+_STYLES = {Severity.OK: "green", Severity.NOTE: "yellow", Severity.WRONG: "bold red"}
 _TOPIC_WIDTH = 16
 
 
@@ -36,13 +36,13 @@ def doctor_command(recipe: str | Path | None, overrides: list[str], *, asked: bo
         found.append(finding)
         if not as_json:
             _show(console, finding)
-    counts = {verdict: sum(finding.verdict is verdict for finding in found) for verdict in Verdict}
+    counts = {verdict: sum(finding.verdict is verdict for finding in found) for verdict in Severity}
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in found], ensure_ascii=False, indent=1))
     else:
-        told = f"{counts[Verdict.WRONG]} wrong, {_count(counts[Verdict.NOTE], 'note')}"
-        console.print(told if counts[Verdict.WRONG] or counts[Verdict.NOTE] else "all is well")
-    return not counts[Verdict.WRONG]
+        told = f"{counts[Severity.WRONG]} wrong, {_count(counts[Severity.NOTE], 'note')}"
+        console.print(told if counts[Severity.WRONG] or counts[Severity.NOTE] else "all is well")
+    return not counts[Severity.WRONG]
 
 
 def _findings(recipe: str | Path | None, overrides: list[str], asked: bool) -> Findings:
@@ -60,12 +60,12 @@ def _findings(recipe: str | Path | None, overrides: list[str], asked: bool) -> F
         config = load_config(recipe, overrides)
     except ConfigError as error:
         yield from check_machine()
-        from agentrl.cli.doctor.of_run import check_sft, problems_of
+        from agentrl.cli.doctor.of_run import check_sft, problem_findings
 
         try:
             sft = load(recipe, overrides, SFTConfig, SFT_CHECKS, IDLE_SFT_KEYS)
         except ConfigError:  # nor is it a recipe of `agentrl sft`
-            yield from problems_of("configuration", error)
+            yield from problem_findings("configuration", error)
             return
         yield ok("configuration", "a recipe of `agentrl sft`, all of whose keys are known")
         yield from check_sft(sft)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How bad it is."""
 
     OK = "ok"
@@ -21,7 +21,7 @@ class Finding:
     """One line."""
 
     topic: str
-    verdict: Verdict
+    verdict: Severity
     text: str
     todo: str = ""
     """What to do; empty where all is well, or where the text says so already."""
@@ -32,14 +32,14 @@ Findings = Iterator[Finding]
 
 def ok(topic: str, text: str) -> Finding:
     """All is well."""
-    return Finding(topic, Verdict.OK, text)
+    return Finding(topic, Severity.OK, text)
 
 
 def note(topic: str, text: str, todo: str) -> Finding:
     """Works, but most people want it otherwise."""
-    return Finding(topic, Verdict.NOTE, text, todo)
+    return Finding(topic, Severity.NOTE, text, todo)
 
 
 def wrong(topic: str, text: str, todo: str = "") -> Finding:
     """Does not work."""
-    return Finding(topic, Verdict.WRONG, text, todo)
+    return Finding(topic, Severity.WRONG, text, todo)

@@ -137,7 +137,7 @@ def check_mistakes(config: RunConfig) -> Findings:
         yield ok(TOPIC, f"none of the {len(MISTAKES)} usual ones")
 
 
-def problems_of(topic: str, error: AgentRLError, command: str = "agentrl train") -> Iterator[Finding]:
+def problem_findings(topic: str, error: AgentRLError, command: str = "agentrl train") -> Iterator[Finding]:
     """A line for each problem of an error, which says itself what was wanted; `command` is what would meet it too."""
     texts = error.problems if isinstance(error, ConfigError) else [str(error)]
     todo = f"mend it; `{command} CONFIG --dry-run` checks this alone"
@@ -151,4 +151,4 @@ def _refused(topic: str, check: Callable[[], object], command: str = "agentrl tr
     try:
         check()
     except AgentRLError as error:
-        yield from problems_of(topic, error, command)
+        yield from problem_findings(topic, error, command)
