@@ -7,7 +7,7 @@ import { viewKeys } from "./keys.js";
 import { exact, testCase } from "./texts.js";
 import { go, href, note, parse } from "./route.js";
 import { rewardParts } from "./reward.js";
-import { tokenView } from "./tokens.js";
+import { TokenView } from "./tokens.js";
 import { waterfall } from "./waterfall.js";
 
 const TABS = [
@@ -22,7 +22,7 @@ export async function showConversation(main, { run, query, path, signal }) {
   const found = await get(["runs", run.id, "trajectories", id], {}, signal);
   const panels = {
     chat: () => chat(found.messages),
-    tokens: () => tokenView(found.tokens, query, () => earlier(run, found.row, signal)),
+    tokens: () => tokenPanel(run, found, query, signal),
     prompt: () => exact(found),
     test: () => testCase(found.test_case),
   };
@@ -186,6 +186,11 @@ async function earlier(run, row, signal) {
   const rows = await get(["runs", run.id, "prompts", row.prompt_key], { set: row.set }, signal);
   const before = rows.filter((one) => one.step < row.step).at(-1);
   return before ? get(["runs", run.id, "trajectories", before.id], {}, signal) : null;
+}
+
+function tokenPanel(run, { row, tokens }, query, signal) {
+  if (tokens.id.length || tokens.text.length) return new TokenView(tokens, query, () => earlier(run, row, signal));
+  return el("p", { class: "muted" }, visible(tokens.note ?? "The dump holds no tokens."));
 }
 
 function amounts(tokens) {
