@@ -207,7 +207,7 @@ def _show_prompts(console: Console, same: Prompts, many: int, seed: int) -> None
     if not same.by_prompt:
         typer.echo("They have no prompt in common.")
         return
-    show_comparison(console, compare_evaluations(*map(read_scored, same.files), seed))
+    show_comparison(console, compare_evaluations(read_scored(same.files[0]), read_scored(same.files[1]), seed))
     for prompt in same.most_changed(many):
         a, b = same.by_prompt[prompt]
         console.print()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,7 +16,7 @@ Validation = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (runs, show, diff, replay):
+    for command in (runs, show, diff, replay, doctor):
         app.command()(command)
 
 
@@ -47,8 +47,7 @@ def show(
 
     if step is not None and all_steps:
         raise typer.BadParameter("got --step and --all-steps, wanted one of them")
-    kind = "validation" if validation else None
-    wanted = Wanted(worst, best, failed, step, kind, all_steps, text)
+    wanted = Wanted(worst, best, failed, step, _kind(validation), all_steps, text)
     show_conversations(run, wanted, full=full, as_json=as_json)
 
 
@@ -88,5 +87,28 @@ def replay(
     """Score dumped conversations with another score function, and show what changes."""
     from agentrl.cli.replay import replay_command
 
-    kind = "validation" if validation else None
+    kind = _kind(validation)
     replay_command(rollouts, reward, overrides or [], kind=kind, step=step, examples=examples, as_json=as_json)
+
+
+def _kind(validation: bool) -> Literal["validation"] | None:
+    return "validation" if validation else None
+
+
+def doctor(
+    config: Annotated[
+        str | None,
+        typer.Argument(help="A YAML file, the name of a recipe in agentrl's configs/, or the first key=value."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value]...", help="As of `agentrl train`.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with the installation, this machine and a run, and what to do; exit code 1 if anything is."""
+    from agentrl.cli.doctor.command import doctor_command
+    from agentrl.cli.train import split_arguments
+
+    recipe, given = split_arguments(config, overrides or [])
+    if not doctor_command(recipe, given, asked=config is not None, as_json=as_json):
+        raise typer.Exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -39,22 +39,22 @@ class Summary:
     path: str
     state: State
     step: int
-    total_steps: int | None
-    reward: float | None
+    total_steps: int | None = None
+    reward: float | None = None
     """The mean score of training trajectories; of `agentrl sft`: None."""
-    loss: float | None
+    loss: float | None = None
     """Of `agentrl sft`."""
-    validation: dict[str, float]
+    validation: dict[str, float] = field(default_factory=dict)
     """The newest of each main metric of validation."""
-    seconds_per_step: float | None
-    tokens_per_second: float | None
+    seconds_per_step: float | None = None
+    tokens_per_second: float | None = None
     """Of one rank."""
-    seconds_left: float | None
+    seconds_left: float | None = None
     """Of a run that goes on."""
-    began: float | None
-    updated: float | None
-    alarms: list[str]
-    error: str | None
+    began: float | None = None
+    updated: float | None = None
+    alarms: list[str] = field(default_factory=list)
+    error: str | None = None
     """Why it failed, or why its folder cannot be read."""
 
 
@@ -83,7 +83,7 @@ def summary(run: RunFolder) -> Summary:
         rows = run.recent_metrics()
         state = run.state(rows)
     except UserInputError as error:
-        return Summary(str(run.path), State.UNKNOWN, 0, *[None] * 3, {}, *[None] * 5, [], str(error))
+        return Summary(str(run.path), State.UNKNOWN, 0, error=str(error))
     validation: Row = {}
     for row in rows:
         validation |= {name: value for name, value in row.items() if name.startswith("val-core/") or name == "val/loss"}

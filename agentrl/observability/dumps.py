@@ -57,7 +57,7 @@ def find_dumps(place: Path, kind: Kind | None = None, step: int | None = None) -
         run = open_run(place)
         found = next((dumps for of in ([kind] if kind else DUMP_KEYS) if (dumps := run.dumps(of))), {})
     if not found:
-        raise UserInputError(f"{place} holds no dump (STEP.jsonl): {_who_writes(place, kind)}")
+        raise UserInputError(f"{place} holds no rollout dump (STEP.jsonl): {_who_writes(place, kind)}")
     if step is not None and step not in found:
         have = _shortened([str(number) for number in found])
         raise UserInputError(f"{place} holds no dump of step {step}, only of {have}")

@@ -14,7 +14,7 @@ from agentrl.data_proto import DataProto
 from agentrl.rollout.batching import collate, join
 from agentrl.rollout.greedy import BASELINE, GREEDY, baselines_of, first_of_groups, greedy_metrics
 from agentrl.rollout.pools.local import LocalPool
-from agentrl.rollout.pools.scheduling import WorkerPool, run_jobs, share_slots
+from agentrl.rollout.pools.scheduling import Progress, WorkerPool, run_jobs, share_slots
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
 from agentrl.rollout.report import (
     check_failure_budget,
@@ -59,6 +59,8 @@ class AgentLoopManager:
         self._config = config
         self._setup = RolloutSetup.load(config)
         self._batches = itertools.count(1)
+        self.on_progress: Progress | None = None
+        """Is told how many of how many trajectories of a batch have ended; None: nobody looks."""
         self._pool = self._make_pool(list(addresses), backend or config.trainer.backend)
 
     def check_rows(self, samples: Sequence[Sample]) -> None:
@@ -96,7 +98,7 @@ class AgentLoopManager:
         firsts = first_of_groups(uids) if with_greedy else []
         played = [*range(len(samples)), *firsts]  # samples 0 0 1 1 -> rows 0 1 2 3, and greedy ones 4 and 5 of 0 and 1
         jobs = _jobs([samples[row] for row in played], [uids[row] for row in played], len(samples))
-        done, lag = _merge(run_jobs(self._pool, jobs, step))
+        done, lag = _merge(run_jobs(self._pool, jobs, step, self.on_progress))
         tell_refills(done)
         failures = failures_of(done, [uids[row] for row in played], [samples[row] for row in played])
         check_failure_budget(failures, len(done), self._config.actor_rollout_ref.rollout.max_failure_rate)

@@ -70,6 +70,8 @@ class AgentLoopWorker:
         self._batch = 0
         self._router: Router | None = None
         self._chunks: set[asyncio.Task[Any]] = set()
+        self.finished = 0
+        """Trajectories that have ended so far, of all batches."""
 
     async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
         """Run trajectories, at most one per slot at the same time; one row per job, in order."""
@@ -99,6 +101,7 @@ class AgentLoopWorker:
             row = await self.run_one(job, step)
             if row.error is None or row.is_final or len(causes) == tries:
                 row.earlier_errors = causes
+                self.finished += 1
                 return row
             causes.append(row.error)
 

@@ -319,6 +319,7 @@ class RayPPOTrainer:
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
         self._first_step = self.state.step
         self.trackers.on_start(RunInfo(*names, self.folder, self.inputs.total_steps, resumed, config))
+        self.processes.manager.on_progress = self.trackers.progress()
         self._check_room()
         self._sync_weights()
 

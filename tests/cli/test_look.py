@@ -151,7 +151,10 @@ def test_a_long_message_is_cut_and_control_characters_are_shown(run):
 def test_validation_is_shown_where_training_dumps_nothing(tmp_path):
     folder = write_run(tmp_path / "run", [1.0])
     message = said("show", folder, code=2)
-    assert "holds no dump (STEP.jsonl): `trainer.rollout_data_dir` and `trainer.validation_data_dir` write" in message
+    assert (
+        "holds no rollout dump (STEP.jsonl): `trainer.rollout_data_dir` and `trainer.validation_data_dir` write"
+        in message
+    )
     write_dump(folder / "validation", 1, [record(1, 0, "q", "validated", 1.0)])
     assert "validated" in said("show", folder)
     write_dump(folder / "rollouts", 1, [record(1, 0, "q", "trained", 1.0)])

@@ -168,7 +168,7 @@ def test_a_failed_write_keeps_the_earlier_model(tiny_model_dir, facts, tmp_path,
     with pytest.raises(CheckpointError, match="No space left"):
         run_sft(cfg, [])
     assert (folder / "model.safetensors").read_bytes() == before
-    assert {path.name for path in folder.parent.iterdir()} == {"config.yaml", "huggingface"}
+    assert {path.name for path in folder.parent.iterdir()} == {"config.yaml", "huggingface", "run_state.json"}
 
 
 def test_what_cannot_be_used_is_said_before_the_first_step(tiny_model_dir, facts, tmp_path):
@@ -201,7 +201,12 @@ def test_the_command_runs_a_recipe_and_writes_the_run_folder(tiny_model_dir, fac
     )
     result = CliRunner().invoke(app, ["sft", str(recipe), "trainer.total_training_steps=2"])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.yaml", "metrics.jsonl", "huggingface"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "run_state.json",
+        "huggingface",
+    }
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["train/loss"] > 0 for line in lines)

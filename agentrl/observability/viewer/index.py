@@ -181,7 +181,7 @@ class DumpIndex:
             self._found = asked
 
     def read(self, number: int) -> Record | None:
-        """The record of a trajectory, from its place in its dump; None: it is not there, or not any more."""
+        """The record of a trajectory, from its place in its dump; None: not found, or replaced since."""
         with self.database() as connection:
             row = connection.execute("SELECT * FROM rows WHERE id = ?", (number,)).fetchone()
         path = None if row is None else self._paths.get(row["step"])

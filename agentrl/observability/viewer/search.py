@@ -21,7 +21,6 @@ _COLUMNS = (
     "tools, question, start"
 )
 _EQUAL = ("uid", "prompt_key", "data_source", "stop_reason")
-_RANGES = ("reward", "turns", "tokens")
 
 
 class Filter(BaseModel):
@@ -146,10 +145,15 @@ def _condition(wanted: Filter) -> tuple[str, list[Any]]:
     first, last = wanted.steps()
     parts, values = ["id BETWEEN ? AND ?"], [first << STEP_BITS, ((last + 1) << STEP_BITS) - 1]
     given: list[tuple[str, Any]] = [(f"{name} = ?", getattr(wanted, name)) for name in _EQUAL]
-    for name in _RANGES:
-        given.append((f"{name} >= ?", getattr(wanted, f"{name}_min")))
-        given.append((f"{name} <= ?", getattr(wanted, f"{name}_max")))
-    given.append(("id IN (SELECT id FROM calls WHERE tool = ?)", wanted.tool))
+    given += [
+        ("reward >= ?", wanted.reward_min),
+        ("reward <= ?", wanted.reward_max),
+        ("turns >= ?", wanted.turns_min),
+        ("turns <= ?", wanted.turns_max),
+        ("tokens >= ?", wanted.tokens_min),
+        ("tokens <= ?", wanted.tokens_max),
+        ("id IN (SELECT id FROM calls WHERE tool = ?)", wanted.tool),
+    ]
     for part, value in given:
         if value is not None:
             parts.append(part)

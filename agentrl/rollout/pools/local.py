@@ -68,6 +68,10 @@ class LocalPool:
         """A finished chunk."""
         return future.result()
 
+    def finished(self) -> int:
+        """Trajectories that have ended so far, of all batches."""
+        return self._worker.finished
+
     def cancel(self) -> None:
         """End every running trajectory."""
         self._wait(self._worker.cancel_all(), "trajectories did not end")

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
+FINISHED_TIMEOUT_S = 0.5
+"""How long the count of what has ended may take: it is only shown."""
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -39,6 +41,10 @@ class AgentLoopActor:
     async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
         """See `AgentLoopWorker.run_chunk`."""
         return await self._worker.run_chunk(jobs, step)
+
+    async def finished(self) -> int:
+        """See `AgentLoopWorker.finished`."""
+        return self._worker.finished
 
     async def set_addresses(self, addresses: Sequence[str]) -> None:
         """See `AgentLoopWorker.set_addresses`."""
@@ -107,6 +113,16 @@ class RayPool:
             raise WorkerLostError(f"agent-loop worker {worker} died: {reason}", machine=lost is not None) from error
         except RayError as error:
             raise _own_error(error, f"agent-loop worker {worker} failed") from error
+
+    def finished(self) -> int:
+        """Trajectories that have ended so far, of all batches; a worker that does not answer now has ended none."""
+        asked = [actor.finished.remote() for actor in self._actors if actor is not None]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=FINISHED_TIMEOUT_S) if asked else ([], [])
+        total = 0
+        for answer in answered:
+            with contextlib.suppress(RayError):  # it died: the chunks that it had tell
+                total += ray.get(answer)
+        return total
 
     def cancel(self) -> None:
         """End every running trajectory."""
