@@ -204,7 +204,8 @@ function amounts(tokens) {
     el(
       "p",
       {},
-      `${count(tokens.id.length, "token")}: ${sampled.toLocaleString("en")} sampled, ${trained.toLocaleString("en")} trained on; weights of ${versions.length > 1 ? "versions" : "version"} ${versions.join(", ") || "unknown"}.`,
+      `${count(tokens.id.length, "token")}: ${whole(sampled)} sampled, ${whole(trained)} trained on; `,
+      `weights of version ${versions.join(", ") || "unknown"}.`,
     ),
   );
 }

@@ -112,7 +112,7 @@ export class TokenView {
     fill(this.legend, entries);
   }
 
-  /** What has changed since an earlier answer comes with a second request; it is what is shown to those who chose nothing. */
+  /** What has changed since an earlier answer takes a second request; those who chose no colour see it. */
   async #offerChange() {
     const before = await this.earlier();
     if (!before) return;
