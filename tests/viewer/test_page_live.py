@@ -145,6 +145,7 @@ def test_what_the_modules_compute(page: Page, site: str) -> None:
     assert called(page, "changes", "newTokens([], [1])") == []
     assert called(page, "format", "number(1234567)") == "1.23e6"
     assert called(page, "format", "number(-0.123456)") == "-0.1235"
+    assert called(page, "format", "number(-3e-8)") == "-3e-8"
     assert called(page, "format", "number(null)") == "–"
     assert called(page, "format", "seconds(75)") == "1 min 15 s"
     assert called(page, "format", "tokenText('a\\tb\\n')") == "a→\tb↵\n"

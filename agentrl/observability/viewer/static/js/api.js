@@ -7,7 +7,10 @@ export class ServerError extends Error {
   }
 }
 
-/** GET /api/{parts…}?query -> JSON. Empty values are left out; a list is a parameter given several times. Raises `ServerError`, or an AbortError when the view was left. */
+/**
+ * GET /api/{parts…}?query -> JSON. Empty values are left out; a list is a parameter given several times.
+ * Raises `ServerError`, or an AbortError when the view was left.
+ */
 export async function get(parts, query = {}, signal = undefined) {
   const text = query instanceof URLSearchParams ? query : parameters(query);
   const address = `api/${parts.map((part) => encodeURIComponent(part)).join("/")}${text.size ? `?${text}` : ""}`;

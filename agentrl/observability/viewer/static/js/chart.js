@@ -95,7 +95,8 @@ export class Chart {
     if (this.index === null) return void (this.readout.textContent = last(this.curves));
     const x = this.data[0][index];
     const place = this.options.axis === "seconds" ? `after ${seconds(x)}` : `step ${number(x)}`;
-    this.readout.textContent = `${place}: ${this.curves.map((_, i) => number(this.data[2 * i + 1][index])).join(" · ")}`;
+    const values = this.curves.map((_, i) => number(this.data[2 * i + 1][index]));
+    this.readout.textContent = `${place}: ${values.join(" · ")}`;
   }
 
   /** Choose the point of the curve that is nearest to a height, at the cursor's x. */

@@ -16,7 +16,7 @@ function message(one) {
   return el(
     "li",
     {
-      class: `message role-${["system", "user", "assistant", "tool"].includes(one.role) ? one.role : "other"}${wrong ? " wrong" : ""}`,
+      class: `message role-${one.role in WHO ? one.role : "other"}${wrong ? " wrong" : ""}`,
     },
     el(
       "div",

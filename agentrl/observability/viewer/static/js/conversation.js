@@ -7,7 +7,7 @@ import { viewKeys } from "./keys.js";
 import { exact, testCase } from "./texts.js";
 import { go, href, note, parse } from "./route.js";
 import { rewardParts } from "./reward.js";
-import { tokenView } from "./tokens.js";
+import { TokenView } from "./tokens.js";
 import { waterfall } from "./waterfall.js";
 
 const TABS = [
@@ -22,7 +22,7 @@ export async function showConversation(main, { run, query, path, signal }) {
   const found = await get(["runs", run.id, "trajectories", id], {}, signal);
   const panels = {
     chat: () => chat(found.messages),
-    tokens: () => tokenView(found.tokens, query, () => earlier(run, found.row, signal)),
+    tokens: () => tokenPanel(run, found, query, signal),
     prompt: () => exact(found),
     test: () => testCase(found.test_case),
   };
@@ -188,6 +188,11 @@ async function earlier(run, row, signal) {
   return before ? get(["runs", run.id, "trajectories", before.id], {}, signal) : null;
 }
 
+function tokenPanel(run, { row, tokens }, query, signal) {
+  if (tokens.id.length || tokens.text.length) return new TokenView(tokens, query, () => earlier(run, row, signal));
+  return el("p", { class: "muted" }, visible(tokens.note ?? "The dump holds no tokens."));
+}
+
 function amounts(tokens) {
   const sampled = tokens.mask.filter(Boolean).length;
   const trained = tokens.loss_mask.filter(Boolean).length;
@@ -199,7 +204,8 @@ function amounts(tokens) {
     el(
       "p",
       {},
-      `${count(tokens.id.length, "token")}: ${sampled.toLocaleString("en")} sampled, ${trained.toLocaleString("en")} trained on; weights of ${versions.length > 1 ? "versions" : "version"} ${versions.join(", ") || "unknown"}.`,
+      `${count(tokens.id.length, "token")}: ${whole(sampled)} sampled, ${whole(trained)} trained on; `,
+      `weights of version ${versions.join(", ") || "unknown"}.`,
     ),
   );
 }

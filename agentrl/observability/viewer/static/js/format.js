@@ -6,7 +6,9 @@ export function number(value, digits = 4) {
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);
-  if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential(2).replace("e+", "e");
+  if (size >= 1e6 || (size > 0 && size < 1e-4)) {
+    return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
+  }
   return String(Number(value.toPrecision(digits)));
 }
 

@@ -22,7 +22,7 @@ export function listen() {
       if (event.key === "Escape") target.blur();
       return;
     }
-    if (event.key === "Enter" && target.matches("a, button, summary, [data-enter]")) return; // it has its own meaning there
+    if (event.key === "Enter" && target.matches("a, button, summary, [data-enter]")) return; // it has a meaning there
     const entry = view.get(event.key) ?? page.get(event.key);
     if (!entry) return;
     event.preventDefault();

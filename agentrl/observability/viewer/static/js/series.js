@@ -54,7 +54,7 @@ export function points(data, name, axis) {
 }
 
 const FIRST = [
-  /^critic\/(score|rewards)\/mean$/,
+  /^critic\/score\/mean$/,
   /^val-core\/.*mean@/,
   /^response_length\/mean$/,
   /^actor\/entropy$/,

@@ -27,7 +27,10 @@ function block(title, text, label = "Copy") {
   );
 }
 
-/** Copies what the server sent, not what is shown. Browsers allow that only on loopback and https; elsewhere the text is selected. */
+/**
+ * Copies what the server sent, not what is shown. Browsers allow that on loopback and with https; elsewhere the text is
+ * selected.
+ */
 async function copied(text, copy, pre) {
   try {
     await navigator.clipboard.writeText(text);
