@@ -9,8 +9,12 @@ import psutil
 import pytest
 from runs import Run, Workspace, finished
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
+from agentrl.cli import app
 from agentrl.config import load_config
+from agentrl.observability.run_folder import RunFolder
+from agentrl.observability.run_state import State
 from agentrl.trainer.run import run_training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -127,6 +131,20 @@ def test_the_rollout_log_holds_exact_tokens(done: Run) -> None:
         assert count == len(row["response_mask"]) == len(row["rollout_log_probs"]) == len(row["weight_versions"]) > 0
         assert row["input"].startswith("<|im_start|>system\n")
         assert row["response_mask"][-1] == 1
+
+
+def test_the_run_says_that_it_has_finished(done: Run) -> None:
+    state = RunFolder(done.folder).state()
+    assert (state.state, state.step, state.total_steps) == (State.FINISHED, 2, 2)
+
+
+def test_its_own_score_function_scores_the_dumps_as_the_run_did(done: Run) -> None:
+    score = done.config.custom_reward_function
+    options = ["replay", str(done.folder), "--reward", f"{score.path}:{score.name}", "--json"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["conversations"], found["changed"], found["no_score"]) == (16, 0, 0)
 
 
 def test_the_newest_checkpoint_is_whole_and_loads_elsewhere(done: Run) -> None:
