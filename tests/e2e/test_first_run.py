@@ -13,8 +13,12 @@ import pytest
 from otlp_collector import Collector, collecting
 from runs import Run, Workspace, finished
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
+from agentrl.cli import app
 from agentrl.config import load_config
+from agentrl.observability.run_folder import RunFolder
+from agentrl.observability.run_state import State
 from agentrl.trainer.run import run_training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -151,6 +155,20 @@ def test_the_rollout_log_holds_what_training_knew_of_each_token(done: Run, step:
         sampled = {value for value, on in zip(row["advantages"], row["response_mask"], strict=True) if on}
         (advantage,) = sampled
         assert np.sign(advantage) == np.sign(row["score"] - means[row["uid"]])
+
+
+def test_the_run_says_that_it_has_finished(done: Run) -> None:
+    state = RunFolder(done.folder).state()
+    assert (state.state, state.step, state.total_steps) == (State.FINISHED, 2, 2)
+
+
+def test_its_own_score_function_scores_the_dumps_as_the_run_did(done: Run) -> None:
+    score = done.config.custom_reward_function
+    options = ["replay", str(done.folder), "--reward", f"{score.path}:{score.name}", "--json"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["conversations"], found["changed"], found["no_score"]) == (16, 0, 0)
 
 
 def test_the_newest_checkpoint_is_whole_and_loads_elsewhere(done: Run) -> None:
