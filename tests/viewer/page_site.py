@@ -10,13 +10,16 @@ from pathlib import Path
 from threading import Thread
 
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from agentrl.observability.viewer.guard import Access
 from agentrl.observability.viewer.runs import RunSet
 from agentrl.observability.viewer.server import create_app
 
 CHROMIUM = "chromium"
+PATIENCE_MS = 60_000
+"""Other tests may keep the machine busy."""
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @contextmanager
@@ -51,7 +54,7 @@ def chromium() -> Iterator[Browser]:
 def watched_page(browser: Browser, site: str) -> Iterator[Page]:
     """A page. Whatever is done with it, it asks nobody but its server, and nothing fails in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 860})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults: list[str] = []
     page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)

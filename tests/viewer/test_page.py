@@ -376,22 +376,20 @@ def test_what_a_model_writes_stays_text(page: Page, site: str) -> None:
 def test_four_thousand_tokens_are_drawn_within_a_second(page: Page, site: str) -> None:
     row = rows(site, tokens_min=4000, limit=1)["rows"][0]
     go(page, f"{site}{RUN}/conversation/{row['id']}")
-    took = [
-        page.evaluate(
-            """async () => {
-                const [chat, tokens] = document.querySelectorAll('[role=tab]');
-                chat.click();
-                const began = performance.now();
-                tokens.click();
-                await new Promise(requestAnimationFrame);
-                await new Promise(done => setTimeout(done));
-                return performance.now() - began;
-            }"""
-        )
-        for _ in range(3)
-    ]
+    chrome = page.context.new_cdp_session(page)
+    chrome.send("Performance.enable", {"timeDomain": "threadTicks"})  # its own work, whatever else the machine does
+
+    def worked() -> float:
+        found = chrome.send("Performance.getMetrics")["metrics"]
+        return next(float(metric["value"]) for metric in found if metric["name"] == "TaskDuration")
+
+    before = worked()
+    page.get_by_role("tab", name="Tokens").click()
+    page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    took = worked() - before
+    chrome.detach()
     assert page.locator(".stream .t").count() == row["tokens"] > 4000
-    assert min(took) < 1000
+    assert 0.001 < took < 1
 
 
 def test_no_view_is_wider_than_a_phone(page: Page, site: str) -> None:

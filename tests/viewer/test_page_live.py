@@ -88,6 +88,9 @@ def test_new_conversations_are_offered_and_do_not_move_what_is_read(page: Page, 
     offer.click()
     expect(page.locator(".counted")).to_have_text(f"{total:,} conversations")
     expect(page.locator('.row[data-index="0"] .step')).to_have_text(str(STEPS + 4))
+    go(page, f"{site}{RUN}/conversations?step={STEPS + 1}")
+    page.locator(".after").click()  # the steps are those of now
+    expect(page.locator(".steps")).to_contain_text(re.compile(rf"step {STEPS + 2}|step {STEPS + 4}"))
 
 
 def indexed(site: str, folder: Path) -> int:

@@ -28,7 +28,7 @@ function card(run, row, largest, from) {
     el(
       "span",
       { class: "muted small" },
-      `${row.stop_reason || "–"} · ${count(row.turns, "turn")} · ${count(row.tokens, "token")}`,
+      `${visible(row.stop_reason) || "–"} · ${count(row.turns, "turn")} · ${count(row.tokens, "token")}`,
     ),
   );
 }

@@ -12,7 +12,7 @@ export function chat(messages) {
 
 function message(one) {
   const wrong = isError(one);
-  const name = one.name && one.role === "tool" ? `: ${one.name}` : "";
+  const name = one.name && one.role === "tool" ? `: ${visible(String(one.name))}` : "";
   return el(
     "li",
     {

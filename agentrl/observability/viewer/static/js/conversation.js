@@ -82,11 +82,11 @@ function head(run, { row, messages }, neighbours) {
     ["step", row.step],
     ["reward", number(row.reward)],
     ["advantage", signed(row.advantage)],
-    ["ended by", row.stop_reason || "–"],
+    ["ended by", visible(row.stop_reason) || "–"],
     ["turns", whole(row.turns)],
     ["calls", whole(row.tool_calls)],
     ["tokens", whole(row.tokens)],
-    ["source", row.data_source || "–"],
+    ["source", visible(row.data_source) || "–"],
   ];
   const { query } = parse();
   return el(

@@ -29,7 +29,7 @@ export async function showConversations(main, { run, query, signal }) {
   const asked = () => ({ ...state, ...order });
   const counted = el("span", { class: "counted" });
   const nothing = el("p", { class: "nothing" });
-  const fresh = button("", () => list.reset(), { class: "fresh", hidden: true });
+  const fresh = button("", () => refresh(), { class: "fresh", hidden: true });
   let shown = 0;
   const list = virtualTable({
     columns: COLUMNS,
@@ -61,11 +61,18 @@ export async function showConversations(main, { run, query, signal }) {
   });
   const remember = () =>
     note({ step: "", at: "", ...Object.fromEntries(FILTERS.map((name) => [name, state[name] ?? ""])), ...order });
-  const changed = async () => {
+  const changed = () => {
     remember();
-    if (state.set !== facets.set) facets = await facetsOf(run, state.set, signal);
-    drawForm();
-    await list.reset().catch(failed);
+    return refresh(state.set !== facets.set);
+  };
+  const refresh = async (otherFacets = true) => {
+    try {
+      if (otherFacets) facets = await facetsOf(run, state.set, signal);
+      drawForm();
+      await list.reset();
+    } catch (error) {
+      failed(error);
+    }
   };
   const failed = (error) => {
     if (error.name === "AbortError") return;
@@ -110,7 +117,7 @@ export async function showConversations(main, { run, query, signal }) {
     4,
     async () => {
       const answer = await get(["runs", run.id, "trajectories"], { ...asked(), offset: 0, limit: 1 }, signal);
-      if (shown === 0 && answer.total) return changed();
+      if (shown === 0 && answer.total) return refresh();
       const more = answer.total - shown;
       fresh.textContent = `${count(Math.max(0, more), "more", "more")}: show`;
       fresh.hidden = more <= 0;
@@ -124,13 +131,13 @@ async function facetsOf(run, set, signal) {
 }
 
 function cells(row) {
-  const words = row.tools.join(", ");
+  const words = visible(row.tools.join(", "));
   return [
     String(row.step),
     [el("span", { class: "question" }, visible(row.question)), el("span", { class: "start" }, visible(row.start))],
     el("b", {}, number(row.reward)),
     signed(row.advantage),
-    row.stop_reason || "–",
+    visible(row.stop_reason) || "–",
     whole(row.turns),
     row.tool_calls ? `${row.tool_calls}× ${words}` : "–",
     whole(row.tokens),

@@ -1,5 +1,6 @@
 // The filters of the conversations' table; what is set is what the address and the server get.
 import { el, fill } from "./dom.js";
+import { visible } from "./format.js";
 
 export const FILTERS = [
   "set",
@@ -85,7 +86,7 @@ export function filterForm(state, facets, run, changed) {
       { name, on: { change: () => set(name, select.value) } },
       all ? el("option", { value: "" }, all) : null,
     );
-    select.append(...known.map((value) => el("option", { value, selected: value === state[name] }, value)));
+    select.append(...known.map((value) => el("option", { value, selected: value === state[name] }, visible(value))));
     return known.length > (all ? 0 : 1) ? field(title, select) : null;
   };
   const text = el("input", {

@@ -72,7 +72,7 @@ function header(run, runs, at) {
     : [];
   const choose = el("select", {
     "aria-label": "Run",
-    on: { change: () => go(choose.value ? ["run", choose.value] : ["runs"]) },
+    on: { change: () => go(choose.value ? ["run", choose.value, ...(at && VIEWS[at]?.tab ? [at] : [])] : ["runs"]) },
   });
   if (runs.length > 1) add(choose, el("option", { value: "" }, "All runs"));
   add(
