@@ -5,7 +5,12 @@ These names are the package's public face (see `docs/python_api.md`); each is lo
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+from agentrl.openmp import wait_asleep
+
+wait_asleep(os.environ)
 
 __version__ = "0.1.0"
 

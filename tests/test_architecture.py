@@ -17,7 +17,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 LAYERS = (
-    {"types", "errors", "own_time", "boxed", "timeline", "otel"},
+    {"types", "errors", "own_time", "boxed", "timeline", "otel", "openmp"},
     {"reported", "pictures", "leftovers"},
     {"files", "hub", "yaml_reader", "trajectory", "data_proto", "clients", "algorithms"},
     {"interfaces", "single_controller", "observability"},

@@ -17,7 +17,7 @@ BAR = 0.95
 HELD_OUT_SUCCESS = "val-core/agentrl/arithmetic/reward/mean@1"
 ACCURACY = HELD_OUT_SUCCESS.replace("reward", "acc")
 """The score without DAPO's penalty for long responses."""
-STEPS = {"demo": 40, **dict.fromkeys(("ppo", "rloo", "reinforce_plus_plus", "gspo", "dapo"), 60)}
+STEPS = {"demo": 40, **dict.fromkeys(("ppo", "rloo", "reinforce_plus_plus", "remax", "gspo", "dapo"), 60)}
 """GRPO's, and at most half as many more for the others."""
 
 
