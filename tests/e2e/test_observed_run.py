@@ -26,7 +26,7 @@ from agentrl.services.common.standard_routes import add_standard_routes
 from agentrl.trainer.metrics_page import MetricsPage
 from agentrl.trainer.run import run_training
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana" / "agentrl.json"
 PLUGINS = '''
