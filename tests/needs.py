@@ -25,6 +25,7 @@ PACKAGES = {
     "gcc": "gcc libc6-dev",
     "g++": "g++",
     "node": "nodejs",
+    "chromium": "chromium",
     "perl": "perl",
     "curl": "curl",
     "libseccomp.so": "libseccomp2",

@@ -1,4 +1,4 @@
-"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | trace | export | …`.
+"""The command line: `agentrl train | sft | generate | eval | data | serve | plugins | check | runs | export | …`.
 
 Each command imports its code only when it runs, so `agentrl --help` answers immediately.
 """
@@ -15,8 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from agentrl.cli import data as data_commands
+from agentrl.cli import look
 from agentrl.cli import plugins as plugin_commands
 from agentrl.cli.errors import ErrorGroup, set_debug
+from agentrl.cli.view import view
 
 FORWARD: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """For commands whose arguments are read by their own module."""
@@ -287,6 +289,10 @@ def trace(
     from agentrl.cli.trace import trace_run
 
     trace_run(run, last)
+
+
+app.registered_commands += look.app.registered_commands
+app.command()(view)
 
 
 @serve.command("engine", context_settings=FORWARD)

@@ -77,10 +77,11 @@ def check_rollouts(place: Path, step: int | None, limit: int) -> None:
         UserInputError: no dump is found.
         typer.Exit: code 1 if a trajectory breaks a rule.
     """
-    from agentrl.observability.audit import audit, find_dumps
+    from agentrl.observability.audit import audit
+    from agentrl.observability.dumps import find_dumps
 
     console = Console()
-    files = find_dumps(place, step)
+    files = find_dumps(place, step=step).values()
     trajectories, violations, versions = 0, 0, Counter[int]()
     for result in audit(files):
         if trajectories < limit or (result.violations and violations < _SHOWN_VIOLATIONS):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
@@ -22,6 +23,18 @@ from agentrl.rewards.judged_answers import load_answer_scores
 from agentrl.rewards.loading import scores_by_source
 
 _SHOWN_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GradedSource:
+    """The rows of one data source, scored."""
+
+    key: str
+    """`train` or `val`."""
+    source: str
+    rows: list[GradedRow]
+    problems: list[str]
+    """Why the score function cannot be trained with."""
 
 
 def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
@@ -44,17 +57,10 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
     for title in ("rows", "right answer", "another row's", "empty"):
         table.add_column(title, justify="right")
     problems, checked = [], False
-    for key, files in (("train", resolved.data.train_files), ("val", resolved.data.val_files)):
-        if not files:
-            continue
-        dataset = RLHFDataset(files, resolved.data, rows or -1, sees_pictures=True)
-        graded = _grade(dataset, resolved)
-        for source, group in groupby(graded, key=lambda row: row.sample.data_source):
-            of_source = list(group)
-            checked |= any(row.answer is not None for row in of_source)
-            table.add_row(key, source, str(len(of_source)), *_means(of_source))
-            problems += [f"data.{key}_files, data_source '{source}': {text}" for text in _judge(of_source)]
-        problems += [f"{dataset.place(row.sample)}: {_problem(row)}" for row in graded if row.problem]
+    for graded in grade_sources(resolved, rows):
+        checked |= any(row.answer is not None for row in graded.rows)
+        table.add_row(graded.key, graded.source, str(len(graded.rows)), *_means(graded.rows))
+        problems += graded.problems
     console.print(table)
     for problem in problems[:_SHOWN_PROBLEMS]:
         console.print(problem, markup=False, highlight=False, soft_wrap=True)
@@ -66,6 +72,27 @@ def check_grader(config: str, overrides: list[str], rows: int | None) -> None:
     if not checked:
         raise UserInputError("no row holds a right answer to check with: give it as `extra_info.answer`")
     console.print("usable", style="green")
+
+
+def grade_sources(config: RunConfig, rows: int | None) -> Iterator[GradedSource]:
+    """Try the score function on the rows of each data source.
+
+    Args:
+        config: the run.
+        rows: at most this many of the training files and of the validation files; None: all.
+
+    Raises:
+        UserInputError: a row or the score function cannot be used.
+    """
+    for key, files in (("train", config.data.train_files), ("val", config.data.val_files)):
+        if not files:
+            continue
+        dataset = RLHFDataset(files, config.data, rows or -1, sees_pictures=True)
+        for source, group in groupby(_grade(dataset, config), key=lambda row: row.sample.data_source):
+            graded = list(group)
+            problems = [f"data.{key}_files, data_source '{source}': {text}" for text in _judge(graded)]
+            problems += [f"{dataset.place(row.sample)}: {_problem(row)}" for row in graded if row.problem]
+            yield GradedSource(key, source, graded, problems)
 
 
 def _grade(dataset: RLHFDataset, config: RunConfig) -> list[GradedRow]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from agentrl.cli.output import table_console
 from agentrl.cli.train import split_arguments
 from agentrl.config.job_run import load_evaluation, load_generation
 from agentrl.config.recipe_files import named_recipe
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from agentrl.jobs.compare import Comparison
 
 _SHOWN_UNPAIRED = 5
-_FILE_WIDTH = 160
 
 
 def job_overrides(options: Mapping[str, str | int | None]) -> list[str]:
@@ -91,7 +91,7 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
                 work.generate(progress.advance, overwrite=overwrite)
     with JobProgress("scored", "prompts") as progress:
         result = evaluate_responses(job, files, progress.advance, overwrite=overwrite)
-    show_result(_console(), result)
+    show_result(table_console(), result)
     for failure in result["failures"]:
         typer.echo(f"{failure['count']} x {failure['cause']}", err=True)
     typer.echo(f"result: {output}\nplot: {output.with_suffix('.png')}")
@@ -111,7 +111,7 @@ def compare_command(runs: Sequence[str], out: Path | None, seed: int, *, overwri
     if out is not None:
         keep_inputs([out], [a.file, b.file])
     comparison = compare_evaluations(a, b, seed)
-    console = _console()
+    console = table_console()
     console.print(f"A: {a.file}\nB: {b.file}", highlight=False, markup=False, soft_wrap=True)
     show_comparison(console, comparison)
     if out is not None:
@@ -159,12 +159,6 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 def _shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.3f}"
-
-
-def _console() -> Console:
-    """Standard output; off a terminal, as wide as a table needs."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, _FILE_WIDTH))
 
 
 class JobProgress:

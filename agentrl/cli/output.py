@@ -6,10 +6,16 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentrl.errors import UserInputError, suggest
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _HANDLER = "agentrl command"
+_FILE_WIDTH = 160
+"""Of tables in a file or pipe."""
 
 
 LEVEL_VARIABLE = "AGENTRL_LOG_LEVEL"
@@ -65,6 +71,14 @@ class _PlainHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         sys.stderr.write(f"{self.format(record)}\n")
         sys.stderr.flush()
+
+
+def table_console() -> Console:
+    """Standard output; off a terminal, as wide as a table needs."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, _FILE_WIDTH))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.errors import UserInputError
+from agentrl.observability.run_folder import open_run
 
-METRICS = "metrics.jsonl"
 STEP = "timing_s/step"
 INSIDE = {
     "timing_s/agent_loop/generate_sequences/mean": "waits for the engine",
@@ -32,57 +31,26 @@ def trace_run(run: Path, last: int | None = None) -> None:
     Raises:
         UserInputError: the folder is no run, or its metrics hold no step.
     """
-    file = find_metrics(run)
-    steps = [row for row in read_metrics(file) if STEP in row][-(last or 0) :]
+    found = open_run(run)
+    log = found.metrics()
+    steps = [row for row in log.rows if STEP in row][-(last or 0) :]
+    if not log.file.is_file():
+        raise UserInputError(
+            f"{run} has no {log.file.name}: the run wrote none, because trainer.logger did not name jsonl"
+        )
     if not steps:
-        raise UserInputError(f"{file} holds no finished training step, so there is no time to tell")
+        raise UserInputError(f"{log.file} holds no finished training step, so there is no time to tell")
     console = Console(soft_wrap=True)
     total = sum(row[STEP] for row in steps) / len(steps)
     numbers = sorted(int(row["step"]) for row in steps)
     span = f"step {numbers[0]}" if len(steps) == 1 else f"{len(steps)} steps, {numbers[0]} to {numbers[-1]}"
-    console.print(f"{file.parent}: {span}, {total:.3g} s each{_throughput(steps)}", highlight=False, markup=False)
+    console.print(f"{found.path}: {span}, {total:.3g} s each{_throughput(steps)}", highlight=False, markup=False)
     console.print(_phases(steps, total))
     for line in _inside(steps):
         console.print(line, highlight=False, markup=False)
-    traces = sorted(path for kind in ("json", "pickle") for path in file.parent.glob(f"profile/step_*/*.{kind}"))
+    traces = sorted(path for kind in ("json", "pickle") for path in found.path.glob(f"profile/step_*/*.{kind}"))
     if traces:
         console.print(f"Profiles of single steps: {', '.join(map(str, traces))}", highlight=False, markup=False)
-
-
-def find_metrics(run: Path) -> Path:
-    """The metrics of a run.
-
-    Raises:
-        UserInputError: says what was found instead.
-    """
-    for folder in (run, run.parent) if run.name.startswith("global_step_") else (run,):
-        if (folder / METRICS).is_file():
-            return folder / METRICS
-    if not run.exists():
-        raise UserInputError(f"{run} does not exist: wanted a run folder (trainer.default_local_dir)")
-    if (run / "config.yaml").is_file():
-        raise UserInputError(f"{run} has no {METRICS}: the run wrote none, because trainer.logger did not name jsonl")
-    inside = sorted(path.parent for path in run.glob(f"*/{METRICS}")) if run.is_dir() else []
-    hint = f" Did you mean {', '.join(map(str, inside[:3]))}?" if inside else ""
-    raise UserInputError(f"{run} is not a run folder: it holds no {METRICS}.{hint}")
-
-
-def read_metrics(file: Path) -> Steps:
-    """The rows of a metrics file; a last line that is not complete does not count.
-
-    Raises:
-        UserInputError: a line is not a row.
-    """
-    lines = file.read_text(encoding="utf-8").splitlines()
-    rows: Steps = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            rows.append({name: float(value) for name, value in row.items()})
-        except (ValueError, AttributeError, TypeError) as error:
-            if number < len(lines):
-                raise UserInputError(f"{file}, line {number}: got {line[:80]!r}, wanted a JSON object") from error
-    return rows
 
 
 def _phases(steps: Steps, total: float) -> Table:

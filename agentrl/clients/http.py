@@ -21,6 +21,7 @@ from agentrl.clients.scope import WorkerScope
 from agentrl.clients.service_line import STALLED_S, ServiceLine, Stalled, line_of
 from agentrl.errors import ToolServiceError
 from agentrl.own_time import queueing
+from agentrl.timeline import note_wait, trace_headers
 
 _SHOWN = 200
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -172,7 +173,9 @@ class ServiceClient:
         """One attempt, when it is the request's turn; only the time of the work counts against the caller's limits."""
         with queueing() as watch:
             try:
+                asked = time.perf_counter()
                 await line.enter(ticket)
+                note_wait(f"{self.url} is busy", asked)
                 began = time.monotonic()
                 settled = False
                 try:
@@ -202,7 +205,8 @@ class ServiceClient:
         client = await self._connections()
         try:
             async with asyncio.timeout(request.timeout_s):
-                response = await client.request(request.method, request.url, json=request.body, headers=self._headers)
+                headers = self._headers | trace_headers()
+                response = await client.request(request.method, request.url, json=request.body, headers=headers)
         except TimeoutError:
             return _Failure(f"no answer within {request.timeout_s:g} s", passing=True)
         except httpx.TransportError as error:

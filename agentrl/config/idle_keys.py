@@ -119,7 +119,7 @@ _OF_TRAINING: tuple[Idle[RunConfig], ...] = (
             *("trainer.save_freq", "trainer.max_ckpt_to_keep", "trainer.critic_warmup", "trainer.balance_batch"),
             *("trainer.async_save", f"{_ROLLOUT}free_cache_engine"),
             *("trainer.rollout_data_dir", "trainer.health.*", "trainer.max_skipped_steps", "trainer.profile_*"),
-            "trainer.log_train_generations",
+            *("trainer.log_train_generations", "trainer.otlp_endpoint"),
         ),
         lambda run: run.trainer.val_only,
         "trainer.val_only is true, so nothing is trained",

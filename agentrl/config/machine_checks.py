@@ -102,6 +102,17 @@ def check_profiler(config: RunConfig) -> Problems:
         yield f"trainer.profile_tool: got {trainer.profile_tool}, which needs a GPU; on CPUs, torch writes traces"
 
 
+def check_watchers(config: RunConfig) -> Problems:
+    """Where traces go, and where metrics are asked for, are addresses."""
+    collector, page = config.trainer.otlp_endpoint, config.trainer.prometheus_address
+    if collector is not None and not collector.startswith(("http://", "https://")):
+        yield f"trainer.otlp_endpoint: got '{collector}', wanted an http(s) address, such as http://localhost:4318"
+    if page is not None and not str(page).rpartition(":")[2].isdecimal():
+        yield f"trainer.prometheus_address: got '{page}', wanted a port or host:port, such as 0.0.0.0:9400"
+    elif page is not None and int(str(page).rpartition(":")[2]) > LAST_PORT:
+        yield f"trainer.prometheus_address: got '{page}', wanted a port up to {LAST_PORT}"
+
+
 def check_servers(config: RunConfig) -> Problems:
     """Settings of started servers are not mixed with running servers, nor one engine's settings with the other's."""
     rollout = config.actor_rollout_ref.rollout
@@ -205,6 +216,7 @@ MACHINE_CHECKS: tuple[Callable[[RunConfig], Problems], ...] = (
     check_ray,
     check_device,
     check_profiler,
+    check_watchers,
     check_servers,
     check_weight_sync,
     check_engine_flags,

@@ -93,11 +93,18 @@ class TrainerConfig(Section):
     """Checkpoint folder (`…/global_step_N`) for `resume_mode: resume_path`."""
     profile_steps: list[int] | None = None
     """Steps that are profiled, from 1 on; null: none."""
-    profile_tool: Literal["auto", "torch", "nsys", "torch_memory"] = "auto"
+    profile_tool: Literal["auto", "torch", "nsys", "torch_memory", "spans"] = "auto"
     """torch: a Chrome trace of each process; nsys: a cudaProfilerApi window in each rank, for Nsight; torch_memory: a
-    history of each rank's GPU memory; auto: nsys under `nsys profile`, else torch."""
+    history of each rank's GPU memory; spans: one Chrome trace of what trajectories and all processes spend their time
+    on; auto: nsys under `nsys profile`, else torch."""
     profile_dir: OutputPath | None = None
     """Folder of what a profiled step writes; null: `profile` in the run folder."""
+    otlp_endpoint: str | None = None
+    """Address of an OpenTelemetry collector, such as http://localhost:4318, that gets the spans of every step; null:
+    the one that `OTEL_EXPORTER_OTLP_ENDPOINT` names, if any."""
+    prometheus_address: int | str | None = None
+    """Where Prometheus finds the metrics of trainer, routers and engines: a port of this machine, or host:port, such as
+    0.0.0.0:9400 for all machines that reach this one; null: nowhere."""
     critic_warmup: int = Field(default=0, ge=0)
     """Number of first steps in which only the critic learns."""
     balance_batch: bool = True
@@ -113,6 +120,18 @@ class TrainerConfig(Section):
     def profile_file(self, step: int, process: str) -> Path:
         """What a process writes about a profiled step, without its suffix."""
         return Path(self.profile_dir or f"{self.default_local_dir}/profile") / f"step_{step}" / process
+
+    @property
+    def prometheus_host_port(self) -> tuple[str, int] | None:
+        """`prometheus_address` as host and port: 9400 -> ("127.0.0.1", 9400), [::]:9400 -> ("::", 9400).
+
+        Raises:
+            ValueError: it is not an address; `machine_checks.check_watchers` has refused it before.
+        """
+        if self.prometheus_address is None:
+            return None
+        host, _, port = str(self.prometheus_address).rpartition(":")
+        return host.strip("[]") or "127.0.0.1", int(port)
 
 
 class RayInitConfig(Section):

@@ -247,8 +247,10 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.expert_parallel_size": Only(_SMALL, "expert parallelism is not supported"),
     _AR + "rollout.pipeline_model_parallel_size": Only(_SMALL, "pipeline parallelism is not supported"),
     _AR + "rollout.over_sample_rate": Only(_OFF, "over-sampling is not supported"),
-    _AR + "rollout.prometheus.enable": Only(_OFF, "the engine's figures are at its `/metrics`"),
-    _AR + "rollout.prometheus.*": Harmless("the engine's figures are at its `/metrics`"),
+    _AR + "rollout.prometheus.enable": Only(
+        _OFF, "set `trainer.prometheus_address`: the engines' metrics are there with all others"
+    ),
+    _AR + "rollout.prometheus.*": Harmless("`trainer.prometheus_address` says where all metrics are"),
     _AR + "rollout.quantization*": Only((None,), "give the engine's flags in `server.args`"),
     _AR + "rollout.nnodes": Only((None, 0), "engines run on the machines of `trainer.nnodes`"),
     _AR + "rollout.n_gpus_per_node": Harmless("`trainer.n_gpus_per_node` counts"),
@@ -271,8 +273,10 @@ VERL_KEYS: dict[str, Answer] = {
     _AR + "rollout.multi_turn.use_inference_chat_template": Harmless("sampled turns are never rendered again"),
     _AR + "rollout.multi_turn.num_repeat_rollouts": Only((None,), "`rollout.n` counts"),
     _AR + "rollout.multi_turn.completion_callback": Only((None,), "write an agent loop instead"),
-    _AR + "rollout.trace.backend": Only((None,), "agentrl sends no traces: set `trainer.rollout_data_dir`"),
-    _AR + "rollout.trace.*": Harmless("agentrl has no trace backend"),
+    _AR + "rollout.trace.backend": Only(
+        (None,), "traces go to any OpenTelemetry collector: set `trainer.otlp_endpoint` to its address"
+    ),
+    _AR + "rollout.trace.*": Harmless("`trainer.otlp_endpoint` sends traces of every trajectory"),
     _AR + "rollout.skip_rollout": Only(_OFF, "a step always rolls out"),
     _AR + "rollout.skip_dump_dir": Harmless("a step always rolls out"),
     _AR + "rollout.agent.custom_async_server.*": Only((None,), "give servers by `rollout.server.addresses`"),

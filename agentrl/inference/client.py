@@ -29,6 +29,7 @@ from agentrl.errors import EngineError, EngineRequestError, EngineTimeout, Engin
 from agentrl.inference.health import is_well
 from agentrl.inference.picture_requests import check_prompt_tokens, picture_fields
 from agentrl.inference.protocol import check_request, error_text, parse_generation, parse_weight_version
+from agentrl.timeline import trace_headers
 from agentrl.types import GenerationOutput, JsonDict
 
 if TYPE_CHECKING:
@@ -307,7 +308,8 @@ class EngineClient:
         """
         data = None if payload is None else _own_bytes(orjson.dumps(payload, option=orjson.OPT_SERIALIZE_NUMPY))
         try:
-            async with self._open_session().request(method, self.address + path, data=data) as response:
+            url, headers = self.address + path, trace_headers()
+            async with self._open_session().request(method, url, data=data, headers=headers) as response:
                 body = await response.read()
         except aiohttp.ClientError as error:
             raise EngineUnavailable(f"{self.address}{path}: {error or type(error).__name__}") from error

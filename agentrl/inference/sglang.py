@@ -119,6 +119,8 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--trust-remote-code"]
     if config.trainer.deterministic:
         command += ["--enable-deterministic-inference"]
+    if config.trainer.prometheus_address is not None:  # it has no page of metrics by itself
+        command += ["--enable-metrics"]
     if rollout.weight_sync == "adapter":
         command += _lora_flags(model)
     if frees_engines(config) and "--enable-memory-saver" not in server.args:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import UserInputError
-from agentrl.jobs.evaluate import ALL, FORMAT, prompt_id
+from agentrl.jobs.evaluate import ALL, FORMAT
 from agentrl.jobs.statistics import PairedDifference, paired_bootstrap
+from agentrl.observability.dumps import prompt_of
+from agentrl.observability.run_folder import RunFolder, dump_files
 from agentrl.reported import finite_number_of
-from agentrl.trainer.folders import CONFIG_FILE
-from agentrl.yaml_reader import read_yaml
 
 RESULT_SUFFIX = ".eval.json"
-_DUMP_FOLDERS = ("validation", "rollouts")
 _WANTED = (
     f"a result of `agentrl eval` (*{RESULT_SUFFIX}), a dump of a run ({{step}}.jsonl), or a folder that holds one of "
     "them (trainer.validation_data_dir)"
@@ -118,21 +117,11 @@ def _file_of(path: Path) -> Path:
         raise UserInputError(f"{path} holds several results ({', '.join(file.name for file in results)}): name one")
     if results:
         return results[0]
-    for folder in (path, *_configured(path), *(path / name for name in _DUMP_FOLDERS)):
-        dumps = [file for file in folder.glob("*.jsonl") if file.stem.isdigit()]
+    run = RunFolder(path)
+    for dumps in (dump_files(path), run.dumps("validation"), run.dumps("rollouts")):
         if dumps:
-            return max(dumps, key=lambda file: int(file.stem))
+            return dumps[max(dumps)]
     raise UserInputError(f"{path} holds no scores, wanted {_WANTED}")
-
-
-def _configured(run: Path) -> list[Path]:
-    """Where a run dumps its validations, as its folder says."""
-    if not (run / CONFIG_FILE).is_file():
-        return []
-    tree = read_yaml(run / CONFIG_FILE)
-    trainer = tree.get("trainer") if isinstance(tree, dict) else None
-    folder = trainer.get("validation_data_dir") if isinstance(trainer, dict) else None
-    return [Path(folder)] if folder else []
 
 
 def _evaluated(file: Path) -> Iterator[tuple[Key, str, list[float]]]:
@@ -153,7 +142,7 @@ def _dumped(file: Path) -> Iterator[tuple[Key, str, list[float]]]:
         exact = _sources_with_acc(records)
         for record in records:
             source, messages = record["data_source"], record.get("messages") or []
-            name = prompt_id(source, messages or [{"role": "user", "content": record["input"]}])
+            name = prompt_of(record)
             said = [message["content"] for message in messages if message["role"] == "user"]
             value = record["reward_extra_info"]["acc"] if source in exact else record["score"]
             yield (source, name), str((said or [record["input"]])[0])[:200], [float(value)]

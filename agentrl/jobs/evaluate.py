@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from agentrl.jobs.parts import Advance, JobParts, identity_of, refuse_taken
 from agentrl.jobs.scoring import Responses, ResponseScorer, ScoredResponse, failures_in
 from agentrl.jobs.statistics import Estimate, majority_at_k, mean_over_prompts, pass_at_k, powers_up_to
 from agentrl.jobs.tables import JobTable
+from agentrl.observability.dumps import prompt_id
 from agentrl.pictures import shown_text
 from agentrl.reported import json_of
 from agentrl.rollout.report import grouped_causes
@@ -182,17 +182,6 @@ def _record(row: Responses, values: Sequence[Any], votes: Sequence[Any], number:
         "scores": list(values),
         "answers": [json_of(vote) for vote in votes],
     }
-
-
-def prompt_id(data_source: str, messages: Sequence[Any]) -> str:
-    """A name of a prompt that is the same in every run: of what its user says before the model first speaks."""
-    said = []
-    for message in messages:
-        if message["role"] == "assistant":
-            break
-        if message["role"] == "user":
-            said.append(str(message.get("content")))
-    return blake2b(json.dumps([data_source, said]).encode(), digest_size=8).hexdigest()
 
 
 def _identity(job: EvalConfig, files: list[str]) -> dict[str, Any]:

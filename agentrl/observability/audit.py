@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from agentrl.errors import UserInputError
+from agentrl.observability.dumps import Record, read_dump
 
 FIELDS = ("prompt_ids", "response_ids", "response_mask", "loss_mask", "rollout_log_probs", "weight_versions")
 TRAINED, SAMPLED, OBSERVED = "trained", "sampled", "observed"
 """Kinds of tokens: trained on (loss mask 1); sampled, but left out of training (`trainable_turns`); not sampled."""
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,47 +50,24 @@ class Audit:
     """Kind, number of tokens and text of each run of tokens of one kind."""
 
 
-def find_dumps(place: Path, step: int | None = None) -> list[Path]:
-    """The dump files of a folder in the order of their steps, or the given file.
-
-    Raises:
-        UserInputError: no dump is found, or none of that step.
-    """
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        raise UserInputError(f"{place} does not exist: give a dump file, or the folder of `trainer.rollout_data_dir`")
-    found = sorted((int(file.stem), file) for file in place.glob("*.jsonl") if file.stem.isdecimal())
-    if not found:
-        raise UserInputError(f"{place} holds no rollout dump (STEP.jsonl): `trainer.rollout_data_dir` writes them")
-    files = [file for number, file in found if step is None or number == step]
-    if not files:
-        raise UserInputError(f"{place} holds no dump of step {step}, only of {', '.join(str(n) for n, _ in found)}")
-    return files
-
-
-def audit(files: Sequence[Path]) -> Iterator[Audit]:
+def audit(files: Iterable[Path]) -> Iterator[Audit]:
     """Check every trajectory of the dumps.
 
     Raises:
         UserInputError: a file is not a rollout dump.
     """
     for file in files:
-        for number, line in enumerate(file.read_bytes().splitlines(), 1):
-            yield _audit_record(file, number, _parse(file, number, line))
+        for number, record in read_dump(file):
+            yield _audit_record(file, number, _checked(file, number, record))
 
 
-def _parse(file: Path, number: int, line: bytes) -> Record:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise UserInputError(f"{file}:{number} is not JSON: {error}") from error
-    missing = [name for name in FIELDS if not isinstance(record, dict) or not isinstance(record.get(name), list)]
+def _checked(file: Path, number: int, record: Record) -> Record:
+    missing = [name for name in FIELDS if not isinstance(record.get(name), list)]
     if missing == ["loss_mask"] and "loss_mask" not in record:
         raise UserInputError(f"{file}:{number} has no loss_mask: an earlier agentrl wrote it; audit it with that one")
     if missing:
         raise UserInputError(f"{file}:{number} has no {', '.join(missing)}: the file is not a rollout dump of agentrl")
-    return dict(record)
+    return record
 
 
 def _audit_record(file: Path, line: int, record: Record) -> Audit:

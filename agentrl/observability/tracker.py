@@ -49,8 +49,16 @@ class ValidationConversation:
 class Tracker:
     """Receives the events of a run. Inherit from it and override what you need; every hook but `log` has a default."""
 
+    @property
+    def shows_progress(self) -> bool:
+        """Whether it wants `on_progress`, once `on_start` was called."""
+        return False
+
     def on_start(self, run: RunInfo) -> None:
         """Called once before the first step."""
+
+    def on_progress(self, done: int, total: int) -> None:
+        """Called about once a second while the trajectories of a step or a validation run: how many have ended."""
 
     def on_stage(self, step: int, stage: str) -> None:
         """Called when a stage (`gen`, `update_actor`, …) of a step begins."""

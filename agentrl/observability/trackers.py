@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from agentrl.errors import ConfigError, suggest
 from agentrl.observability.console import ConsoleTracker
 from agentrl.observability.mlflow_tracker import MlflowTracker
+from agentrl.observability.run_folder import METRICS_FILE
 from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation
 from agentrl.observability.wandb_tracker import WandbTracker
 
 if TYPE_CHECKING:
     from agentrl.data_proto import DataProto
 
-METRICS_FILE = "metrics.jsonl"
 __all__ = ["JsonlTracker", "RunInfo", "TensorboardTracker", "Tracker", "Trackers", "make_trackers"]
 
 
@@ -82,6 +82,14 @@ class Trackers(Tracker):
     def on_start(self, run: RunInfo) -> None:
         """Pass on."""
         self._tell_each("on_start", run)
+
+    def progress(self) -> Callable[[int, int], None] | None:
+        """Who is told how many of how many trajectories have ended; None: no member shows it."""
+        return self.on_progress if any(member.shows_progress for member in self.members) else None
+
+    def on_progress(self, done: int, total: int) -> None:
+        """Pass on."""
+        self._tell_each("on_progress", done, total)
 
     def on_stage(self, step: int, stage: str) -> None:
         """Pass on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentrl.plugins.threads import call_in_thread, contained
 from agentrl.plugins.users_code import described, raised_at
 from agentrl.plugins.waiting import has_ended
 from agentrl.rewards.dispatcher import ScoreFunction
+from agentrl.timeline import note_wait
 
 MAX_THREADS = 32
 MAX_WAIT_S = 3600.0
@@ -91,8 +93,10 @@ class ScoreCall:
         CURRENT.set(watch)  # of this task, and of the copy that its thread gets
         if self._is_async:
             return await contained(self._score_fn(**arguments))
+        asked = time.perf_counter()
         with watch.stands():
             await self._threads.acquire()
+        note_wait("a thread for the score", asked)
         try:
             context = contextvars.copy_context()
             outcome = await call_in_thread(lambda: context.run(self._score_fn, **arguments))

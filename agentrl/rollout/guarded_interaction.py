@@ -11,6 +11,7 @@ from agentrl.reported import valid_text
 from agentrl.rollout.guarded_call import anything, guarded_call, guarded_release, number
 from agentrl.rollout.service_gate import ServiceGate, interaction_service
 from agentrl.rollout.tools.responses import pictures_of
+from agentrl.timeline import Timeline
 from agentrl.types import InteractionResponse, Message
 
 
@@ -22,14 +23,18 @@ class GuardedInteraction(BaseInteraction):
         name: its name in rows.
         timeout_s: deadline of each call; nobody else sets one.
         gate: is told about answers and failures.
+        timeline: the trajectory's, for which it is a wait.
     """
 
-    def __init__(self, interaction: BaseInteraction, name: str, timeout_s: float, gate: ServiceGate) -> None:
+    def __init__(
+        self, interaction: BaseInteraction, name: str, timeout_s: float, gate: ServiceGate, timeline: Timeline
+    ) -> None:
         super().__init__(interaction.config)
         self._interaction = interaction
         self._who = interaction_service(name)
         self._timeout_s = timeout_s
         self._gate = gate
+        self._timeline = timeline
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the interaction besides the contract."""
@@ -38,9 +43,10 @@ class GuardedInteraction(BaseInteraction):
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
         """Start it."""
         start = self._interaction.start_interaction
-        await guarded_call(
-            self._who, start, (), interaction_kwargs, timeout_s=self._timeout_s, expect=anything, gate=self._gate
-        )
+        with self._timeline.span("wait", f"{self._who}: start"):
+            await guarded_call(
+                self._who, start, (), interaction_kwargs, timeout_s=self._timeout_s, expect=anything, gate=self._gate
+            )
 
     async def generate_response(self, messages: list[Message]) -> InteractionResponse:
         """Ask for its answer.
@@ -48,24 +54,27 @@ class GuardedInteraction(BaseInteraction):
         Raises:
             ToolServiceError: it gives no answer in time, or not an `InteractionResponse`.
         """
-        return await guarded_call(
-            self._who,
-            self._interaction.generate_response,
-            (messages,),
-            timeout_s=self._timeout_s,
-            expect=interaction_response,
-            gate=self._gate,
-            answers=True,
-        )
+        with self._timeline.span("wait", self._who):
+            return await guarded_call(
+                self._who,
+                self._interaction.generate_response,
+                (messages,),
+                timeout_s=self._timeout_s,
+                expect=interaction_response,
+                gate=self._gate,
+                answers=True,
+            )
 
     async def calculate_score(self) -> float:
         """Ask for its score."""
         score = self._interaction.calculate_score
-        return await guarded_call(self._who, score, timeout_s=self._timeout_s, expect=number, gate=self._gate)
+        with self._timeline.span("score", self._who):
+            return await guarded_call(self._who, score, timeout_s=self._timeout_s, expect=number, gate=self._gate)
 
     async def finalize_interaction(self) -> None:
         """End it."""
-        await guarded_release(self._who, self._interaction.finalize_interaction)
+        with self._timeline.span("wait", f"{self._who}: end"):
+            await guarded_release(self._who, self._interaction.finalize_interaction)
 
 
 def interaction_response(what: str, result: Any) -> InteractionResponse:

@@ -11,10 +11,11 @@ from typing import Any
 from agentrl.chat.vision import MULTI_MODAL
 from agentrl.config.root import RunConfig
 from agentrl.data_proto import DataProto
+from agentrl.inference.engine_load import EngineLoad, sum_of
 from agentrl.rollout.batching import collate, join
 from agentrl.rollout.greedy import BASELINE, GREEDY, baselines_of, first_of_groups, greedy_metrics
 from agentrl.rollout.pools.local import LocalPool
-from agentrl.rollout.pools.scheduling import WorkerPool, run_jobs, share_slots
+from agentrl.rollout.pools.scheduling import Progress, WorkerPool, run_jobs, share_slots
 from agentrl.rollout.records import ChunkResult, Job, LoopLag, RolloutRow, StepInfo
 from agentrl.rollout.report import (
     check_failure_budget,
@@ -23,6 +24,7 @@ from agentrl.rollout.report import (
     tell_refills,
 )
 from agentrl.rollout.setup import RolloutSetup
+from agentrl.timeline import Timeline, current_trace
 from agentrl.types import Sample
 
 COLUMNS: dict[str, Callable[[RolloutRow], Any]] = {
@@ -34,6 +36,7 @@ COLUMNS: dict[str, Callable[[RolloutRow], Any]] = {
     "reward_extra_info": lambda row: row.reward_extra,
     "num_tool_calls": lambda row: row.num_tool_calls,
     "metrics": lambda row: row.metrics,
+    "timeline": lambda row: row.timeline.records(),
     "extra_fields": lambda row: {k: v for k, v in row.facts.as_fields().items() if k != "messages"},
 }
 SAMPLE_COLUMNS: dict[str, Callable[[Sample], Any]] = {
@@ -59,6 +62,9 @@ class AgentLoopManager:
         self._config = config
         self._setup = RolloutSetup.load(config)
         self._batches = itertools.count(1)
+        self.on_progress: Progress | None = None
+        """Is told how many of how many trajectories of a batch have ended; None: nobody looks."""
+        self._timelines: list[tuple[int, Timeline]] = []
         self._pool = self._make_pool(list(addresses), backend or config.trainer.backend)
 
     def check_rows(self, samples: Sequence[Sample]) -> None:
@@ -96,9 +102,11 @@ class AgentLoopManager:
         firsts = first_of_groups(uids) if with_greedy else []
         played = [*range(len(samples)), *firsts]  # samples 0 0 1 1 -> rows 0 1 2 3, and greedy ones 4 and 5 of 0 and 1
         jobs = _jobs([samples[row] for row in played], [uids[row] for row in played], len(samples))
-        done, lag = _merge(run_jobs(self._pool, jobs, step))
+        chunks = run_jobs(self._pool, jobs, step, self.on_progress)
+        self._timelines += _timelines(chunks) if step.trace is not None else []
+        done, lag = _merge(chunks)
         tell_refills(done)
-        failures = failures_of(done, [uids[row] for row in played])
+        failures = failures_of(done, [uids[row] for row in played], [samples[row] for row in played])
         check_failure_budget(failures, len(done), self._config.actor_rollout_ref.rollout.max_failure_rate)
         rows, greedy = done[: len(samples)], done[len(samples) :]
         metrics = rollout_metrics(rows, lag) | (greedy_metrics(greedy) if with_greedy else {})
@@ -117,6 +125,15 @@ class AgentLoopManager:
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
         self._pool.set_addresses(addresses)
+
+    def take_timelines(self) -> list[tuple[int, Timeline]]:
+        """Worker and timeline of each trajectory that was traced, failed ones and earlier tries included, once."""
+        taken, self._timelines = self._timelines, []
+        return taken
+
+    def engine_loads(self, timeout_s: float) -> dict[str, EngineLoad]:
+        """What each engine does for all workers that answer in time; may be called in any thread."""
+        return sum_of(self._pool.engine_loads(timeout_s))
 
     def shutdown(self) -> None:
         """End every trajectory and every worker. May be called twice."""
@@ -166,6 +183,7 @@ def _step_info(batch: DataProto, number: int) -> StepInfo:
         weight_version=meta.get("weight_version"),
         batch=number,
         seeded=bool(meta.get("seeded", False)),
+        trace=current_trace(),
     )
 
 
@@ -174,3 +192,8 @@ def _merge(chunks: Sequence[ChunkResult]) -> tuple[list[RolloutRow], LoopLag]:
     for chunk in chunks:
         lag.merge(chunk.lag)
     return sorted((row for chunk in chunks for row in chunk.rows), key=lambda row: row.row), lag
+
+
+def _timelines(chunks: Sequence[ChunkResult]) -> list[tuple[int, Timeline]]:
+    each = ((chunk.worker, row) for chunk in chunks for row in chunk.rows)
+    return [(worker, timeline) for worker, row in each for timeline in (*row.earlier_timelines, row.timeline)]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from agentrl.chat.vision import PictureInputs
 from agentrl.errors import TokenStreamError
+from agentrl.timeline import Timeline, TraceContext
 from agentrl.trajectory import NO_VERSION
 from agentrl.types import AgentLoopOutput, Sample, StopReason, TrajectoryFacts
 
@@ -30,6 +31,8 @@ class StepInfo:
     """Number of the batch among all batches of this run."""
     seeded: bool = False
     """Every request has a seed of its own, also where the engine's numbers depend on batching."""
+    trace: TraceContext | None = None
+    """The span that its trajectories belong to; None: nobody traces them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,10 @@ class RolloutRow:
     """What the vision tower reads of the trajectory; None: it shows no picture."""
     facts: TrajectoryFacts = field(default_factory=TrajectoryFacts)
     """What the loop reported."""
+    timeline: Timeline = field(default_factory=Timeline)
+    """What it spent its time on."""
+    earlier_timelines: list[Timeline] = field(default_factory=list)
+    """Those of its earlier tries."""
 
     @property
     def num_tool_calls(self) -> int:
@@ -176,3 +183,5 @@ class ChunkResult:
 
     rows: list[RolloutRow]
     lag: LoopLag = field(default_factory=LoopLag)
+    worker: int = 0
+    """Number of the worker that ran it."""

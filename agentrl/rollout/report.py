@@ -12,7 +12,7 @@ import numpy as np
 
 from agentrl.errors import FailureBudgetError
 from agentrl.rollout.records import LoopLag, RolloutRow
-from agentrl.types import StopReason
+from agentrl.types import Sample, StopReason
 
 if TYPE_CHECKING:
     import torch
@@ -71,8 +71,14 @@ def mean_max_min(name: str, values: Iterable[float] | np.ndarray | torch.Tensor)
     return {f"{name}/mean": float(array.mean()), f"{name}/max": float(array.max()), f"{name}/min": float(array.min())}
 
 
-def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any]) -> list[dict[str, Any]]:
-    """One record per failed trajectory: its row, the cause, and how many tokens it had."""
+def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any], samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """One record per failed trajectory: its row, the cause, how many tokens it had, and what is known of what it said.
+
+    Args:
+        rows: finished trajectories, failed or not.
+        uids: of the batch, by row.
+        samples: the same.
+    """
     return [
         {
             "row": row.row,
@@ -81,6 +87,8 @@ def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any]) -> list[dict[st
             "error": row.error,
             "earlier_errors": row.earlier_errors,
             "response_tokens": len(row.tokens.response),
+            "data_source": samples[row.row].data_source,
+            "messages": row.facts.messages or samples[row.row].prompt,
         }
         for row in rows
         if row.error is not None

@@ -22,6 +22,7 @@ from agentrl.rollout.tools.context import ToolContexts
 from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.tools.toolset import RowTools, ToolSet
 from agentrl.rollout.turn_params import TurnParams
+from agentrl.timeline import Timeline
 from agentrl.trajectory import ContextIds, Trajectory
 from agentrl.types import GenerationOutput, JsonDict, LoopLimits, Sample
 
@@ -44,20 +45,27 @@ class Session:
     params: TurnParams
     limits: LoopLimits
     """The run's, with those of the row."""
+    timeline: Timeline
     loop: AgentLoopBase | None = None
     trajectory: Trajectory | None = None
     turn: int = 0
     """Generations that were asked for."""
     sampled: int = 0
     """Tokens that the engine sampled in them."""
-    generate_s: float = 0.0
     _unanswered_since: float | None = None
     """When the last turn began, if it was cancelled before the engine answered."""
     _last: Request | None = None
 
     @classmethod
     def open(
-        cls, job: Job, step: StepInfo, setup: RolloutSetup, router: Router, gate: ServiceGate, worker: WorkerTools
+        cls,
+        job: Job,
+        step: StepInfo,
+        setup: RolloutSetup,
+        router: Router,
+        gate: ServiceGate,
+        worker: WorkerTools,
+        timeline: Timeline,
     ) -> Session:
         """Build a trajectory's own tools and interaction; nothing has started yet."""
         sample = _own(job.sample)
@@ -74,6 +82,7 @@ class Session:
                 available=[spec.name for spec in setup.offered_tools(sample)],
                 contexts=ToolContexts(sample),
                 records=worker.records_of(job, step),
+                timeline=timeline,
             ),
             worker=worker,
             sees_pictures=setup.renderer.vision is not None and setup.loop_of(sample).cls.sees_pictures,
@@ -84,11 +93,11 @@ class Session:
         if spec is not None:
             own = spec.build()
             own.scope = worker.scope
-            interaction = GuardedInteraction(own, spec.name, setup.limits.tool_timeout_s, gate)
+            interaction = GuardedInteraction(own, spec.name, setup.limits.tool_timeout_s, gate, timeline)
         vision = setup.renderer.vision
         ends = setup.renderer.stop_token_ids | (frozenset() if vision is None else vision.tokens.placeholders)
         params = TurnParams(limits, ends)
-        return cls(job, step, setup, router, trajectory_id, gate, tools, interaction, params, limits)
+        return cls(job, step, setup, router, trajectory_id, gate, tools, interaction, params, limits, timeline)
 
     def context(self) -> LoopContext:
         """What the agent loop works with."""
@@ -142,25 +151,24 @@ class Session:
             sampling_params["sampling_seed"] = seed
         rid = f"{self.trajectory_id}-{self.turn}"
         self.turn += 1
-        started, began = time.perf_counter(), time.monotonic()
+        began = time.monotonic()
         self._unanswered_since = None
         try:
-            output = await self.router.generate(
-                self.trajectory_id,
-                prompt_ids,
-                sampling_params,
-                rid=rid,
-                pictures=pictures,
-                timeout_s=self.setup.limits.turn_timeout_s,
-            )
+            with self.timeline.span("generate", f"turn {self.turn}"):
+                output = await self.router.generate(
+                    self.trajectory_id,
+                    prompt_ids,
+                    sampling_params,
+                    rid=rid,
+                    pictures=pictures,
+                    timeout_s=self.setup.limits.turn_timeout_s,
+                )
         except (EngineUnavailable, EngineTimeout) as error:
             self.gate.failed(ENGINE, began, str(error))
             raise
         except asyncio.CancelledError:
             self._unanswered_since = began
             raise
-        finally:
-            self.generate_s += time.perf_counter() - started
         self.gate.succeeded(ENGINE)
         request.sampled = output.token_ids
         self.sampled += len(output.token_ids)

@@ -27,6 +27,7 @@ from agentrl.errors import (
     text_of,
 )
 from agentrl.inference.clients import client_class
+from agentrl.inference.engine_load import EngineLoad, loads_of
 from agentrl.inference.router import Router
 from agentrl.interfaces import RewardInput, RewardResult
 from agentrl.own_time import OwnTimeLimit
@@ -44,6 +45,7 @@ from agentrl.rollout.setup import RolloutSetup, sampling_params
 from agentrl.rollout.shown_pictures import shown_pictures
 from agentrl.rollout.tools.shared import WorkerTools
 from agentrl.rollout.trained_tokens import sampled_turns
+from agentrl.timeline import TRAJECTORY, Timeline
 from agentrl.types import AgentLoopOutput, StopReason
 
 logger = logging.getLogger(__name__)
@@ -70,6 +72,8 @@ class AgentLoopWorker:
         self._batch = 0
         self._router: Router | None = None
         self._chunks: set[asyncio.Task[Any]] = set()
+        self.finished = 0
+        """Trajectories that have ended so far, of all batches."""
 
     async def run_chunk(self, jobs: Sequence[Job], step: StepInfo) -> ChunkResult:
         """Run trajectories, at most one per slot at the same time; one row per job, in order."""
@@ -95,12 +99,15 @@ class AgentLoopWorker:
         rollout = self._setup.config.actor_rollout_ref.rollout
         tries = rollout.max_refills if rollout.refill else 0
         causes: list[str] = []
+        timelines: list[Timeline] = []
         while True:
             row = await self.run_one(job, step)
             if row.error is None or row.is_final or len(causes) == tries:
-                row.earlier_errors = causes
+                row.earlier_errors, row.earlier_timelines = causes, timelines
+                self.finished += 1
                 return row
             causes.append(row.error)
+            timelines.append(row.timeline)
 
     async def run_one(self, job: Job, step: StepInfo) -> RolloutRow:
         """Run and score one trajectory. The only exception that leaves this method is cancellation."""
@@ -110,25 +117,28 @@ class AgentLoopWorker:
         except ServiceDownError as error:
             return _left_out(job, None, StopReason.ENV_ERROR, error)
         try:
-            started = time.perf_counter()
+            timeline = Timeline(step.trace, held_s, "a service that was down")
             session: Session | None = None
             deadline = OwnTimeLimit(self._setup.limits.trajectory_timeout_s)
-            try:
-                session = Session.open(job, step, self._setup, self.router, self._gate, self._tools)
-                async with deadline:
-                    output = await self._play(session)
-                row = await self._finish(session, output)
-            except (TimeoutError, EngineTimeout) as error:
-                late = session is not None and deadline.expired()
-                row = _left_out(job, session, StopReason.TIMEOUT, session.cut_off() if session and late else error)
-            except (Exception, SystemExit, asyncio.CancelledError) as error:  # the trajectory boundary
-                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                    raise
-                row = _left_out(job, session, StopReason.ENV_ERROR, error)
-            finally:
-                if session is not None:
-                    await self._release(session)
-            row.metrics |= {"seconds": time.perf_counter() - started, "held": held_s}
+            with timeline.span(TRAJECTORY, f"row {job.row}") as whole:
+                try:
+                    session = Session.open(job, step, self._setup, self.router, self._gate, self._tools, timeline)
+                    async with deadline:
+                        output = await self._play(session)
+                    row = await self._finish(session, output)
+                except (TimeoutError, EngineTimeout) as error:
+                    late = session is not None and deadline.expired()
+                    row = _left_out(job, session, StopReason.TIMEOUT, session.cut_off() if session and late else error)
+                except (Exception, SystemExit, asyncio.CancelledError) as error:  # the trajectory boundary
+                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                        raise
+                    row = _left_out(job, session, StopReason.ENV_ERROR, error)
+                finally:
+                    if session is not None:
+                        await self._release(session)
+                whole.error = row.error or ""
+            row.timeline = timeline
+            row.metrics |= {"seconds": whole.seconds, "held": held_s}
             return row
         finally:
             self._gate.leave(job)
@@ -139,6 +149,10 @@ class AgentLoopWorker:
         self._addresses = list(addresses)
         if self._router is not None:
             await self._router.set_addresses(addresses)
+
+    async def engine_loads(self) -> dict[str, EngineLoad]:
+        """What each engine does for this worker."""
+        return {} if self._router is None else loads_of(self._router)
 
     async def cancel_all(self) -> None:
         """End every running trajectory; each still releases its tools."""
@@ -207,7 +221,11 @@ class AgentLoopWorker:
             tokens=packed_tokens(output, loop, self._setup.limits.response_length, self._setup.renderer.vocab_size),
             stop_reason=_stop_reason(session, output),
             num_turns=output.num_turns,
-            metrics={"generate_sequences": session.generate_s, "tool_calls": 0.0, **output.metrics},
+            metrics={
+                "generate_sequences": session.timeline.seconds_of("generate"),
+                "tool_calls": 0.0,
+                **output.metrics,
+            },
             facts=read_facts(output, loop),
         )
         row.pictures = await shown_pictures(session, row.tokens)
@@ -218,9 +236,9 @@ class AgentLoopWorker:
         elif row.tokens.mask.any() and not self._keep_trainable(session, row):
             row.is_untrainable = True
         else:
-            started = time.perf_counter()
-            result = await self._score(session, output, row)
-            row.metrics["compute_score"] = time.perf_counter() - started
+            with session.timeline.span("score", "outcome") as scoring:
+                result = await self._score(session, output, row)
+            row.metrics["compute_score"] = scoring.seconds
             verdict = await self._verdict(session, output, row)
             weights = self._setup.config.reward_model.combine
             judged = None if verdict is None else verdict.score
@@ -262,7 +280,7 @@ class AgentLoopWorker:
         judge = self._setup.judge
         if judge is None:
             return None
-        with self._watched(JUDGE):
+        with self._watched(JUDGE), session.timeline.span("score", "judge"):
             verdict = await judge.score(self._reward_input(session, output, row))
         if not verdict.cached:
             self._gate.succeeded(JUDGE)
@@ -354,7 +372,7 @@ def _left_out(job: Job, session: Session | None, reason: StopReason, error: Base
         stop_reason=reason,
         error=f"{type(error).__name__}: {text}",
         is_final=isinstance(error, UserInputError | TokenStreamError),
-        metrics={"generate_sequences": session.generate_s if session is not None else 0.0},
+        metrics={"generate_sequences": session.timeline.seconds_of("generate") if session is not None else 0.0},
     )
 
 

@@ -13,6 +13,7 @@ from agentrl.single_controller.dispatch import DispatchPlan
 from agentrl.single_controller.named_range import named_range
 from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Placement, Worker
+from agentrl.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class LocalBackend:
 
     def wait_until_free(self, timeout_s: float | None) -> None:
         """Nothing to wait for: calls end before `start` returns."""
+
+    def take_timelines(self, timeout_s: float) -> list[list[Timeline]]:
+        """Nothing of its own: a call is noted in the timeline of this process."""
+        return [[]]
 
     def shutdown(self) -> None:
         """Let the worker leave its process group."""

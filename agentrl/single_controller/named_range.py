@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 import torch
 
+from agentrl.timeline import span_here
+
 
 @contextmanager
 def named_range(name: str) -> Iterator[None]:
-    """Name what happens inside: a slice of a Chrome trace, and on a GPU an NVTX range."""
-    with torch.profiler.record_function(name):
+    """Name what happens inside: a span, a slice of a Chrome trace, and on a GPU an NVTX range."""
+    with span_here(name), torch.profiler.record_function(name):
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             yield
             return

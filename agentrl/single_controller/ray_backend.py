@@ -20,6 +20,7 @@ from agentrl.single_controller.ray_placement import acquire, release
 from agentrl.single_controller.ray_runtime import require_ray
 from agentrl.single_controller.resource_pool import ResourcePool, cores
 from agentrl.single_controller.worker import Placement, Worker
+from agentrl.timeline import Timeline, TraceContext, current_trace
 
 START_TIMEOUT_S = 300.0
 CLOSE_TIMEOUT_S = 2.0
@@ -32,6 +33,7 @@ class RankHost:
     def __init__(self) -> None:
         self._store: Store | None = None
         self._worker: Worker | None = None
+        self._timelines: list[Timeline] = []
 
     def pid(self) -> tuple[str, int]:
         """This rank's node id and process id."""
@@ -57,11 +59,19 @@ class RankHost:
             )
         self._worker = worker_cls.place(placement, self._store, *args, **kwargs)
 
-    def call(self, method: str, call: RankCall, *_after: object) -> Any:
+    def call(self, method: str, call: RankCall, trace: TraceContext | None, *_after: object) -> Any:
         """Run one registered method; Ray sends the call when the results of others (`_after`) are there."""
         args, kwargs = call
-        with named_range(method):
+        timeline = Timeline(trace)
+        if trace is not None:
+            self._timelines.append(timeline)
+        with timeline.current(), named_range(method):
             return getattr(self._worker, method)(*args, **kwargs)
+
+    def take_timelines(self) -> list[Timeline]:
+        """Those of the calls that were traced, once."""
+        taken, self._timelines = self._timelines, []
+        return taken
 
     def close(self) -> None:
         """Leave the process group."""
@@ -114,7 +124,8 @@ class RayBackend:
         calls: dict[int, Any] = dict(plan.calls)
         if plan.shared and _holds_data(plan.calls[0]):
             calls = dict.fromkeys(calls, ray.put(plan.calls[0]))
-        sent = [self._actors[rank].call.remote(method, call, *ended) for rank, call in calls.items()]
+        trace = current_trace()
+        sent = [self._actors[rank].call.remote(method, call, trace, *ended) for rank, call in calls.items()]
         return self._pending(method, sent, list(calls))
 
     def check(self) -> None:
@@ -138,6 +149,10 @@ class RayBackend:
             WorkerError: a rank is dead, or still busy after `timeout_s`.
         """
         self._pending("check", [actor.pid.remote() for actor in self._actors]).results(timeout_s)
+
+    def take_timelines(self, timeout_s: float) -> list[list[Timeline]]:
+        """By rank, those of the calls that were traced."""
+        return self._pending("trace", [actor.take_timelines.remote() for actor in self._actors]).results(timeout_s)
 
     def shutdown(self) -> None:
         """Let every rank close, then end the processes and wait until they have exited."""

@@ -11,6 +11,7 @@ from agentrl.single_controller.decorator import registered_methods
 from agentrl.single_controller.dispatch import DispatchPlan, plan_call
 from agentrl.single_controller.resource_pool import ResourcePool
 from agentrl.single_controller.worker import Worker
+from agentrl.timeline import Timeline
 
 
 class PendingCall(Protocol):
@@ -39,6 +40,9 @@ class RankBackend(Protocol):
 
     def wait_until_free(self, timeout_s: float | None) -> None:
         """Wait for the end of the last call. Raise `WorkerError` if a rank is dead, or still busy after `timeout_s`."""
+
+    def take_timelines(self, timeout_s: float) -> list[list[Timeline]]:
+        """By rank, those of the calls that were traced. Raise `WorkerError` if a rank does not answer."""
 
     def shutdown(self) -> None:
         """End all ranks; returns when their processes have exited."""
@@ -139,6 +143,14 @@ class WorkerGroup:
             WorkerError: a rank is dead, or still busy after `timeout_s`.
         """
         self._backend.wait_until_free(timeout_s)
+
+    def take_timelines(self, timeout_s: float) -> list[list[Timeline]]:
+        """By rank, what it spent its time on in the calls that were traced; those in this process are not in it.
+
+        Raises:
+            WorkerError: a rank is dead, or gives no answer in time.
+        """
+        return self._backend.take_timelines(timeout_s)
 
     def shutdown(self) -> None:
         """End all ranks; calling it again does nothing."""

@@ -11,9 +11,6 @@ from pathlib import Path
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 
-CONFIG_FILE = "config.yaml"
-"""The resolved configuration in a run's folder."""
-
 
 def output_folders(config: RunConfig) -> dict[str, str]:
     """The folders of a run, by key."""

@@ -12,16 +12,19 @@ from agentrl.config import RunConfig
 from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError, EngineError, FailureBudgetError, text_of
 from agentrl.observability.degeneracy import degeneracy_metrics
-from agentrl.observability.rollout_log import write_rollouts
+from agentrl.observability.run_state import RunStateFile
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.rollout.report import causes_of
+from agentrl.timeline import span_here
 from agentrl.trainer import batch_columns
 from agentrl.trainer import metrics as m
 from agentrl.trainer.alarms import make_monitor
 from agentrl.trainer.checkpoint import CheckpointManager
 from agentrl.trainer.disk_space import Need
+from agentrl.trainer.dumps import RolloutDumps
 from agentrl.trainer.inputs import prepare
+from agentrl.trainer.metrics_page import serve_metrics
 from agentrl.trainer.passes import Passes
 from agentrl.trainer.processes import RunProcesses
 from agentrl.trainer.profiling import StepProfiler
@@ -29,6 +32,7 @@ from agentrl.trainer.saving import Saver
 from agentrl.trainer.skipped_steps import SkippedSteps, nothing_to_train, without_optimizer_step
 from agentrl.trainer.state import TrainerState, seed_everything
 from agentrl.trainer.stopping import StopGuard
+from agentrl.trainer.tracing import StepTracing
 from agentrl.trainer.validation import Validator, conversations, sample_batch
 
 logger = logging.getLogger(__name__)
@@ -52,9 +56,11 @@ class RayPPOTrainer:
 
     def __init__(self, config: RunConfig, trackers: Sequence[Tracker] | None = None) -> None:
         self.config = config
-        self.trackers = Trackers(make_trackers(config.trainer.logger) if trackers is None else trackers)
+        given = make_trackers(config.trainer.logger) if trackers is None else trackers
         self.inputs = prepare(config)
         self.folder = Path(config.trainer.default_local_dir)
+        self.run_state = RunStateFile(self.folder, self.inputs.total_steps)
+        self.trackers = Trackers([*given, self.run_state])
         self.checkpoints = CheckpointManager(self.folder, config.trainer.max_ckpt_to_keep)
         controller = batch_columns.make_kl_controller(config.algorithm.kl_ctrl)
         self.state = TrainerState(self.inputs.loader, controller, make_monitor(config.trainer.health))
@@ -64,10 +70,12 @@ class RayPPOTrainer:
             batch_size=config.data.val_batch_size,
             decode=self.inputs.renderer.decode,
             exact=self.inputs.renderer.encoder.decode,
-            dump_folder=_path(config.trainer.validation_data_dir),
+            dump_folder=Path(folder) if (folder := config.trainer.validation_data_dir) is not None else None,
             show=config.trainer.log_val_generations,
         )
+        self.dumps = RolloutDumps(config.trainer.rollout_data_dir, self.inputs.renderer)
         self.profile = StepProfiler(config, self.inputs.total_steps)
+        self.tracing = StepTracing(config)
         self.skipped = SkippedSteps(config.trainer.max_skipped_steps)
         self._first_step = 0
         """The last finished step when the run began."""
@@ -94,10 +102,14 @@ class RayPPOTrainer:
         trainer = self.config.trainer
         seed_everything(trainer.seed)
         with ExitStack() as stack:
+            stack.enter_context(self.run_state)
             stack.push(self._close_trackers)
+            stack.callback(self.tracing.close)
+            watching = stack.enter_context(serve_metrics(trainer, self.trackers))
             self.processes = stack.enter_context(
                 RunProcesses(self.config, self.inputs.renderer.vocab_size, self.inputs.total_steps)
             )
+            stack.enter_context(watching(self.processes))
             self.guard = stack.enter_context(StopGuard())
             learning, background = self.processes.learning, trainer.async_save
             self.saver = Saver(self.checkpoints, learning, self.state.save, background=background)
@@ -106,7 +118,8 @@ class RayPPOTrainer:
                 if trainer.val_only or (trainer.val_before_train and self.inputs.val_samples and self.state.step == 0):
                     self.trackers.log(self._validate(), self.state.step)
                 while self.state.step < self.inputs.total_steps and not trainer.val_only:
-                    self._step(self.state.step + 1)
+                    with self.tracing(self.state.step + 1, self.processes):
+                        self._step(self.state.step + 1)
                     self.saver.poll()
                     self.state.health.check()
                     self.skipped.check()
@@ -130,6 +143,7 @@ class RayPPOTrainer:
         try:
             with self.profile(step, self.processes.groups):
                 self._train(step, timer, metrics)
+            self.dumps.write(step)
             last = step == self.inputs.total_steps
             if self.inputs.val_samples and _is_due(self.config.trainer.test_freq, step, last):
                 with timer("testing"):
@@ -138,6 +152,7 @@ class RayPPOTrainer:
                 with timer("save_checkpoint"):
                     self._save()
         finally:
+            self.dumps.write(step)  # of a step that failed too
             if self.state.step == step:
                 self.trackers.log(metrics | m.timing_metrics(timer, metrics, self.processes.num_ranks), step)
 
@@ -151,15 +166,17 @@ class RayPPOTrainer:
         if reason is not None:
             self._finish_step(step, metrics, reason)
             return
+        self.dumps.trains_on(kept, batch)
         metrics |= m.reward_metrics(batch)
         learns = step > self.config.trainer.critic_warmup
         with self.guard.deferred():
             self._updates, self._updating = self._count_updates(), True
             updates = self.processes.start_updates(batch, actor=learns)
             for stage in updates.stages:
-                with timer(stage):
+                with timer(stage), span_here("update", stage):
                     updated = updates.result(stage)
                 metrics |= updated.meta_info["metrics"] | batch_columns.after_update(batch, updated)
+                self.dumps.updated(updated)
             self.state.weight_version += int(learns)
             # With its new weights the step is finished: should no engine take them, it is not lost.
             self._finish_step(step, metrics, without_optimizer_step(metrics, "actor" if learns else "critic"))
@@ -296,10 +313,7 @@ class RayPPOTrainer:
         most = self.config.trainer.log_train_generations
         if most > 0:
             self.trackers.on_generations(step, conversations(rollouts, step, self.inputs.renderer.decode, most))
-        folder = _path(self.config.trainer.rollout_data_dir)
-        if folder is not None:
-            renderer = self.inputs.renderer
-            write_rollouts(folder, step, [rollouts], renderer.decode, exact=renderer.encoder.decode)
+        self.dumps.begin(rollouts)
 
     def _resume(self) -> None:
         """Load the checkpoint to resume from, if any, and send the weights to the engines."""
@@ -313,6 +327,7 @@ class RayPPOTrainer:
         names, config = (trainer.project_name, trainer.experiment_name), self.config.model_dump(mode="json")
         self._first_step = self.state.step
         self.trackers.on_start(RunInfo(*names, self.folder, self.inputs.total_steps, resumed, config))
+        self.processes.manager.on_progress = self.trackers.progress()
         self._check_room()
         self._sync_weights()
 
@@ -383,7 +398,3 @@ class RayPPOTrainer:
 
 def _is_due(every: int, step: int, last: bool) -> bool:
     return every > 0 and (last or step % every == 0)
-
-
-def _path(given: str | None) -> Path | None:
-    return None if given is None else Path(given)

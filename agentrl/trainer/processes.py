@@ -18,9 +18,11 @@ from agentrl.data_proto import DataProto
 from agentrl.errors import AgentRLError
 from agentrl.inference.client import EngineClient
 from agentrl.inference.clients import client_class
+from agentrl.inference.engine_load import EngineLoad
 from agentrl.inference.fleet import EngineFleet, MakePlaces
 from agentrl.rollout.manager import AgentLoopManager
 from agentrl.single_controller import Worker, WorkerGroup, create_worker_group
+from agentrl.timeline import Timeline, span_here
 from agentrl.trainer.engine_places import reserve_places, weights_folder
 from agentrl.trainer.passes import Pass, Passes
 from agentrl.trainer.phases import Phases
@@ -85,8 +87,9 @@ class RunProcesses:
         Raises:
             EngineError: no engine is well, or none took the weights.
         """
-        if not self.phases.serve(version):
-            self._send_weights(version, self.servers.tend())
+        with span_here("sync", f"version {version}"):
+            if not self.phases.serve(version):
+                self._send_weights(version, self.servers.tend())
 
     def revive_engines(self, version: int) -> bool:
         """After a failure: restart engines that ended or hang, and send the present weights to those that are well.
@@ -115,8 +118,38 @@ class RunProcesses:
     @property
     def groups(self) -> list[WorkerGroup]:
         """The groups of training ranks."""
+        return list(self.by_role.values())
+
+    @property
+    def by_role(self) -> dict[str, WorkerGroup]:
+        """The groups of training ranks, each once."""
         reference = None if self.reference is self.actor else self.reference
-        return [group for group in (self.actor, reference, self.critic, self.reward_model) if group]
+        roles = {"actor": self.actor, "ref": reference, "critic": self.critic, "reward_model": self.reward_model}
+        return {role: group for role, group in roles.items() if group}
+
+    @property
+    def engines(self) -> list[str]:
+        """Addresses of all engines, well or not."""
+        return self.servers.addresses
+
+    def engine_loads(self, timeout_s: float) -> dict[str, EngineLoad]:
+        """What they do for the agent-loop workers that answer in time; may be called in any thread."""
+        return self.manager.engine_loads(timeout_s)
+
+    def take_timelines(self, ranks_timeout_s: float | None) -> list[tuple[str, Timeline]]:
+        """What the other processes did since they were asked last, as far as it was traced: their names and timelines.
+
+        Args:
+            ranks_timeout_s: how long ranks may take to answer; None: they are not asked.
+
+        Raises:
+            WorkerError: a rank is dead, or gives no answer in time.
+        """
+        taken = [(f"agent loops {worker}", timeline) for worker, timeline in self.manager.take_timelines()]
+        for role, group in self.by_role.items() if ranks_timeout_s is not None else ():
+            for rank, timelines in enumerate(group.take_timelines(ranks_timeout_s or 0.0)):
+                taken += [(f"{role} rank {rank}", timeline) for timeline in timelines]
+        return taken
 
     def start_columns(self, batch: DataProto, *, old_log_probs: bool, beside: WorkerGroup | None = None) -> Passes:
         """The passes that give a batch its log-probs and values, as far as the run has the roles.

@@ -35,11 +35,12 @@ class StepProfiler:
     @contextmanager
     def __call__(self, step: int, groups: Sequence[WorkerGroup]) -> Iterator[None]:
         """Profile what happens inside, if the step is one of those."""
-        if step not in self._steps:
+        tool = self._config.trainer.profile_tool
+        if step not in self._steps or tool == "spans":  # those are `tracing`'s
             yield
             return
         trainer, is_local = self._config.trainer, self._config.trainer.backend == "local"
-        own = ProcessProfiler(trainer.profile_tool, trainer.profile_file(step, "rank_0" if is_local else "driver"))
+        own = ProcessProfiler(tool, trainer.profile_file(step, "rank_0" if is_local else "driver"))
         # A driver of Ray's has no GPU: to ask CUDA would open a context on one that belongs to a rank.
         watches_itself = is_local or own.tool == "torch"
         ranks = [] if is_local else groups

@@ -12,12 +12,13 @@ import yaml
 
 from agentrl.config import RunConfig, dump_config, load_config
 from agentrl.errors import ConfigError, PluginError
+from agentrl.observability.run_folder import CONFIG_FILE
 from agentrl.observability.tracker import Tracker
 from agentrl.observability.trackers import make_trackers
 from agentrl.plugins import registered_name
 from agentrl.plugins.plugin_files import file_being_imported
 from agentrl.plugins.registry import registered_in
-from agentrl.trainer.folders import CONFIG_FILE, make_folders, output_folders
+from agentrl.trainer.folders import make_folders, output_folders
 from agentrl.trainer.ppo import RayPPOTrainer
 
 TOOLS_FILE = "tools.yaml"

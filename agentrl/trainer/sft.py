@@ -26,6 +26,8 @@ from agentrl.config.machine import is_cuda
 from agentrl.config.sft import Every, SFTConfig
 from agentrl.errors import AgentRLError, CheckpointError, ConfigError, DataError, text_of
 from agentrl.hub import ADAPTER_FOLDER, model_folder
+from agentrl.observability.run_folder import CONFIG_FILE
+from agentrl.observability.run_state import RunStateFile
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers, make_trackers
 from agentrl.single_controller import ResourcePool, WorkerGroup, cores, create_worker_group
@@ -66,7 +68,7 @@ class SFTTrainer:
     def __init__(self, config: SFTConfig, trackers: Sequence[Tracker] | None = None) -> None:
         self.config = config
         trainer, data, model = config.trainer, config.data, config.model
-        self.trackers = Trackers(make_trackers(trainer.logger) if trackers is None else trackers)
+        given = make_trackers(trainer.logger) if trackers is None else trackers
         self.folder = Path(trainer.default_local_dir)
         self.checkpoints = CheckpointManager(self.folder, trainer.max_ckpt_to_keep)
         self._found = self._checkpoint_to_resume()
@@ -79,6 +81,8 @@ class SFTTrainer:
         self.epoch_steps = max(1, len(self.train) // data.train_batch_size)
         self.total_steps = trainer.total_training_steps or self.epoch_steps * trainer.total_epochs
         self._check_sizes(renderer.name)
+        self.run_state = RunStateFile(self.folder, self.total_steps)
+        self.trackers = Trackers([*given, self.run_state])
         self.lora = preview(model.path, model, "model", trust_remote_code=code) if model.adapts else None
         self.rows = RowOrder(len(self.train), data.shuffle, trainer.seed)
         self.skipped = SkippedSteps(trainer.max_skipped_steps)
@@ -102,9 +106,10 @@ class SFTTrainer:
             KeyboardInterrupt: Ctrl-C or SIGTERM.
         """
         with ExitStack() as stack:
+            self._write_config()
+            stack.enter_context(self.run_state)
             stack.callback(self.trackers.close)
             stack.enter_context(_threads_restored())
-            self._write_config()
             self._start_ranks(stack)
             self.guard = stack.enter_context(StopGuard())
             learning, background = [("actor", self.group)], self.config.trainer.async_save
@@ -158,7 +163,7 @@ class SFTTrainer:
     def _write_config(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "config.yaml").write_text(dump_config(self.config), encoding="utf-8")
+            (self.folder / CONFIG_FILE).write_text(dump_config(self.config), encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 

@@ -17,6 +17,7 @@ from agentrl.errors import EngineError, EngineTimeout, EngineUnavailable, Weight
 from agentrl.inference.client import EngineClient
 from agentrl.inference.protocol import name_version
 from agentrl.inference.weights.calls import UpdateCalls, each
+from agentrl.timeline import span_here
 
 logger = logging.getLogger(__name__)
 Call = Callable[[EngineClient], Coroutine[Any, Any, None]]
@@ -61,7 +62,8 @@ class EnginesInUpdate:
     def run(self, phase: str, call: Call) -> None:
         """Let all engines go through a phase at the same time."""
         if self.left:
-            self.drop(phase, self._runner.run(self._each(phase, call)))
+            with span_here(f"sync: {phase}"):
+                self.drop(phase, self._runner.run(self._each(phase, call)))
 
     def drop(self, phase: str, failed: Mapping[str, EngineError]) -> None:
         """Leave engines out that failed in a phase."""

@@ -20,9 +20,9 @@ class ProfiledWorker(Worker):
     def start_profile(self, step: int) -> None:
         """Profile this process from now on."""
         trainer = self.config.trainer
-        self._profiler = ProcessProfiler(
-            trainer.profile_tool, trainer.profile_file(step, f"{self.role}_rank_{self.rank}")
-        )
+        tool = trainer.profile_tool
+        assert tool != "spans"  # the driver collects those
+        self._profiler = ProcessProfiler(tool, trainer.profile_file(step, f"{self.role}_rank_{self.rank}"))
         self._profiler.start()
 
     @register(Dispatch.ONE_TO_ALL)

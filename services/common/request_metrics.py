@@ -7,12 +7,14 @@ import logging
 import os
 import re
 import time
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrl.services.common.logs import log
+from agentrl.services.common.request_traces import RequestTraces, parent_of
 
 _REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
 _QUIET_ROUTES = ("/health", "/ready", "/metrics")
@@ -41,10 +43,16 @@ def _request_id(scope: Scope) -> str:
 
 
 class RequestMetricsMiddleware:
-    """Counts, times and logs requests; `X-Request-ID` is taken over or made, and returned."""
+    """Counts, times and logs requests; `X-Request-ID` is taken over or made, and returned.
 
-    def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
-        self._app, self._metrics = app, metrics
+    Args:
+        app: what answers them.
+        metrics: counts them.
+        traces: sends their spans; None: nobody asks for them.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, traces: RequestTraces | None) -> None:
+        self._app, self._metrics, self._traces = app, metrics, traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
@@ -78,7 +86,9 @@ class RequestMetricsMiddleware:
         method = scope["method"] if route != "unmatched" else "any"
         self._metrics.total.labels(method, route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(seconds)
-        level = logging.DEBUG if route in _QUIET_ROUTES and status < 400 else logging.INFO
+        is_quiet = route in _QUIET_ROUTES and status < 400
+        level, parent = logging.DEBUG if is_quiet else logging.INFO, parent_of(scope)
+        trace: dict[str, Any] = {} if parent is None else {"trace_id": parent.trace_id}
         log(
             *(level, "request"),
             method=scope["method"],
@@ -86,4 +96,8 @@ class RequestMetricsMiddleware:
             status=status,
             ms=round(seconds * 1000, 2),
             request_id=request_id,
+            **trace,
         )
+        if self._traces is not None and not is_quiet:
+            said = {"http.request.method": scope["method"], "http.route": route, "http.response.status_code": status}
+            self._traces.send(f"{method} {route}", parent, time.time() - seconds, seconds, said)

@@ -16,6 +16,7 @@ from starlette.routing import request_response
 from agentrl import __version__
 from agentrl.services.common.access_control import MAX_BODY_BYTES, OPEN_PATHS, AccessControl, bearer_auth
 from agentrl.services.common.request_metrics import RequestMetrics, RequestMetricsMiddleware
+from agentrl.services.common.request_traces import traces_of
 
 _SHOWN_CHARS = 60
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -67,7 +68,7 @@ def add_standard_routes(
     max_body_bytes: int = MAX_BODY_BYTES,
     open_paths: Collection[str] = OPEN_PATHS,
 ) -> None:
-    """Give an application probes, metrics, access control, request logs and readable errors.
+    """Give an application probes, metrics, access control, request logs, traces and readable errors.
 
     Args:
         app: the application.
@@ -105,7 +106,8 @@ def add_standard_routes(
     app.add_exception_handler(RequestValidationError, _unusable)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(AccessControl, check=bearer_auth(token), open_paths=open_paths, max_body_bytes=max_body_bytes)
-    app.add_middleware(RequestMetricsMiddleware, metrics=RequestMetrics(service, registry))
+    metrics = RequestMetrics(service, registry)
+    app.add_middleware(RequestMetricsMiddleware, metrics=metrics, traces=traces_of(service))
 
 
 def _declare_token(app: FastAPI, open_paths: Collection[str]) -> None:

@@ -53,7 +53,21 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    for command in ("train", "sft", "data", "serve", "check", "export", "docs", "demo"):
+    for command in (
+        "train",
+        "sft",
+        "data",
+        "serve",
+        "check",
+        "runs",
+        "show",
+        "diff",
+        "replay",
+        "doctor",
+        "export",
+        "docs",
+        "demo",
+    ):
         assert f" {command} " in result.stdout
     assert result.stdout.rstrip().endswith("[]")
 

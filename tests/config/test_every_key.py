@@ -42,7 +42,7 @@ UNSEEN = {
     f"{AR}model.trust_remote_code": "needs a model folder with code of its own",
     "critic.model.trust_remote_code": "needs a model folder with code of its own",
     "reward_model.model.trust_remote_code": "needs a model folder with code of its own",
-    "trainer.profile_tool": GPU,
+    "trainer.otlp_endpoint": "sends to another program: tests/trainer/test_tracing.py",
     f"{ROLLOUT}weight_sync_timeout_s": "shows when an engine is silent: tests/trainer/test_sync_faults.py",
     f"{ROLLOUT}update_weights_bucket_megabytes": "a tiny model fits into one bucket: tests/workers/test_mesh.py",
     **{

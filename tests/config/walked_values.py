@@ -151,7 +151,9 @@ def _of_the_run(folder: Path) -> Values:
         "trainer.resource_pools": [{"small": [5], "large": [4]}],
         **{f"trainer.role_pools.{role}": ["small", "large"] for role in ("actor", "ref", "critic", "reward_model")},
         "trainer.profile_steps": [[1]],
-        "trainer.profile_tool": ["torch_memory"],
+        "trainer.profile_tool": ["spans"],
+        "trainer.otlp_endpoint": ["http://127.0.0.1:9"],
+        "trainer.prometheus_address": ["192.0.2.1:9400"],  # of no machine: the run cannot listen there
         "trainer.profile_dir": [str(folder / "profiles")],
         "ray_init.address": ["127.0.0.1:6379"],
         "ray_init.timeline_json_file": [str(folder / "timeline.json")],

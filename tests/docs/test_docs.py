@@ -45,11 +45,14 @@ GUIDE = (
     "docs/algorithms.md",
     "docs/services.md",
     "docs/trackers.md",
+    "docs/viewer.md",
+    "docs/terminal.md",
     "docs/placement.md",
     "docs/gpus.md",
     "docs/checkpoints.md",
     "docs/parallelism.md",
     "docs/profiling.md",
+    "docs/traces.md",
     "docs/training_guide.md",
     "docs/token_rules.md",
 )
@@ -78,6 +81,7 @@ SAID = {
             "global_step_1/actor/huggingface -> my_first_model",
         ),
     ),
+    "docs/traces.md": ("turn 1", "outcome", "trace.json"),
     "docs/algorithms.md": ("contract of advantages", "contract of policy_losses"),
     "docs/vision.md": (
         *("train: 32 rows in outputs/pictures/train.parquet", "Which colour is the square?"),
@@ -89,6 +93,11 @@ SAID = {
         "result: outputs/model.json",
     ),
     "docs/data.md": ("train: 1 rows in outputs/math/train.parquet", "index the corpus with: agentrl data index corpus"),
+    "docs/terminal.md": (
+        *("│ finished │  1/1 │", '"state": "finished"', "failed, so left out of training: 0"),
+        *("actor_rollout_ref.rollout.temperature", "mean ± deviation of the last 5 steps", "95 % interval"),
+        *("4 conversations of 1 dump, scored by strict.py", "2 groups: the order changes in", "ok    models and rows"),
+    ),
     "docs/services.md": (
         *('"id":"sample-1"', "Apollo 11", "agentrl_retrieval_queries_total 3.0", '"service":"retrieval"'),
         *("bm25 index of 2 documents", '"out.txt":"YQpiCg=="', '"bash":"', '"pong"', '"text/plain":"6"'),

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
+import numpy as np
 import psutil
 import pytest
+from otlp_collector import Collector, collecting
 from runs import Run, Workspace, finished
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
+from agentrl.cli import app
 from agentrl.config import load_config
+from agentrl.observability.run_folder import RunFolder
+from agentrl.observability.run_state import State
 from agentrl.trainer.run import run_training
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def done(workspace: Workspace) -> Run:
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def done(workspace: Workspace, collector: Collector) -> Run:
     """Two GRPO steps on Ray with two training ranks, tools, validation, checkpoints and every logger.
 
     Ranks and engine take turns, as on GPUs that they share: the engine has no memory while the ranks train.
@@ -37,6 +51,7 @@ def done(workspace: Workspace) -> Run:
         trainer__save_freq=1,
         trainer__max_ckpt_to_keep=1,
         trainer__profile_steps=[2],
+        trainer__otlp_endpoint=collector.url,
         ray_init__timeline_json_file=str(workspace.folder / "timeline.json"),
     )
     code, output = finished("train", str(run.recipe))
@@ -129,6 +144,33 @@ def test_the_rollout_log_holds_exact_tokens(done: Run) -> None:
         assert row["response_mask"][-1] == 1
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_the_rollout_log_holds_what_training_knew_of_each_token(done: Run, step: int) -> None:
+    rows = done.rollouts(step)
+    means = {row["uid"]: fmean(other["score"] for other in rows if other["uid"] == row["uid"]) for row in rows}
+    for row in rows:
+        tokens = list(zip(row["response_mask"], row["rollout_log_probs"], row["train_log_probs"], strict=True))
+        assert [known for sampled, _, known in tokens if not sampled] == [None] * row["response_mask"].count(0)
+        assert all(known == pytest.approx(rollout, abs=1e-4) for sampled, rollout, known in tokens if sampled)
+        sampled = {value for value, on in zip(row["advantages"], row["response_mask"], strict=True) if on}
+        (advantage,) = sampled
+        assert np.sign(advantage) == np.sign(row["score"] - means[row["uid"]])
+
+
+def test_the_run_says_that_it_has_finished(done: Run) -> None:
+    state = RunFolder(done.folder).state()
+    assert (state.state, state.step, state.total_steps) == (State.FINISHED, 2, 2)
+
+
+def test_its_own_score_function_scores_the_dumps_as_the_run_did(done: Run) -> None:
+    score = done.config.custom_reward_function
+    options = ["replay", str(done.folder), "--reward", f"{score.path}:{score.name}", "--json"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["conversations"], found["changed"], found["no_score"]) == (16, 0, 0)
+
+
 def test_the_newest_checkpoint_is_whole_and_loads_elsewhere(done: Run) -> None:
     assert [path.name for path in sorted(done.folder.glob("global_step_*"))] == ["global_step_2"]
     assert (done.folder / "latest_checkpointed_iteration.txt").read_text() == "2"
@@ -162,6 +204,27 @@ def test_the_second_step_is_profiled_in_every_process(done: Run, workspace: Work
         assert all(f'"name": "{part}"' in trace for part in slices)
     assert not (done.folder / "profile" / "step_1").exists()
     assert json.loads((workspace.folder / "timeline.json").read_text())
+
+
+def test_the_traces_of_both_steps_cross_all_processes(done: Run, collector: Collector) -> None:
+    steps = [span for span in collector.spans if span.name == "step"]
+    assert len(steps) == 2
+    for step in steps:
+        spans = {span.span_id: span for span in collector.spans if span.trace_id == step.trace_id}
+        assert all(span.parent_id in spans for span in spans.values() if span is not step)
+        by_process = {span.resource["agentrl.process"] for span in spans.values()}
+        ranks = {f"{role} rank {rank}" for role in ("actor", "ref") for rank in range(2)}
+        assert ranks | {"driver"} == {process for process in by_process if not process.startswith("agent loops")}
+        assert len(by_process) > len(ranks) + 1
+        within = {
+            (span.name, span.resource["agentrl.process"], spans[span.parent_id].name)
+            for span in spans.values()
+            if span is not step
+        }
+        for rank in range(2):
+            assert ("update_actor", f"actor rank {rank}", "update") in within
+            assert ("compute_ref_log_prob", f"ref rank {rank}", "ref") in within
+        assert {("trajectory", "gen"), ("generate", "trajectory")} <= {(name, parent) for name, _, parent in within}
 
 
 def test_where_the_time_went(done: Run) -> None:

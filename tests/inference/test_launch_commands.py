@@ -67,7 +67,9 @@ def test_commands(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pairs["--mem-fraction-static"] == "0.6"
     assert pairs["--dtype"] == "bfloat16"  # never auto: SGLang would make float16 of a float32 folder
     assert command[-2:] == ["--log-level", "warning"]
-    assert "--device" not in command
+    assert not {"--device", "--enable-metrics"} & set(command)
+    config.trainer.prometheus_address = 9400  # SGLang has no page of metrics by itself
+    assert "--enable-metrics" in launch_command(config, 1, "127.0.0.1", 30001)
     config.trainer.device = "cpu"
     words = " ".join(launch_command(config, 0, "127.0.0.1", 30001))
     for flag in ("--device cpu", "--attention-backend torch_native", "--disable-overlap-schedule", "--dtype float32"):

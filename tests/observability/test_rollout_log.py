@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from agentrl.data_proto import DataProto
 from agentrl.observability import rollout_log
-from agentrl.observability.audit import audit, find_dumps
-from agentrl.observability.rollout_log import write_rollouts
+from agentrl.observability.audit import audit
+from agentrl.observability.dumps import find_dumps
+from agentrl.observability.rollout_log import TrainedTokens, write_rollouts
 from agentrl.rollout.batching import collate
 from agentrl.rollout.records import RolloutRow, TokenArrays
 from agentrl.testing.loops import sampled
@@ -55,7 +57,7 @@ def without_end(ids: list[int]) -> str:
 
 def test_what_is_written_passes_the_audit(tmp_path: Path) -> None:
     write_rollouts(tmp_path, 4, [batch()], without_end, exact=words)
-    first, second = audit(find_dumps(tmp_path))
+    first, second = audit(find_dumps(tmp_path).values())
     assert first.violations == second.violations == []
     assert first.segments == [("trained", 3, "[10][11][2]"), ("observed", 2, "[30][31]"), ("trained", 2, "[12][2]")]
     assert first.record["output"] == "[10][11][2][30][31][12]"
@@ -68,7 +70,7 @@ def test_a_turn_that_is_not_trained_is_still_marked_as_sampled(tmp_path: Path, n
     data = batch()
     data.batch[name][0, :3] = 0
     write_rollouts(tmp_path, 4, [data], words)
-    first, _ = audit(find_dumps(tmp_path))
+    first, _ = audit(find_dumps(tmp_path).values())
     assert [violation.token for violation in first.violations] == bad
     if name == "loss_mask":
         assert first.segments[0] == ("sampled", 3, "[10][11][2]")
@@ -102,3 +104,41 @@ def test_a_full_disk_is_said_once_and_ends_no_run(
     assert f"cannot write rollouts to {tmp_path}: No space left on device" in record.getMessage()
     (tmp_path / "file").write_text("")
     assert write_rollouts(tmp_path / "file" / "below", 1, [batch()], words) is None
+
+
+def test_a_dump_holds_what_a_score_function_got(tmp_path: Path) -> None:
+    done = batch()
+    done.non_tensor_batch["extra_info"] = np.array([{"answer": "4"}, {}], dtype=object)
+    done.non_tensor_batch["extra_fields"] = np.array([{"turn_scores": [0.5]}, {}], dtype=object)
+    file = write_rollouts(tmp_path, 4, [done], without_end, exact=words)
+    assert file is not None
+    first, second = map(json.loads, file.read_text().splitlines())
+    assert (first["solution_str"], second["solution_str"]) == ("[10][11]\n[12]", "[13]")
+    assert (first["extra_info"], second["extra_info"]) == ({"answer": "4", "turn_scores": [0.5]}, {})
+
+
+def test_what_is_known_of_failures_is_beside_the_dump(tmp_path: Path) -> None:
+    done = batch()
+    done.meta_info["failures"] = [{"row": 3, "stop_reason": "timeout", "error": "no answer", "extra": {1, 2}}]
+    write_rollouts(tmp_path, 4, [done], words)
+    (line,) = (tmp_path / "4.failed.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"row": 3, "stop_reason": "timeout", "error": "no answer", "extra": [1, 2], "step": 4}
+    assert [file.name for file in find_dumps(tmp_path).values()] == ["4.jsonl"]
+    write_rollouts(tmp_path, 4, [batch()], words)  # the run resumed, and this time none failed
+    assert sorted(os.listdir(tmp_path)) == ["4.jsonl"]
+
+
+def test_what_training_knew_of_each_token(tmp_path: Path) -> None:
+    data = batch()
+    data.non_tensor_batch["uid"] = np.array(["4-0", "4-0"], dtype=object)
+    data.non_tensor_batch["row"] = np.array([0, 1], dtype=object)
+    kept = data[[1]]
+    advantages = torch.tensor([[0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    known = TrainedTokens.of(kept, advantages, torch.tensor([[-0.25, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0]]))
+    file = write_rollouts(tmp_path, 4, [data], words, trained=known)
+    assert file is not None
+    left_out, trained = map(json.loads, file.read_text().splitlines())
+    assert (trained["advantages"], trained["train_log_probs"]) == ([0.5], [-0.25])
+    assert (left_out["advantages"], left_out["train_log_probs"]) == (None, None)
+    assert list(trained)[:5] == ["input", "output", "gts", "score", "step"]
+    assert all(item.violations == [] for item in audit([file]))

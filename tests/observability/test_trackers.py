@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agentrl.errors import ConfigError
 from agentrl.observability.console import ConsoleTracker
-from agentrl.observability.tracker import RunInfo, ValidationConversation, without_secrets
+from agentrl.observability.tracker import RunInfo, Tracker, ValidationConversation, without_secrets
 from agentrl.observability.trackers import (
     METRICS_FILE,
     JsonlTracker,
@@ -101,11 +101,121 @@ def test_console_shows_a_live_table_on_a_terminal(tmp_path):
     tracker.close()
     shown = screen.file.getvalue()
     assert "resumed after step 2" in shown
-    assert "step 3: update_actor" in shown
+    assert "step 3: training" in shown
     assert "3/4" in shown
     assert "one plus [one]" in shown
     assert "one plus two" in shown
     assert "rollout of step 3, score 1" in shown
+
+
+class Fields:
+    """The part of a batch that the console reads."""
+
+    def __init__(self, *rows: dict[str, object]) -> None:
+        self.non_tensor_batch = {name: [row[name] for row in rows] for name in rows[0]}
+
+    def __len__(self) -> int:
+        return len(self.non_tensor_batch["score"])
+
+
+def test_console_shows_progress_a_conversation_alarms_and_what_is_left(tmp_path):
+    screen = console(terminal=True)
+    tracker = ConsoleTracker(screen)
+    assert not tracker.shows_progress
+    tracker.on_start(run(tmp_path))
+    assert tracker.shows_progress
+    tracker.on_stage(1, "gen")
+    tracker.on_progress(3, 8)
+    tracker._live.refresh()
+    shown = screen.file.getvalue()
+    assert "step 1: rolling out" in shown
+    assert "trajectories" in shown
+    assert "3/8" in shown
+    said = [{"role": "user", "content": "What\x1b[2J is [1+1]?"}, {"role": "assistant", "content": "two"}]
+    rows = [{"messages": said, "score": 0.5, "stop_reason": "completed"}]
+    tracker.on_rollouts(1, Fields(*rows))
+    tracker.on_stage(1, "update_actor")
+    tracker.log({"timing_s/step": 90.0, "health/alarm/short": 1.0, "rollout/env_error_rate": 0.125}, 1)
+    tracker._live.refresh()
+    tracker.close()
+    shown = screen.file.getvalue()[len(shown) :]
+    assert "step 1: score 0.5, completed" in shown
+    assert "What\\x1b[2J is [1+1]?" in shown
+    assert "two" in shown
+    assert "4.5 min left" in shown
+    assert "alarm: short" in shown
+    assert "failed: 12.5% of the trajectories" in shown
+    last = shown.rsplit("stopped", 1)[-1]
+    assert "trajectories " not in last.replace("of the trajectories", "")
+
+
+def test_console_tells_how_long_a_stage_took_last_time(tmp_path):
+    screen = console(terminal=True)
+    tracker = ConsoleTracker(screen)
+    tracker.on_start(run(tmp_path))
+    tracker.on_stage(1, "update_actor")
+    tracker.log({"timing_s/update_actor": 8.0, "timing_s/adv": 0.1, "timing_s/gen": 30.0}, 1)
+    parts = {}
+    for stage in ("gen", "adv", "update_actor"):
+        tracker.on_stage(2, stage)
+        tracker._live.refresh()
+        parts[stage] = [task.description for task in tracker._progress.tasks]
+    shown = screen.file.getvalue()
+    tracker.close()
+    assert parts == {
+        "gen": ["step 2: rolling out", "trajectories"],
+        "adv": ["step 2: advantages"],
+        "update_actor": ["step 2: training", "training"],
+    }
+    assert "last time 30 s" in shown
+    assert "last time 8 s" in shown
+    assert "0/?" not in shown
+
+
+def test_console_keeps_within_a_small_terminal(tmp_path):
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100, height=20)
+    tracker = ConsoleTracker(screen)
+    tracker.on_start(RunInfo("p", "e", tmp_path, total_steps=30))
+    for step in range(1, 21):
+        tracker.log({"critic/score/mean": step}, step)
+    lines = screen.render_lines(tracker._render())
+    text = ["".join(part.text for part in line) for line in lines]
+    tracker.close()
+    assert len(lines) < 20
+    assert any("│   20 │" in line for line in text)
+    assert not any("│   16 │" in line for line in text)
+
+
+def test_console_tells_what_is_left_and_alarms_without_a_terminal(tmp_path):
+    screen = console(terminal=False)
+    tracker = ConsoleTracker(screen)
+    tracker.on_start(run(tmp_path))
+    assert not tracker.shows_progress
+    tracker.on_rollouts(1, Fields({"messages": [], "score": 0.5}))
+    tracker.log({"timing_s/step": 90.0, "health/alarm/short": 1.0}, 1)
+    tracker.log({"timing_s/step": 90.0}, 4)
+    _head, first, last = screen.file.getvalue().strip().splitlines()
+    assert first.endswith("left 4.5 min  alarm: short")
+    assert "left" not in last
+
+
+def test_progress_is_only_asked_for_by_who_shows_it(tmp_path):
+    seen = []
+
+    class Shows(Tracker):
+        shows_progress = True
+
+        def log(self, metrics, step):
+            pass
+
+        def on_progress(self, done, total):
+            seen.append((done, total))
+
+    assert Trackers([JsonlTracker()]).progress() is None
+    told = Trackers([JsonlTracker(), Shows()]).progress()
+    assert told is not None
+    told(1, 2)
+    assert seen == [(1, 2)]
 
 
 def test_trackers_pass_everything_on(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from agentrl.data_proto import DataProto
 from agentrl.errors import FailureBudgetError, PluginError
 from agentrl.inference.fleet import EngineFleet
 from agentrl.rollout.manager import AgentLoopManager
+from agentrl.rollout.pools import scheduling
 from agentrl.single_controller.ray_runtime import init_ray
 
 MakeManager = Callable[..., AgentLoopManager]
@@ -154,6 +156,42 @@ def test_workers_record_for_all_and_replay_what_any_recorded(
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
     rollout.multi_turn.tool_cache.mode = "replay"
     assert by_row(roll_out(config, [engine], batch, "local")) == recorded
+
+
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+def test_how_many_have_ended_is_told_meanwhile(
+    ray_session: None, config: RunConfig, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setattr(scheduling, "PROGRESS_S", 0.01)
+    config.actor_rollout_ref.rollout.agent.num_workers = config.actor_rollout_ref.rollout.agent.max_in_flight = 1
+    engine, two_ended = make_engine(), threading.Event()
+    answers = engine.engine.respond
+
+    def respond(payload: dict[str, Any]) -> Any:
+        if len(engine.requests) == 5:  # the first request of the third conversation: each has two
+            assert two_ended.wait(60)
+        return answers(payload)
+
+    engine.engine.respond = respond
+    manager = AgentLoopManager(config, [engine.address], backend=backend)
+    try:
+        told: list[tuple[int, int]] = []
+
+        def progress(done: int, total: int) -> None:
+            told.append((done, total))
+            if done == 2:
+                two_ended.set()
+
+        manager.on_progress = progress
+        assert len(manager.generate_sequences(batch_of([sample(i) for i in range(4)]))) == 4
+        assert {total for _, total in told} == {4}
+        assert max(done for done, _ in told) in (2, 3, 4)
+        told.clear()
+        manager.on_progress = None
+        assert len(manager.generate_sequences(batch_of([sample(0)]))) == 1
+        assert told == []
+    finally:
+        manager.shutdown()
 
 
 def own_workers() -> list[int]:

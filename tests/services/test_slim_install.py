@@ -33,7 +33,7 @@ def test_services_import_nothing_of_the_trainer(module: str) -> None:
     loaded = told.stdout.split()
     assert not HEAVY & set(loaded)
     own = {name for name in loaded if name.startswith("agentrl") and not name.startswith("agentrl.services")}
-    assert own <= {"agentrl", "agentrl.errors"}
+    assert own <= {"agentrl", "agentrl.errors", "agentrl.openmp", "agentrl.otel"}
 
 
 @pytest.fixture(scope="module")

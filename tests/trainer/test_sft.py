@@ -18,6 +18,8 @@ from agentrl.cli import app
 from agentrl.config import load
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import CheckpointError, ConfigError, DataError, HealthError, TemplateError
+from agentrl.observability.run_folder import RunFolder
+from agentrl.observability.run_state import State
 from agentrl.trainer.sft import SFTTrainer, run_sft
 from agentrl.workers import sft as workers_sft
 from agentrl.workers.token_nets import DemonstrationNet
@@ -168,7 +170,9 @@ def test_a_failed_write_keeps_the_earlier_model(tiny_model_dir, facts, tmp_path,
     with pytest.raises(CheckpointError, match="No space left"):
         run_sft(cfg, [])
     assert (folder / "model.safetensors").read_bytes() == before
-    assert {path.name for path in folder.parent.iterdir()} == {"config.yaml", "huggingface"}
+    assert {path.name for path in folder.parent.iterdir()} == {"config.yaml", "huggingface", "run_state.json"}
+    ended = RunFolder(folder.parent).state()
+    assert (ended.state, "No space left" in str(ended.error)) == (State.FAILED, True)
 
 
 def test_what_cannot_be_used_is_said_before_the_first_step(tiny_model_dir, facts, tmp_path):
@@ -201,8 +205,15 @@ def test_the_command_runs_a_recipe_and_writes_the_run_folder(tiny_model_dir, fac
     )
     result = CliRunner().invoke(app, ["sft", str(recipe), "trainer.total_training_steps=2"])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.yaml", "metrics.jsonl", "huggingface"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "run_state.json",
+        "huggingface",
+    }
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    state = RunFolder(tmp_path / "out").state()
+    assert (state.state, state.step, state.total_steps) == (State.FINISHED, lines[-1]["step"], lines[-1]["step"])
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["train/loss"] > 0 for line in lines)
     again = load(tmp_path / "out" / "config.yaml", [], SFTConfig, SFT_CHECKS)

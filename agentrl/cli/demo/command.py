@@ -186,6 +186,7 @@ def _run_config(options: DemoOptions, of_service: Sequence[str] = ()) -> RunConf
         "data.val_files": out / "data" / "test.parquet",
         "actor_rollout_ref.model.path": out / "warm_start" / "huggingface",
         "trainer.default_local_dir": folder,
+        "trainer.rollout_data_dir": folder / "rollouts",
         "trainer.validation_data_dir": folder / "validation",
     }
     own = [f"{key}={json.dumps(str(path))}" for key, path in paths.items()]
@@ -235,7 +236,7 @@ def _show_files(console: Console, out: Path, folder: Path, picture: Path, start:
         "plot": str(picture),
         "numbers": str(out / _SUMMARY),
         "run folder": str(folder),
-        "conversations": str(folder / "validation"),
+        "conversations": f"agentrl view {folder}",
         "warm start": str(start.model),
         "tensorboard": f"tensorboard --logdir {folder / 'tensorboard'}",
     }

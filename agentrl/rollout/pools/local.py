@@ -8,8 +8,10 @@ import logging
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from agentrl.inference.engine_load import EngineLoad
 from agentrl.rollout.pools.scheduling import ChunkFuture
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
@@ -68,6 +70,10 @@ class LocalPool:
         """A finished chunk."""
         return future.result()
 
+    def finished(self) -> int:
+        """Trajectories that have ended so far, of all batches."""
+        return self._worker.finished
+
     def cancel(self) -> None:
         """End every running trajectory."""
         self._wait(self._worker.cancel_all(), "trajectories did not end")
@@ -75,6 +81,12 @@ class LocalPool:
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
         self._thread.submit(self._worker.set_addresses(addresses)).result(STOP_TIMEOUT_S)
+
+    def engine_loads(self, timeout_s: float) -> list[dict[str, EngineLoad]]:
+        """What each engine does for the worker."""
+        with suppress(concurrent.futures.TimeoutError):
+            return [self._thread.submit(self._worker.engine_loads()).result(timeout_s)] if self._thread.running else []
+        return []
 
     def shutdown(self) -> None:
         """End every trajectory, the connections and the thread. May be called twice."""

@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, WorkerError
+from agentrl.inference.engine_load import EngineLoad
 from agentrl.rollout.pools.scheduling import ChunkFuture, WorkerLostError
 from agentrl.rollout.records import ChunkResult, Job, StepInfo
 from agentrl.rollout.setup import RolloutSetup
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
+FINISHED_TIMEOUT_S = 0.5
+"""How long the count of what has ended may take: it is only shown."""
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -40,9 +43,17 @@ class AgentLoopActor:
         """See `AgentLoopWorker.run_chunk`."""
         return await self._worker.run_chunk(jobs, step)
 
+    async def finished(self) -> int:
+        """See `AgentLoopWorker.finished`."""
+        return self._worker.finished
+
     async def set_addresses(self, addresses: Sequence[str]) -> None:
         """See `AgentLoopWorker.set_addresses`."""
         await self._worker.set_addresses(addresses)
+
+    async def engine_loads(self) -> dict[str, EngineLoad]:
+        """See `AgentLoopWorker.engine_loads`."""
+        return await self._worker.engine_loads()
 
     async def cancel_all(self) -> None:
         """See `AgentLoopWorker.cancel_all`."""
@@ -108,6 +119,16 @@ class RayPool:
         except RayError as error:
             raise _own_error(error, f"agent-loop worker {worker} failed") from error
 
+    def finished(self) -> int:
+        """Trajectories that have ended so far, of all batches; a worker that does not answer now has ended none."""
+        asked = [actor.finished.remote() for actor in self._actors if actor is not None]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=FINISHED_TIMEOUT_S) if asked else ([], [])
+        total = 0
+        for answer in answered:
+            with contextlib.suppress(RayError):  # it died: the chunks that it had tell
+                total += ray.get(answer)
+        return total
+
     def cancel(self) -> None:
         """End every running trajectory."""
         self._ask_all("cancel_all")
@@ -117,6 +138,16 @@ class RayPool:
         """Use these engines from now on."""
         self._addresses = list(addresses)
         self._ask_all("set_addresses", self._addresses)
+
+    def engine_loads(self, timeout_s: float) -> list[dict[str, EngineLoad]]:
+        """By worker, what each engine does for it."""
+        asked = [actor.engine_loads.remote() for actor in list(self._actors) if actor is not None]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+        loads: list[dict[str, EngineLoad]] = []
+        for answer in answered:
+            with contextlib.suppress(RayError):
+                loads.append(ray.get(answer))
+        return loads
 
     def shutdown(self) -> None:
         """End every trajectory and every worker. May be called twice."""

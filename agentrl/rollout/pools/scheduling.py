@@ -12,20 +12,26 @@ import logging
 import math
 import queue
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from agentrl.errors import WorkerError
+from agentrl.inference.engine_load import EngineLoad
 from agentrl.rollout.records import ChunkResult, Job, RolloutRow, StepInfo, TokenArrays
 from agentrl.types import StopReason
 
 logger = logging.getLogger(__name__)
 
 PREFETCH = 2
+PROGRESS_S = 1.0
+"""Between two looks at how many trajectories have ended."""
 MAX_TRIES = 2
 """A chunk whose worker died is run once more; if that worker dies too, its trajectories are left out."""
 
 ChunkFuture = concurrent.futures.Future[ChunkResult]
+Progress = Callable[[int, int], None]
+"""Is told how many of how many trajectories have ended."""
 
 
 class WorkerLostError(WorkerError):
@@ -56,11 +62,17 @@ class WorkerPool(Protocol):
             WorkerLostError: the worker died; the next `submit` to it starts a new one.
         """
 
+    def finished(self) -> int:
+        """Trajectories that have ended so far, of all batches; it may miss some."""
+
     def cancel(self) -> None:
         """End every running trajectory."""
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
         """Use these engines from now on."""
+
+    def engine_loads(self, timeout_s: float) -> list[dict[str, EngineLoad]]:
+        """By worker, what each engine does for it; a worker that does not answer is left out. For any thread."""
 
     def shutdown(self) -> None:
         """End every trajectory and every worker."""
@@ -72,10 +84,19 @@ def share_slots(limit: int, workers: int) -> list[int]:
     return [limit // used + (index < limit % used) for index in range(used)]
 
 
-def run_jobs(pool: WorkerPool, jobs: Sequence[Job], step: StepInfo) -> list[ChunkResult]:
-    """Run every job; blocks until all have ended. Ctrl-C ends them."""
+def run_jobs(
+    pool: WorkerPool, jobs: Sequence[Job], step: StepInfo, progress: Progress | None = None
+) -> list[ChunkResult]:
+    """Run every job; blocks until all have ended. Ctrl-C ends them.
+
+    Args:
+        pool: the workers.
+        jobs: the trajectories.
+        step: whose they are.
+        progress: hears about once a second how many of how many have ended.
+    """
     try:
-        return _Dispatch(pool, jobs, step).run()
+        return _Dispatch(pool, jobs, step, progress).run()
     except BaseException:
         pool.cancel()
         raise
@@ -84,7 +105,7 @@ def run_jobs(pool: WorkerPool, jobs: Sequence[Job], step: StepInfo) -> list[Chun
 class _Dispatch:
     """One batch that is being run by the workers."""
 
-    def __init__(self, pool: WorkerPool, jobs: Sequence[Job], step: StepInfo) -> None:
+    def __init__(self, pool: WorkerPool, jobs: Sequence[Job], step: StepInfo, progress: Progress | None) -> None:
         self._pool = pool
         self._step = step
         self._queue = deque(jobs)
@@ -94,6 +115,8 @@ class _Dispatch:
         self._tries: dict[int, int] = {}
         self._told: set[str] = set()
         self._results: list[ChunkResult] = []
+        self._progress, self._total = progress, len(jobs)
+        self._before = pool.finished() if progress is not None else 0
 
     def run(self) -> list[ChunkResult]:
         """Hand out chunks and collect results until all jobs have ended."""
@@ -101,10 +124,18 @@ class _Dispatch:
         # 128 workers with 1,088 chunks of a batch would be looked at 590,000 times.
         while self._queue or self._running:
             self._hand_out()
-            self._collect(self._ended.get())
+            self._collect(self._next())
             while not self._ended.empty():
                 self._collect(self._ended.get())
         return self._results
+
+    def _next(self) -> ChunkFuture:
+        """The next chunk that ends; meanwhile, progress is told."""
+        while self._progress is not None:
+            with suppress(queue.Empty):
+                return self._ended.get(timeout=PROGRESS_S)
+            self._progress(min(max(self._pool.finished() - self._before, 0), self._total), self._total)
+        return self._ended.get()
 
     def _hand_out(self) -> None:
         # Each chunk is half of a worker's fair share of what is left, and goes to the worker with the most room. Of 256
@@ -128,7 +159,9 @@ class _Dispatch:
         worker, chunk = self._running.pop(future)
         self._load[worker] -= len(chunk)
         try:
-            self._results.append(self._pool.result(worker, future))
+            result = self._pool.result(worker, future)
+            result.worker = worker
+            self._results.append(result)
         except WorkerLostError as error:
             self._try_again(chunk, error)
 

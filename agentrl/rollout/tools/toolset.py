@@ -7,6 +7,7 @@ trajectory as errors (docs/token_rules.md).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,7 @@ from agentrl.rollout.tools.context import ToolContexts
 from agentrl.rollout.tools.recording import NO_RECORDS, CallRecords, as_json
 from agentrl.rollout.tools.responses import tool_response, truncate
 from agentrl.rollout.tools.shared import WorkerTools
+from agentrl.timeline import Timeline, note_wait
 from agentrl.types import JsonDict, LoopLimits, Message, Sample, ToolCall, ToolResponse
 
 
@@ -36,6 +38,7 @@ class RowTools:
     """Makes the `context` of tools that take one."""
     records: CallRecords = NO_RECORDS
     """Results of an earlier run to replay, or the place to record this run's."""
+    timeline: Timeline = field(default_factory=Timeline)
 
 
 class ToolSet:
@@ -93,15 +96,16 @@ class ToolSet:
             tool.scope = self._worker.scope
             if self._row.records.replays or _inherits(tool, "create"):  # a tool that is never called needs no service
                 continue
-            await guarded_call(
-                tool_service(name),
-                tool.create,
-                (),
-                self._kwargs(name, "create_kwargs"),
-                timeout_s=self._timeout(spec),
-                expect=anything,
-                gate=self._worker.gate,
-            )
+            with self._row.timeline.span("tool", f"{name}: create"):
+                await guarded_call(
+                    tool_service(name),
+                    tool.create,
+                    (),
+                    self._kwargs(name, "create_kwargs"),
+                    timeout_s=self._timeout(spec),
+                    expect=anything,
+                    gate=self._worker.gate,
+                )
 
     async def execute(
         self, calls: Sequence[ToolCall], *, messages: Sequence[Message] = (), turn: int = 0
@@ -130,17 +134,20 @@ class ToolSet:
                 else:
                     if spec.takes_context and "context" not in kwargs:
                         kwargs = {**kwargs, "context": self._row.contexts.make(messages, turn)}
+                    asked = time.perf_counter()
                     async with self._worker.limiter(spec).turn():  # the tool's deadline begins after this wait
-                        response = await guarded_call(
-                            tool_service(call.name),
-                            self._tools[call.name].execute,
-                            (call.arguments,),
-                            kwargs,
-                            timeout_s=self._timeout(spec),
-                            expect=self._response,
-                            gate=self._worker.gate,
-                            answers=True,
-                        )
+                        note_wait(f"its turn at tool '{call.name}'", asked)
+                        with self._row.timeline.span("tool", call.name):
+                            response = await guarded_call(
+                                tool_service(call.name),
+                                self._tools[call.name].execute,
+                                (call.arguments,),
+                                kwargs,
+                                timeout_s=self._timeout(spec),
+                                expect=self._response,
+                                gate=self._worker.gate,
+                                answers=True,
+                            )
                     record.keep(as_json(response))
             text = self._cut(response.text)
             return response if text is response.text else replace(response, text=text)
@@ -172,15 +179,16 @@ class ToolSet:
                 if record.found is not None:
                     rewards[name] = float(record.found["reward"])
                     continue
-                rewards[name] = await guarded_call(
-                    tool_service(name),
-                    self._tools[name].calc_reward,
-                    (),
-                    kwargs,
-                    timeout_s=self._timeout(spec),
-                    expect=number,
-                    gate=self._worker.gate,
-                )
+                with self._row.timeline.span("score", f"tool '{name}'"):
+                    rewards[name] = await guarded_call(
+                        tool_service(name),
+                        self._tools[name].calc_reward,
+                        (),
+                        kwargs,
+                        timeout_s=self._timeout(spec),
+                        expect=number,
+                        gate=self._worker.gate,
+                    )
                 record.keep({"reward": rewards[name]})
         return rewards
 
@@ -189,7 +197,8 @@ class ToolSet:
         tools, self._tools = self._tools, {}
         for name, tool in tools.items() if not self._row.records.replays else ():
             if not _inherits(tool, "release"):
-                await guarded_release(tool_service(name), tool.release, self._kwargs(name, "release_kwargs"))
+                with self._row.timeline.span("tool", f"{name}: release"):
+                    await guarded_release(tool_service(name), tool.release, self._kwargs(name, "release_kwargs"))
         if self._owns_worker:
             await self._worker.close()
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.rollout.pools import scheduling
 from agentrl.rollout.pools.scheduling import PREFETCH, ChunkFuture, WorkerLostError, run_jobs, share_slots
 from agentrl.rollout.records import ChunkResult, Job, RolloutRow, StepInfo, TokenArrays
 from agentrl.rollout.seeds import sampling_seed
@@ -32,6 +33,7 @@ class ThreadPool:
         self.most_held: Counter[int] = Counter()
         self.cancelled = False
         self.deaths = 0
+        self.asked = 0
         self._seconds = seconds
         self._deadly = set(deadly)
         self._threads = ThreadPoolExecutor(16)
@@ -57,6 +59,10 @@ class ThreadPool:
     def result(self, worker: int, future: Future[ChunkResult]) -> ChunkResult:
         return future.result()
 
+    def finished(self) -> int:
+        self.asked += 1
+        return 100 + 7 * (self.asked - 1)
+
     def cancel(self) -> None:
         self.cancelled = True
 
@@ -68,6 +74,26 @@ class ThreadPool:
 
 def rows_of(results: list[ChunkResult]) -> list[int]:
     return sorted(row.row for result in results for row in result.rows)
+
+
+def test_progress_counts_what_has_ended_since_the_batch_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "PROGRESS_S", 0.01)
+    pool, told = ThreadPool([40]), list[tuple[int, int]]()
+    enough = threading.Event()
+    run = pool._run
+    pool._run = lambda worker, chunk: enough.wait(30) and run(worker, chunk)  # type: ignore[method-assign]
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+        if len(told) == 4:
+            enough.set()
+
+    assert rows_of(run_jobs(pool, jobs(20), StepInfo(), progress)) == list(range(20))
+    assert told[:4] == [(7, 20), (14, 20), (20, 20), (20, 20)]  # of 100 that had ended before
+    pool.asked = 0
+    run_jobs(pool, jobs(20), StepInfo())
+    assert pool.asked == 0
+    pool.shutdown()
 
 
 @given(st.integers(0, 300), st.lists(st.integers(1, 40), min_size=1, max_size=5))

@@ -1,0 +1,147 @@
+"""Reads the conversations that a run dumped (`trainer.rollout_data_dir`, `trainer.validation_data_dir`).
+
+::
+
+    files = find_dumps(Path("outputs/my_run"), "rollouts")      # {1: .../rollouts/1.jsonl, 2: ...}
+    for line, record in read_dump(files[1]):
+        print(record["score"], prompt_id(record["data_source"], record["messages"]))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from agentrl.errors import UserInputError
+from agentrl.observability.run_folder import DUMP_KEYS, FAILED_SUFFIX, Kind, dump_files, is_run, open_run
+
+Record = dict[str, Any]
+TOKEN_FIELDS = (
+    "prompt_ids",
+    "response_ids",
+    "response_mask",
+    "loss_mask",
+    "rollout_log_probs",
+    "weight_versions",
+    "advantages",
+    "train_log_probs",
+    "segments",
+)
+"""Fields with an entry per token, which take most of a record's room."""
+
+
+def find_dumps(place: Path, kind: Kind | None = None, step: int | None = None) -> dict[int, Path]:
+    """The dumps of a place by step, oldest first.
+
+    Args:
+        place: a run folder, a folder of dumps, or one dump.
+        kind: which of a run's dumps; None: those of training, else those of validation.
+        step: only this one.
+
+    Raises:
+        UserInputError: no dump is found, or none of that step; the message says which key writes dumps.
+    """
+    if place.is_file():
+        return {int(place.stem) if place.stem.isdecimal() else 0: place}
+    if not place.exists():
+        raise UserInputError(
+            f"{place} does not exist: give a dump file, the folder of `trainer.rollout_data_dir`, or a run folder"
+        )
+    found = dump_files(place)
+    if not found and is_run(place):
+        run = open_run(place)
+        found = next((dumps for of in ([kind] if kind else DUMP_KEYS) if (dumps := run.dumps(of))), {})
+    if not found:
+        raise UserInputError(f"{place} holds no rollout dump (STEP.jsonl): {_who_writes(place, kind)}")
+    if step is not None and step not in found:
+        have = _shortened([str(number) for number in found])
+        raise UserInputError(f"{place} holds no dump of step {step}, only of {have}")
+    return found if step is None else {step: found[step]}
+
+
+def _who_writes(place: Path, kind: Kind | None) -> str:
+    keys = [f"`trainer.{key}`" for of, key in DUMP_KEYS.items() if kind in (None, of)]
+    other = next((found for of in DUMP_KEYS if is_run(place) and (found := open_run(place).dump_folder(of))), None)
+    hint = f"; this run has {other}" if other is not None else ""
+    return f"{' and '.join(keys)} {'write' if len(keys) > 1 else 'writes'} them{hint}"
+
+
+def _shortened(steps: Sequence[str]) -> str:
+    return ", ".join(steps if len(steps) <= 8 else [*steps[:3], "…", *steps[-3:]])
+
+
+def read_dump(file: Path) -> Iterator[tuple[int, Record]]:
+    """The records of a dump with their line numbers.
+
+    Raises:
+        UserInputError: the file cannot be read, or a line is no record.
+    """
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield number, _record(file, number, line)
+    except OSError as error:
+        raise UserInputError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _record(file: Path, number: int, line: bytes) -> Record:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise UserInputError(f"{file}:{number} is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise UserInputError(f"{file}:{number}: got {type(record).__name__}, wanted the record of a conversation")
+    return record
+
+
+def read_conversations(file: Path) -> list[Record]:
+    """Its records without their tokens, and with `line`, the number of each in the file.
+
+    Raises:
+        UserInputError: see `read_dump`; or a record has no score.
+    """
+    found = []
+    for number, record in read_dump(file):
+        for name in TOKEN_FIELDS:
+            record.pop(name, None)
+        score = record.get("score")
+        if not isinstance(score, int | float) or isinstance(score, bool):
+            raise UserInputError(f"{file}:{number} has the score {score!r}, wanted a number: is it a rollout dump?")
+        said = record.get("messages") or []
+        if not isinstance(said, list) or not all(isinstance(message, dict) and "role" in message for message in said):
+            raise UserInputError(f"{file}:{number}: got the messages {said!r:.80}, wanted a list of chat messages")
+        found.append({**record, "line": number})
+    return found
+
+
+def failed_trajectories(file: Path) -> list[Record]:
+    """What is known of a step's failed trajectories, which are in no dump.
+
+    Raises:
+        UserInputError: see `read_dump`.
+    """
+    beside = file.with_name(f"{file.stem}{FAILED_SUFFIX}")
+    return [record for _, record in read_dump(beside)] if beside.is_file() else []
+
+
+def prompt_of(record: Mapping[str, Any]) -> str:
+    """The name of a record's prompt, as `prompt_id` gives it."""
+    messages = record.get("messages") or [{"role": "user", "content": record.get("input")}]
+    return prompt_id(str(record.get("data_source")), messages)
+
+
+def prompt_id(data_source: str, messages: Sequence[Any]) -> str:
+    """A name of a prompt that is the same in every run: of what its user says before the model first speaks."""
+    said = []
+    for message in messages:
+        if message["role"] == "assistant":
+            break
+        if message["role"] == "user":
+            said.append(str(message.get("content")))
+    return blake2b(json.dumps([data_source, said]).encode(), digest_size=8).hexdigest()

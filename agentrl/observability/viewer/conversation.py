@@ -1,0 +1,70 @@
+"""One conversation, with everything that its dump and its run's tokenizer say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl.observability.run_folder import RunFolder
+from agentrl.observability.viewer.as_test import as_test
+from agentrl.observability.viewer.records import Record, messages_of
+from agentrl.observability.viewer.tokens import token_texts
+from agentrl.reported import finite_number_of
+
+_COLUMNS = {
+    "id": "response_ids",
+    "mask": "response_mask",
+    "loss_mask": "loss_mask",
+    "log_prob": "rollout_log_probs",
+    "weight_version": "weight_versions",
+}
+"""Name on the page -> field of the dump, one value for each token of the response."""
+_OF_UPDATE = {"train_log_prob": "train_log_probs", "advantage": "advantages"}
+"""The same, in dumps of training steps that the trajectory was trained on."""
+
+
+def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]:
+    """The page's view of a record.
+
+    Args:
+        record: of a dump.
+        run: whose it is.
+        name: of the run, for a reader.
+    """
+    texts, parts = token_texts(record, run), record.get("reward_extra_info")
+    custom = run.setting("custom_reward_function")
+    return {
+        "messages": messages_of(record),
+        "prompt": texts.prompt,
+        "response": texts.response,
+        "tokens": {
+            "text": texts.texts,
+            "source": texts.source,
+            "note": texts.note,
+            **{name: _list(record, field) or [] for name, field in _COLUMNS.items()},
+            **{name: _list(record, field) for name, field in _OF_UPDATE.items()},
+        },
+        "reward": {
+            "score": finite_number_of(record.get("score")),
+            "parts": parts if isinstance(parts, dict) else {},
+        },
+        "timeline": _spans(record),
+        "ground_truth": record.get("gts"),
+        "test_case": as_test(record, name, custom if isinstance(custom, Mapping) else None),
+    }
+
+
+def _list(record: Record, field: str) -> list[Any] | None:
+    value = record.get(field)
+    return value if isinstance(value, list) else None
+
+
+def _spans(record: Record) -> list[dict[str, Any]] | None:
+    """What took time; an entry that lacks something is left out."""
+    spans = [span for span in _list(record, "timeline") or [] if isinstance(span, dict)]
+    known = [span for span in spans if all(isinstance(span.get(name), str) for name in ("name", "detail"))]
+    return [span for span in known if None not in (_seconds(span, "start"), _seconds(span, "seconds"))] or None
+
+
+def _seconds(span: Mapping[str, Any], name: str) -> float | None:
+    return finite_number_of(span.get(name))
