@@ -65,6 +65,12 @@ def test_a_failed_and_a_damaged_run_are_told_and_the_others_are_listed(tmp_path)
     assert "ZeroDivisionError" in shown
 
 
+def test_numbers_whose_sum_no_float_holds_are_listed_and_compared(tmp_path):
+    run = write_run(tmp_path / "huge", [1e308] * 3)
+    assert "inf" in said("runs", tmp_path)
+    assert "inf" in said("diff", run, run)
+
+
 def test_the_newest_part_of_long_metrics_is_enough(tmp_path):
     run = write_run(tmp_path / "long", [0.0] * 20_000 + [0.5] * 10)
     assert (run / "metrics.jsonl").stat().st_size > 1_500_000
