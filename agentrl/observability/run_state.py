@@ -140,8 +140,10 @@ def _checked(state: RunState) -> RunState:
     }
     for name, types in wanted.items():
         value = getattr(state, name)
-        if not isinstance(value, types) or (name == "pid" and value is not None and value < 0):
+        if not isinstance(value, types):
             raise ValueError(f"got the {name} {value!r:.80}")
+    if state.pid is not None and state.pid < 0:
+        raise ValueError(f"got the pid {state.pid}")
     return state
 
 
