@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.errors import UserInputError
+from agentrl.observability.wording import visible
 from agentrl.yaml_reader import parse_flow
 
 _STYLES = {"ok": "green", "note": "yellow", "unusable": "bold red"}
@@ -104,14 +105,15 @@ def _show_trajectory(console: Console, result: Any) -> None:
     """Print one trajectory: trained tokens green, sampled but untrained ones yellow, the rest dim."""
     styles = {"trained": "green", "sampled": "yellow", "observed": "dim"}
     record = result.record
-    console.rule(f"{result.file.name}:{result.line}  score {record.get('score')}  {record.get('stop_reason', '')}")
+    title = f"{result.file.name}:{result.line}  score {record.get('score')}  {record.get('stop_reason', '')}"
+    console.rule(Text(visible(title)))
     text = Text()
     if isinstance(record.get("input"), str):
-        text.append(record["input"], "dim")
+        text.append(visible(record["input"]), "dim")
     for kind, count, piece in result.segments:
         if not console.is_terminal:  # without colours, mark each segment in the text
             text.append(f"⟦{kind} {count}⟧")
-        text.append(piece, styles[kind])
+        text.append(visible(piece), styles[kind])
     console.print(text, soft_wrap=True)
 
 

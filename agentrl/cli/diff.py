@@ -42,7 +42,8 @@ class MetricSpread:
     @classmethod
     def of(cls, values: Sequence[float]) -> MetricSpread:
         """Of one value per step."""
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+        mean = sum(values) / len(values)  # `fmean` raises where a sum is too large for a float
+        return cls(mean, stdev(values) if len(values) > 1 else None, len(values))
 
     def __str__(self) -> str:
         return four_digits(self.mean) + ("" if self.deviation is None else f" ± {four_digits(self.deviation)}")

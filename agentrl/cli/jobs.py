@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from agentrl.cli.output import table_console
 from agentrl.cli.train import split_arguments
@@ -20,6 +21,7 @@ from agentrl.config.job_run import load_evaluation, load_generation
 from agentrl.config.recipe_files import named_recipe
 from agentrl.errors import UserInputError
 from agentrl.files import keep_inputs
+from agentrl.observability.wording import one_line, visible
 
 if TYPE_CHECKING:
     from agentrl.jobs.compare import Comparison
@@ -127,7 +129,7 @@ def show_result(console: Console, result: Mapping[str, Any]) -> None:
     for source, found in result["sources"].items():
         named = {f"mean@{found['n']}": found["mean"]}
         named |= {f"{kind}@{k}": at for kind in ("pass", "maj") for k, at in found[kind].items()}
-        front = (source, *(str(found[name]) for name in ("prompts", "responses", "failed")))
+        front = (Text(visible(source)), *(str(found[name]) for name in ("prompts", "responses", "failed")))
         for place, (name, at) in enumerate(named.items()):
             table.add_row(*(front if place == 0 else [""] * len(front)), name, _shown(at["value"]), _shown(at["error"]))
         table.add_section()
@@ -141,7 +143,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         table.add_column(title, justify="right")
     for source, found in comparison.differences.items():
         table.add_row(
-            source,
+            Text(visible(source)),
             str(found.prompts),
             f"{found.mean_a:.3f}",
             f"{found.mean_b:.3f}",
@@ -152,7 +154,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     console.print(table)
     for name, prompts in (("A", comparison.only_a), ("B", comparison.only_b)):
         if prompts:
-            shown = "".join(f"\n  {' '.join(prompt.split())[:120]}" for prompt in prompts[:_SHOWN_UNPAIRED])
+            shown = "".join(f"\n  {one_line(prompt, 120)}" for prompt in prompts[:_SHOWN_UNPAIRED])
             more = f"\n  and {len(prompts) - _SHOWN_UNPAIRED} more" if len(prompts) > _SHOWN_UNPAIRED else ""
             typer.echo(f"{len(prompts)} prompts have a score only in {name} and are left out:{shown}{more}", err=True)
 

@@ -22,7 +22,7 @@ from agentrl.jobs.replay import GroupCounts, Replayed, group_counts, replay_dump
 from agentrl.observability.conversation_text import first_question, last_said
 from agentrl.observability.dumps import find_dumps
 from agentrl.observability.run_folder import Kind, RunFolder, is_run
-from agentrl.observability.wording import four_digits, one_line
+from agentrl.observability.wording import four_digits, one_line, visible
 
 _SHOWN = 200
 """Characters of a question or an answer."""
@@ -98,7 +98,7 @@ def _table(done: Sequence[Replayed]) -> Table:
     for source, items in sorted(by_source.items()):
         facts = _facts(items)
         shown = [f"{facts[name]}" if isinstance(facts[name], int) else _mean(facts[name]) for name in facts]
-        table.add_row(Text(source), *shown)
+        table.add_row(Text(visible(source)), *shown)
     return table
 
 

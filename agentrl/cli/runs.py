@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
 
 import typer
 from rich.table import Table
@@ -110,7 +109,7 @@ def summary(run: RunFolder) -> RunSummary:
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:
     known = [row[name] for row in rows if name in row][-LAST:]
-    return fmean(known) if known else None
+    return sum(known) / len(known) if known else None  # `fmean` raises where a sum is too large for a float
 
 
 def _table(summaries: Sequence[RunSummary], folder: Path) -> Table:

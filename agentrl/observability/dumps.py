@@ -19,6 +19,7 @@ import orjson
 
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import DUMP_KEYS, FAILED_SUFFIX, Kind, dump_files, is_run, open_run
+from agentrl.reported import whole_number_of
 
 Record = dict[str, Any]
 TOKEN_FIELDS = (
@@ -46,13 +47,12 @@ def find_dumps(place: Path, kind: Kind | None = None, step: int | None = None) -
     Raises:
         UserInputError: no dump is found, or none of that step; the message says which key writes dumps.
     """
-    if place.is_file():
-        return {int(place.stem) if place.stem.isdecimal() else 0: place}
     if not place.exists():
         raise UserInputError(
             f"{place} does not exist: give a dump file, the folder of `trainer.rollout_data_dir`, or a run folder"
         )
-    found = dump_files(place)
+    one = {int(place.stem) if place.stem.isdecimal() else 0: place} if place.is_file() else {}
+    found = one or dump_files(place)
     if not found and is_run(place):
         run = open_run(place)
         found = next((dumps for of in ([kind] if kind else DUMP_KEYS) if (dumps := run.dumps(of))), {})
@@ -110,24 +110,52 @@ def read_conversations(file: Path) -> list[Record]:
     for number, record in read_dump(file):
         for name in TOKEN_FIELDS:
             record.pop(name, None)
-        score = record.get("score")
-        if not isinstance(score, int | float) or isinstance(score, bool):
-            raise UserInputError(f"{file}:{number} has the score {score!r}, wanted a number: is it a rollout dump?")
-        said = record.get("messages") or []
-        if not isinstance(said, list) or not all(isinstance(message, dict) and "role" in message for message in said):
-            raise UserInputError(f"{file}:{number}: got the messages {said!r:.80}, wanted a list of chat messages")
-        found.append({**record, "line": number})
+        found.append({**_checked(file, number, _scored(file, number, record)), "line": number})
     return found
+
+
+def _scored(file: Path, number: int, record: Record) -> Record:
+    score = record.get("score")
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        raise UserInputError(f"{file}:{number} has the score {score!r:.80}, wanted a number: is it a rollout dump?")
+    return record
+
+
+def _checked(file: Path, number: int, record: Record) -> Record:
+    """The record, if those who show or score it can read its fields."""
+    said = record.get("messages") or []
+    if not isinstance(said, list) or not all(map(_is_message, said)):
+        raise UserInputError(f"{file}:{number}: got the messages {said!r:.80}, wanted a list of chat messages")
+    for name in ("reward_extra_info", "extra_info"):
+        if not isinstance(record.get(name) or {}, dict):
+            raise UserInputError(f"{file}:{number}: got the {name} {record[name]!r:.80}, wanted a mapping")
+    if whole_number_of(record.get("step", 0)) is None:
+        raise UserInputError(f"{file}:{number}: got the step {record['step']!r:.80}, wanted a whole number")
+    return record
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return False
+    content, calls = message.get("content"), message.get("tool_calls") or []
+    parts = content if isinstance(content, list) else []
+    return isinstance(calls, list) and all(isinstance(part, dict) for part in parts) and all(map(_is_call, calls))
+
+
+def _is_call(call: Any) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("function", call), dict)
 
 
 def failed_trajectories(file: Path) -> list[Record]:
     """What is known of a step's failed trajectories, which are in no dump.
 
     Raises:
-        UserInputError: see `read_dump`.
+        UserInputError: see `read_dump`; or a field of a record cannot be read.
     """
     beside = file.with_name(f"{file.stem}{FAILED_SUFFIX}")
-    return [record for _, record in read_dump(beside)] if beside.is_file() else []
+    lost = read_dump(beside) if beside.is_file() else ()
+    checked = [(number, _checked(beside, number, record)) for number, record in lost]
+    return [_scored(beside, number, record) if "score" in record else record for number, record in checked]
 
 
 def prompt_of(record: Mapping[str, Any]) -> str:

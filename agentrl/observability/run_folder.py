@@ -91,10 +91,14 @@ class MetricsLog:
 
     def _parse(self, line: bytes) -> Row:
         try:
-            return {name: float(value) for name, value in json.loads(line).items()}
-        except (ValueError, AttributeError, TypeError) as error:
+            row = {name: float(value) for name, value in json.loads(line).items()}
+            int(row["step"])  # neither missing nor NaN
+            return row
+        except (ValueError, AttributeError, TypeError, KeyError, OverflowError) as error:
             got = line[:80].decode(errors="replace").strip()
-            raise UserInputError(f"{self.file}, line {self._lines + 1}: got {got!r}, wanted a JSON object") from error
+            raise UserInputError(
+                f"{self.file}, line {self._lines + 1}: got {got!r}, wanted a JSON object of numbers with a step"
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Self
 
 import psutil
@@ -118,12 +118,33 @@ def read_state(folder: Path) -> RunState | None:
     file = folder / STATE_FILE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        state = RunState(**{**found, "state": State(found["state"])})
+        state = _checked(RunState(**{**found, "state": State(found["state"])}))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserInputError(f"{file} is not the state of a run ({type(error).__name__}: {error})") from error
     return replace(state, state=_seen(state)) if state.state is State.RUNNING else state
+
+
+def _checked(state: RunState) -> RunState:
+    """The state, if its fields are of their types.
+
+    Raises:
+        ValueError: one is not.
+    """
+    wanted: dict[str, tuple[type, ...]] = {
+        "step": (int,),
+        **dict.fromkeys(("total_steps", "pid"), (int, NoneType)),
+        **dict.fromkeys(("began", "updated", "process_began"), (int, float, NoneType)),
+        **dict.fromkeys(("error", "machine"), (str, NoneType)),
+    }
+    for name, types in wanted.items():
+        value = getattr(state, name)
+        if not isinstance(value, types):
+            raise ValueError(f"got the {name} {value!r:.80}")
+    if state.pid is not None and state.pid < 0:
+        raise ValueError(f"got the pid {state.pid}")
+    return state
 
 
 def _seen(state: RunState) -> State:

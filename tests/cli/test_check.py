@@ -151,6 +151,17 @@ def test_a_dump_without_text_shows_ids(tmp_path: Path) -> None:
     assert "⟦trained 2⟧5 6 ⟦observed 2⟧7 8 ⟦trained 1⟧9" in check("--audit", tmp_path).output
 
 
+def test_an_audit_shows_control_characters(tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07\u202e"
+    (tmp_path / "1.jsonl").write_text(
+        record(input=evil, stop_reason=f"[/x]{evil}", segments=[[2, evil], [2, "result\n"], [1, evil]])
+    )
+    shown = check("--audit", tmp_path).output
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+    assert "⟦observed 2⟧result\n⟦trained 1⟧" in shown
+    assert shown.count(r"\x1b]0;owned\x07\u202e") == 4
+
+
 def test_what_is_no_dump(tmp_path: Path) -> None:
     for arguments, message in (
         ((tmp_path / "nowhere",), "does not exist"),

@@ -54,14 +54,21 @@ def test_runs_are_listed_with_state_step_reward_and_speed(tmp_path):
 def test_a_failed_and_a_damaged_run_are_told_and_the_others_are_listed(tmp_path):
     write_run(tmp_path / "good", [1.0])
     (write_run(tmp_path / "damaged", [1.0]) / "metrics.jsonl").write_text("x\n{}\n")
+    (write_run(tmp_path / "state", [1.0]) / "run_state.json").write_text('{"state": "running", "step": "x"}')
     with pytest.raises(ZeroDivisionError), RunStateFile(write_run(tmp_path / "failed", [1.0]), 4):
         raise ZeroDivisionError("1/0")
     states = {Path(found["path"]).name: found["state"] for found in told("runs", tmp_path)}
-    assert states == {"good": "finished", "damaged": "unknown", "failed": "failed"}
+    assert states == {"good": "finished", "damaged": "unknown", "failed": "failed", "state": "unknown"}
     shown = said("runs", tmp_path)
     assert "damaged: " in shown
     assert "got 'x', wanted a JSON object" in shown
     assert "ZeroDivisionError" in shown
+
+
+def test_numbers_whose_sum_no_float_holds_are_listed_and_compared(tmp_path):
+    run = write_run(tmp_path / "huge", [1e308] * 3)
+    assert "inf" in said("runs", tmp_path)
+    assert "inf" in said("diff", run, run)
 
 
 def test_the_newest_part_of_long_metrics_is_enough(tmp_path):
@@ -176,6 +183,14 @@ def test_a_dump_of_verl_has_texts_only(tmp_path):
         ("[1]", "1.jsonl:1: got list, wanted the record of a conversation"),
         ("{}", "1.jsonl:1 has the score None, wanted a number: is it a rollout dump?"),
         ('{"score": 1, "messages": ["x"]}', "got the messages ['x'], wanted a list of chat messages"),
+        ('{"score": 1, "messages": [{"role": 5}]}', "wanted a list of chat messages"),
+        ('{"score": 1, "messages": [{"role": "user", "content": [null]}]}', "wanted a list of chat messages"),
+        ('{"score": 1, "messages": [{"role": "user", "tool_calls": 5}]}', "wanted a list of chat messages"),
+        ('{"score": 1, "messages": [{"role": "user", "tool_calls": ["f"]}]}', "wanted a list of chat messages"),
+        ('{"score": 1, "messages": [{"role": "user", "tool_calls": [{"function": "f"}]}]}', "a list of chat messages"),
+        ('{"score": 1, "reward_extra_info": [2]}', "1.jsonl:1: got the reward_extra_info [2], wanted a mapping"),
+        ('{"score": 1, "extra_info": "x"}', "1.jsonl:1: got the extra_info 'x', wanted a mapping"),
+        ('{"score": 1, "step": "x"}', "1.jsonl:1: got the step 'x', wanted a whole number"),
     ],
 )
 def test_a_damaged_dump_is_named(tmp_path, content, message):
@@ -183,7 +198,15 @@ def test_a_damaged_dump_is_named(tmp_path, content, message):
     assert message in said("show", tmp_path, code=2).replace("\n", "")
 
 
+@pytest.mark.parametrize("content", ['{"score": "bad"}', '{"messages": [1]}', '{"reward_extra_info": [1]}'])
+def test_a_damaged_record_of_a_failure_is_named(run, content):
+    (run / "rollouts" / "2.failed.jsonl").write_text(content + "\n")
+    assert "2.failed.jsonl:1" in said("show", run, "--failed", code=2).replace("\n", "")
+
+
 def test_steps_that_are_not_there(run):
+    assert "holds no dump of step 7, only of 2" in said("show", run / "rollouts" / "2.jsonl", "--step", "7", code=2)
+    assert said("show", run / "rollouts" / "2.jsonl", "--step", "2")
     assert "holds no dump of step 7, only of 1, 2" in said("show", run, "--step", "7", code=2)
     assert "nowhere does not exist" in said("show", run / "nowhere", code=2)
     assert "wanted one of them" in said("show", run, "--step", "1", "--all-steps", code=2)
@@ -246,6 +269,17 @@ def test_runs_without_dumps_are_compared_by_the_rest(tmp_path):
     assert "No conversations of both: trainer.validation_data_dir and trainer.rollout_data_dir write them." in shown
     assert told("diff", a, b)["prompts"] is None
     assert "is not a run folder" in said("diff", a, tmp_path, code=2)
+
+
+def test_prompts_of_one_run_alone_do_not_command_a_terminal(tmp_path):
+    runs = [write_run(tmp_path / name, [0.1]) for name in ("a", "b")]
+    shared = record(1, 0, "q", "x", 1.0, data_source="[/evil]")
+    write_dump(runs[0] / "rollouts", 1, [shared])
+    write_dump(runs[1] / "rollouts", 1, [shared, record(1, 1, "\x1b]0;owned\x07\u202e", "x", 1.0)])
+    shown = said("diff", *runs)
+    assert r"\x1b]0;owned\x07\u202e" in shown
+    assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+    assert "[/evil]" in shown
 
 
 def test_where_no_step_is_in_both_the_newest_of_each_are_compared(pair):

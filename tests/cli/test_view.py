@@ -88,6 +88,9 @@ def test_another_address_has_a_token(run: Path) -> None:
         (["nowhere"], "nowhere does not exist: wanted a run folder"),
         (["."], "is not a run folder"),
         (["run", "--token", "short"], "--token: got 5 characters, wanted at least 8"),
+        (["run", "--token", "пароль-длинный"], "--token: got 'пароль-длинный', wanted letters"),
+        (["run", "--token", "two words"], "--token: got 'two words', wanted letters"),
+        (["run", "--host", "a" * 70], f"cannot listen on {'a' * 70}:0"),
         (["run", "--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:0"),
     ],
 )

@@ -96,7 +96,14 @@ def test_a_folder_that_cannot_be_written_ends_no_run(tmp_path, caplog):
     assert "cannot write" in caplog.text
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"state": "well"}', '{"state": "running"}', "{"])
+WHOLE = {"state": "running", "step": 1, "total_steps": 3, "began": 1.0, "updated": 2.0, "pid": 1, "process_began": 1.0}
+DAMAGED = [{"step": "x"}, {"total_steps": 0.5}, {"updated": "y"}, {"pid": -5}, {"process_began": "z"}, {"error": {}}]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"state": "well"}', '{"state": "running"}', "{", *(json.dumps(WHOLE | wrong) for wrong in DAMAGED)],
+)
 def test_a_damaged_state_is_named(tmp_path, content):
     (tmp_path / STATE_FILE).write_text(content)
     with pytest.raises(UserInputError, match=r"run_state\.json is not the state of a run"):
@@ -163,6 +170,13 @@ def test_metrics_that_are_no_numbers_still_read(tmp_path):
     assert str(row) == "{'step': 1.0, 'a': nan, 'b': inf}"
     (tmp_path / METRICS_FILE).write_text('{"step": 1}\n{"step": "x"}\n')
     with pytest.raises(UserInputError, match=r"metrics\.jsonl, line 2: got .*step.*wanted a JSON object"):
+        RunFolder(tmp_path).metrics()
+
+
+@pytest.mark.parametrize("line", ["{}", '{"a": 1}', '{"step": NaN}', '{"step": 1, "a": 1' + "0" * 400 + "}"])
+def test_a_row_without_a_step_or_with_a_number_that_no_float_holds_is_named(tmp_path, line):
+    (tmp_path / METRICS_FILE).write_text('{"step": 1}\n' + line + "\n")
+    with pytest.raises(UserInputError, match=r"metrics\.jsonl, line 2: got .*wanted a JSON object"):
         RunFolder(tmp_path).metrics()
 
 

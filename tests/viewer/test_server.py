@@ -264,6 +264,15 @@ async def test_a_damaged_configuration_leaves_the_rest(client: Client) -> None:
     runs.close()
 
 
+async def test_a_record_that_no_answer_can_hold_is_told(client: Client) -> None:
+    deep = json.dumps(record(0, 2)).removesuffix("}") + ', "gts": ' + "[" * 500 + "]" * 500 + "}\n"
+    Path("outputs/one/rollouts/2.jsonl").write_text(deep)
+    client.refresh()
+    (row,) = (await client.get("runs/one/trajectories", step=2))["rows"]
+    told = await client.get(f"runs/one/trajectories/{row['id']}", 400)
+    assert "nested deeper than an answer can hold" in told["error"]
+
+
 @pytest.mark.parametrize(
     ("path", "status", "error"),
     [

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
+from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import RunFolder
 from agentrl.observability.viewer.as_test import as_test
 from agentrl.observability.viewer.records import Record, messages_of
@@ -30,7 +33,14 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
         record: of a dump.
         run: whose it is.
         name: of the run, for a reader.
+
+    Raises:
+        UserInputError: the record is nested deeper than `orjson` writes; it reads what is deeper.
     """
+    try:
+        orjson.dumps(record)
+    except orjson.JSONEncodeError as error:
+        raise UserInputError(f"this record is nested deeper than an answer can hold: {error}") from error
     texts, parts = token_texts(record, run), record.get("reward_extra_info")
     custom = run.setting("custom_reward_function")
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import signal
 import socket
@@ -18,6 +19,8 @@ from agentrl.observability.viewer.server import create_app
 
 _GRACE_S = 1
 """What an open request gets at the end. A page asks every few seconds and waits for nothing long."""
+_IN_HEADERS = re.compile("[!-~]+")
+"""What cookies and other headers can hold."""
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -41,6 +44,8 @@ def serve_page(
         token = secrets.token_urlsafe(24)
     if token is not None and len(token) < 8:
         raise UserInputError(f"--token: got {len(token)} characters, wanted at least 8")
+    if token is not None and not _IN_HEADERS.fullmatch(token):
+        raise UserInputError(f"--token: got {token!r}, wanted letters, digits and signs of ASCII, without spaces")
     names = frozenset(name.lower() for name in (socket.gethostname(), socket.getfqdn()))
     app = create_app(runs, Access(host.strip("[]"), names, token))
     with _listen(host, port) as listener:
@@ -66,7 +71,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host.strip("[]"), port))
         listener.listen()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or error
         raise UserInputError(f"cannot listen on {host}:{port}: {reason}") from error
