@@ -78,6 +78,11 @@ def _audit_record(file: Path, line: int, record: Record) -> Audit:
         result.violations.append(Violation(file, line, None, f"lengths differ: {lengths}"))
         return result
     _, mask, loss_mask, _, versions = columns
+    odd = next((token for token, version in enumerate(versions) if not isinstance(version, int)), None)
+    if odd is not None:
+        what = f"weight_versions holds {versions[odd]!r}, wanted a whole number"
+        result.violations.append(Violation(file, line, odd, what))
+        return result
     newest = -1
     for token, (_, mark, trained, log_prob, version) in enumerate(zip(*columns, strict=True)):
         problem = _token_problem(mark, trained, log_prob, version, newest)

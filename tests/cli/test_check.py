@@ -120,6 +120,7 @@ def test_an_audit_proves_what_was_sampled(tmp_path: Path) -> None:
         ({"rollout_log_probs": [-1, 0.5, 0, 0, -1]}, ", token 1", "log-prob is 0.5, wanted at most 0"),
         ({"rollout_log_probs": [-1, None, 0, 0, -1]}, ", token 1", "log-prob is None"),
         ({"weight_versions": [2, 2, -1, -1, 1]}, ", token 4", "after version 2: an engine served old weights"),
+        ({"weight_versions": [2, None, -1, -1, 2]}, ", token 1", "weight_versions holds None, wanted a whole number"),
         ({"response_ids": [5, 6, 7, 8]}, "", "lengths differ: response_ids 4, response_mask 5"),
         (
             {"weight_versions": [2, 2, -1, -1, -1], "response_mask": [1, 1, 0, 0, 0], "loss_mask": [1, 1, 0, 0, 0]},

@@ -210,6 +210,14 @@ async def test_what_training_knew_and_when_things_happened(client: Client) -> No
     assert shown["timeline"] == timeline
 
 
+async def test_nothing_was_trained_on_where_the_step_left_a_trajectory_out(client: Client) -> None:
+    write_dump(Path("outputs/one/rollouts"), 3, [record(0, 3, advantages=None), record(1, 3, advantages=[1.0] * 5)])
+    client.refresh()
+    rows = (await client.get("runs/one/trajectories", step=3))["rows"]
+    masks = [(await client.get(f"runs/one/trajectories/{row['id']}"))["tokens"]["loss_mask"] for row in rows]
+    assert sorted(masks) == [[0, 0, 0, 0, 0], record(1, 3)["loss_mask"]]
+
+
 async def test_a_dump_of_verl_is_a_conversation_too(client: Client) -> None:
     write_dump(Path("outputs/one/rollouts"), 3, [{"input": "Q", "output": "A", "gts": "x", "score": 0.5, "step": 3}])
     client.refresh()

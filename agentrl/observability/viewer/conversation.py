@@ -52,6 +52,7 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
             "source": texts.source,
             "note": texts.note,
             **{name: _list(record, field) or [] for name, field in _COLUMNS.items()},
+            **_left_out(record),
             **{name: _list(record, field) for name, field in _OF_UPDATE.items()},
         },
         "reward": {
@@ -62,6 +63,12 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
         "ground_truth": record.get("gts"),
         "test_case": as_test(record, name, custom if isinstance(custom, Mapping) else None),
     }
+
+
+def _left_out(record: Record) -> dict[str, list[int]]:
+    """Nothing was trained on where the step left the trajectory out: the dump knows no advantages of it."""
+    ids = _list(record, "response_ids")
+    return {"loss_mask": [0] * len(ids)} if ids and record.get("advantages", ids) is None else {}
 
 
 def _list(record: Record, field: str) -> list[Any] | None:

@@ -53,9 +53,9 @@ function contents(content) {
   if (typeof content === "string") return text(content);
   if (!Array.isArray(content)) return text(JSON.stringify(content, null, 2));
   return content.map((part) =>
-    part.type === "text" || typeof part.text === "string"
-      ? text(part.text ?? "")
-      : el("p", { class: "picture" }, `▣ ${part.type ?? "part"}`),
+    part?.type === "text" || typeof part?.text === "string"
+      ? text(String(part.text ?? ""))
+      : el("p", { class: "picture" }, `▣ ${visible(String(part?.type ?? "part"))}`),
   );
 }
 
