@@ -163,8 +163,8 @@ def _writes(node: ast.AST, column: str) -> bool:
     )
 
 
-RECORDS = {"observability/rollout_log.py:rows"}
-"""Write a line of text, no column."""
+RECORDS = {"observability/rollout_log.py:rows", "observability/viewer/conversation.py:_left_out"}
+"""Write a line of text or an answer, no column."""
 OTHER_BATCHES = {"rewards/verl_manager.py:_batch", "trainer/sft_data.py:as_batch"}
 """Write a batch of their own: for a user's class, and of demonstrations."""
 

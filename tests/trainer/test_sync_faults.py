@@ -182,6 +182,21 @@ async def test_an_engine_that_fails_is_out_and_the_other_goes_on(
     assert time.monotonic() - began < 100.0  # nobody waited for the engine
 
 
+@pytest.mark.parametrize("phase", ["init group", "metadata and broadcast"])
+async def test_an_engine_refuses_before_the_trainer_has_begun_its_part(
+    phase: str, pairs: Callable[[], Awaitable[Pair]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine its thread may start when the others have given up already."""
+
+    async def late(part: Callable[[], None]) -> None:
+        await asyncio.sleep(0.3)
+        await call_in_thread(part)
+
+    monkeypatch.setattr(weight_calls, "call_in_thread", late)
+    monkeypatch.setattr(group_sender, "JOIN_S", group_sender.JOIN_S)
+    await fail_and_return("distributed", phase, "refuse", await pairs(), tmp_path, 120.0)
+
+
 async def test_an_engine_that_hangs_is_out_and_the_other_goes_on(
     pairs: Callable[[], Awaitable[Pair]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
