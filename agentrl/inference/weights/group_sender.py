@@ -122,7 +122,7 @@ class GroupSender:
             address: UpdateCalls(client, limit_s * 2).init_group({**fields, "rank_offset": offset})
             for (address, client), offset in zip(clients.items(), offsets, strict=True)
         }
-        # The wait of all ends with the store, which lives until this process has waited for `limit_s`: engines that come
+        # The wait of all ends with the store, which lives until this process has waited for `limit_s`: engines that go
         # to it after another one has failed would look for a store that is gone.
         answers = await together(asked, join, lambda: None, limit_s + 1.0)
         if self._group is not None:
