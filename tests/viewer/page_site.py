@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
+import httpx
 import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -81,3 +83,7 @@ def go(page: Page, address: str) -> None:
     else:
         page.goto(address)
     page.wait_for_selector("main[aria-busy=false]")
+
+
+def rows(site: str, **query: Any) -> Any:
+    return httpx.get(f"{site}api/runs/with_tool/trajectories", params=query).json()

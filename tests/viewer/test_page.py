@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from made_up_run import HOSTILE, STEPS, write_runs
-from needs import needs
-from page_site import CHROMIUM, chromium, go, serve_runs, watched_page
+from made_up_run import HOSTILE, STEPS
+from page_site import go, rows, watched_page
 from playwright.sync_api import Browser, Page, expect
 
 RUN = "#/run/with_tool"
@@ -26,45 +23,6 @@ VIEWS = {
     "tokens": f"{RUN}/conversation/ID?tab=tokens&colour=difference",
     "test": f"{RUN}/conversation/ID?tab=test",
 }
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A run of 1,920 conversations and one without any."""
-    needs(CHROMIUM)
-    folder = tmp_path_factory.mktemp("runs")
-    write_runs(folder)
-    with serve_runs(folder) as address:
-        for kind in ("train", "validation"):
-            while not rows(address, set=kind, limit=1)["complete"]:
-                time.sleep(0.05)
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser(site: str) -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def used_page(browser: Browser, site: str) -> Iterator[Page]:
-    with watched_page(browser, site) as found:
-        yield found
-
-
-@pytest.fixture
-def page(used_page: Page, site: str) -> Page:
-    """The same page for all tests, as a reader has it, but with nothing remembered and in its usual size."""
-    used_page.set_viewport_size({"width": 1280, "height": 860})
-    used_page.emulate_media(color_scheme="light")
-    go(used_page, f"{site}#/runs")
-    used_page.evaluate("localStorage.clear()")
-    return used_page
-
-
-def rows(site: str, **query: Any) -> Any:
-    return httpx.get(f"{site}api/runs/with_tool/trajectories", params=query).json()
 
 
 def wrong_call(site: str) -> Any:

@@ -169,8 +169,9 @@ class RayPool:
 
     def _start(self, index: int, machines: list[str]) -> Any:
         # In turns, not where Ray likes: it may put all on one machine, or take one that is lost for one with room.
-        # No machines: Ray does not run yet and starts itself with the first actor.
-        place = NodeAffinitySchedulingStrategy(machines[index % len(machines)], soft=True) if machines else None
+        # Firmly: Ray 2.60 does not heed a soft wish for an actor with environment variables. No machines: Ray does not
+        # run yet and starts itself with the first actor.
+        place = NodeAffinitySchedulingStrategy(machines[index % len(machines)], soft=False) if machines else None
         actor = self._actor_class.options(name=None, scheduling_strategy=place).remote(
             self._config, self._addresses, self.slots[index], len(self.slots)
         )
