@@ -28,7 +28,7 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not pretrained"
 
-# A pre-trained model learns arithmetic in words: more than an hour.
+# A pre-trained model learns arithmetic in words: half an hour.
 test-pretrained: setup
 	$(BIN)/python -m pytest -m pretrained
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from agentrl.observability.conversation_text import conversation_lines, heading
 from agentrl.observability.dumps import Record, failed_trajectories, find_dumps, read_conversations
 from agentrl.observability.run_folder import Kind
+from agentrl.observability.wording import visible
 
 USUAL = 3
 """Conversations of each end where no option says how many."""
@@ -60,7 +61,7 @@ def print_conversations(place: Path, wanted: Wanted, *, full: bool, as_json: boo
         console.print(Text(f"{title}: {count}", "bold"))
         for record in records:
             console.print()
-            console.print(Text(f"{heading(record)}  [{record['from']}]", "reverse"))
+            console.print(Text(f"{heading(record)}  [{visible(record['from'])}]", "reverse"))
             for piece in conversation_lines(record, None if full else MOST_CHARACTERS):
                 console.print(piece)
         console.print()

@@ -23,7 +23,7 @@ from agentrl.observability.console import COLUMNS
 from agentrl.observability.conversation_text import first_question, last_said
 from agentrl.observability.dumps import Record, prompt_of, read_conversations
 from agentrl.observability.run_folder import DUMP_KEYS, Kind, Row, RunFolder, differences, open_run
-from agentrl.observability.wording import four_digits, one_line
+from agentrl.observability.wording import four_digits, one_line, visible
 
 _USUAL = (*COLUMNS.values(), "val-core/*")
 _SHOWN = 200
@@ -103,7 +103,7 @@ def diff_runs(
         typer.echo(json.dumps(shown, ensure_ascii=False, indent=1))
         return
     console = table_console()
-    console.print(f"A: {a.path}\nB: {b.path}", highlight=False, markup=False, soft_wrap=True)
+    console.print(visible(f"A: {a.path}\nB: {b.path}"), highlight=False, markup=False, soft_wrap=True)
     console.print(_config_table(keys) if keys else "Both have the same configuration.")
     console.print(_metrics_table(spreads, last) if spreads else "They share no metrics.")
     if same is None:
@@ -174,7 +174,7 @@ def _spread(rows: Sequence[Row], name: str, last: int) -> MetricSpread | None:
 def _config_table(keys: Sequence[tuple[str, Any, Any]]) -> Table:
     table = Table("configuration", "A", "B")
     for key, a, b in keys:
-        table.add_row(Text(key), Text(_value(a)), Text(_value(b)))
+        table.add_row(Text(visible(key)), Text(_value(a)), Text(_value(b)))
     return table
 
 
@@ -189,7 +189,7 @@ def _metrics_table(spreads: Mapping[str, tuple[MetricSpread | None, MetricSpread
     for name, (a, b) in spreads.items():
         change = "" if a is None or b is None else f"{b.mean - a.mean:+.4g}"
         clear = "" if a is None or b is None or not is_clear(a, b) else "clear"
-        table.add_row(Text(name), str(a or "-"), str(b or "-"), change, clear)
+        table.add_row(Text(visible(name)), str(a or "-"), str(b or "-"), change, clear)
     return table
 
 
@@ -204,7 +204,8 @@ def _show_prompts(console: Console, same: Prompts, many: int, seed: int) -> None
     from agentrl.cli.jobs import show_comparison
     from agentrl.jobs.compare import compare_evaluations, read_scored
 
-    console.print(f"\nThe same prompts: {same.files[0]} and {same.files[1]}", highlight=False, markup=False)
+    files = visible(f"{same.files[0]} and {same.files[1]}")
+    console.print(f"\nThe same prompts: {files}", highlight=False, markup=False)
     if not same.by_prompt:
         typer.echo("They have no prompt in common.")
         return

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from agentrl.errors import AgentRLError, CheckpointError
+from agentrl.observability.wording import visible
 
 INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -46,4 +47,4 @@ def _tell(message: str) -> None:
     if _settings["debug"]:
         typer.echo(traceback.format_exc(), err=True)
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(message, err=True)
+    typer.echo(visible(message), err=True)

@@ -95,7 +95,7 @@ def eval_command(source: str | None, overrides: list[str], *, overwrite: bool) -
         result = evaluate_responses(job, files, progress.advance, overwrite=overwrite)
     show_result(table_console(), result)
     for failure in result["failures"]:
-        typer.echo(f"{failure['count']} x {failure['cause']}", err=True)
+        typer.echo(f"{failure['count']} x {visible(failure['cause'])}", err=True)
     typer.echo(f"result: {output}\nplot: {output.with_suffix('.png')}")
 
 
@@ -114,7 +114,7 @@ def compare_command(runs: Sequence[str], out: Path | None, seed: int, *, overwri
         keep_inputs([out], [a.file, b.file])
     comparison = compare_evaluations(a, b, seed)
     console = table_console()
-    console.print(f"A: {a.file}\nB: {b.file}", highlight=False, markup=False, soft_wrap=True)
+    console.print(visible(f"A: {a.file}\nB: {b.file}"), highlight=False, markup=False, soft_wrap=True)
     show_comparison(console, comparison)
     if out is not None:
         write_text(out, json.dumps(comparison.as_json(), ensure_ascii=False, indent=1) + "\n")

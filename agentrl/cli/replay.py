@@ -65,7 +65,8 @@ def replay_command(
         typer.echo(json.dumps(_as_json(done, groups), ensure_ascii=False, indent=1))
         return
     console = table_console()
-    console.print(f"{len(done)} conversations of {_count(len(files), 'dump')}, scored by {reward}", highlight=False)
+    scored = f"{len(done)} conversations of {_count(len(files), 'dump')}, scored by {visible(reward)}"
+    console.print(scored, highlight=False, markup=False)
     console.print(_table(done))
     _show_groups(console, groups)
     for cause, count in Counter(item.error for item in done if item.error).most_common(3):
@@ -126,7 +127,7 @@ def _show_groups(console: Console, counts: GroupCounts) -> None:
     text += f"; {counts.differed} could teach (their scores differ), now {counts.differ}"
     console.print(text, highlight=False, soft_wrap=True)
     if turned:
-        names = ", ".join(f"{uid} of step {step}" for step, uid in turned[:_SHOWN_GROUPS])
+        names = ", ".join(f"{visible(uid)} of step {step}" for step, uid in turned[:_SHOWN_GROUPS])
         more = f" and {len(turned) - _SHOWN_GROUPS} more" if len(turned) > _SHOWN_GROUPS else ""
         console.print(f"reversed: {names}{more}", highlight=False, markup=False, soft_wrap=True)
 
@@ -136,7 +137,7 @@ def _show_examples(console: Console, done: Sequence[Replayed], many: int) -> Non
     for item in changed[:many]:
         console.print()
         scores = f"{four_digits(item.before)} -> {four_digits(item.after or 0.0)}"
-        console.print(Text(f"{scores}  [{item.place}]", "reverse"), soft_wrap=True)
+        console.print(Text(f"{scores}  [{visible(item.place)}]", "reverse"), soft_wrap=True)
         truth = item.record.get("gts")
         told = {"question": first_question(item.record), "answer": last_said(item.record), "ground truth": str(truth)}
         for title, text in told.items():

@@ -16,7 +16,7 @@ from agentrl.cli.output import table_console
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import Row, RunFolder, find_runs
 from agentrl.observability.run_state import State
-from agentrl.observability.wording import four_digits, one_line, span
+from agentrl.observability.wording import four_digits, one_line, span, visible
 
 LAST = 10
 """Reward and speed are means over this many of the newest steps."""
@@ -73,7 +73,7 @@ def show_runs(folder: Path, *, as_json: bool) -> None:
     table_console().print(_table(summaries, folder))
     for found in summaries:
         if found.error is not None:
-            typer.echo(f"{found.path}: {one_line(found.error, 300)}")
+            typer.echo(f"{visible(found.path)}: {one_line(found.error, 300)}")
 
 
 def summary(run: RunFolder) -> RunSummary:
@@ -129,9 +129,9 @@ def _table(summaries: Sequence[RunSummary], folder: Path) -> Table:
     for found in summaries:
         loss = [_shown(found.loss)] if has_loss else []
         state = Text(found.state.value, _STYLES[found.state])
-        alarms = Text(f" alarm: {', '.join(found.alarms)}" if found.alarms else "", "bold red")
+        alarms = Text(f" alarm: {visible(', '.join(found.alarms))}" if found.alarms else "", "bold red")
         table.add_row(
-            Text(_below(found.path, folder)),
+            Text(visible(_below(found.path, folder))),
             state + alarms,
             f"{found.step}/{found.total_steps or '?'}",
             _shown(found.reward),

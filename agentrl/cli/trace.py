@@ -7,9 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import open_run
+from agentrl.observability.wording import visible
 
 STEP = "timing_s/step"
 INSIDE = {
@@ -44,13 +46,16 @@ def trace_run(run: Path, last: int | None = None) -> None:
     total = sum(row[STEP] for row in steps) / len(steps)
     numbers = sorted(int(row["step"]) for row in steps)
     span = f"step {numbers[0]}" if len(steps) == 1 else f"{len(steps)} steps, {numbers[0]} to {numbers[-1]}"
-    console.print(f"{found.path}: {span}, {total:.3g} s each{_throughput(steps)}", highlight=False, markup=False)
+    console.print(
+        f"{visible(str(found.path))}: {span}, {total:.3g} s each{_throughput(steps)}", highlight=False, markup=False
+    )
     console.print(_phases(steps, total))
     for line in _inside(steps):
-        console.print(line, highlight=False, markup=False)
+        console.print(visible(line), highlight=False, markup=False)
     traces = sorted(path for kind in ("json", "pickle") for path in found.path.glob(f"profile/step_*/*.{kind}"))
     if traces:
-        console.print(f"Profiles of single steps: {', '.join(map(str, traces))}", highlight=False, markup=False)
+        files = visible(", ".join(map(str, traces)))
+        console.print(f"Profiles of single steps: {files}", highlight=False, markup=False)
 
 
 def _phases(steps: Steps, total: float) -> Table:
@@ -64,7 +69,7 @@ def _phases(steps: Steps, total: float) -> Table:
         rest -= mean
         seconds = [row[phase] for row in steps if phase in row]
         name = phase.removeprefix("timing_s/")
-        table.add_row(name, f"{mean:.3f}", _share(mean, total), f"{max(seconds):.3f}", str(len(seconds)))
+        table.add_row(Text(visible(name)), f"{mean:.3f}", _share(mean, total), f"{max(seconds):.3f}", str(len(seconds)))
     table.add_row("(between phases)", f"{max(rest, 0.0):.3f}", _share(max(rest, 0.0), total), "", "")
     return table
 

@@ -282,6 +282,26 @@ def test_prompts_of_one_run_alone_do_not_command_a_terminal(tmp_path):
     assert "[/evil]" in shown
 
 
+def test_names_of_runs_metrics_and_keys_do_not_command_a_terminal(tmp_path):
+    evil = "\x1b]0;owned\x07\u202e"
+    runs = [write_run(tmp_path / f"{name}{evil}", [0.1]) for name in ("a", "b")]
+    for run in runs:
+        row = {"step": 2, f"val-core/{evil}/reward/mean@1": 0.5, f"health/alarm/{evil}": 1.0}
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        write_dump(run / "rollouts", 1, [record(1, 0, "q", "x", 1.0, **{f"part{evil}": 1.0})])
+    config = json.loads((runs[0] / "config.yaml").read_text())
+    (runs[0] / "config.yaml").write_text(json.dumps({**config, f"key{evil}": 1}))
+    for command in (("runs", tmp_path), ("diff", *runs), ("show", runs[0]), ("trace", runs[0])):
+        shown = said(*command)
+        assert r"\x1b]0;owned\x07\u202e" in shown, command
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown), command
+    for arguments in (("diff", tmp_path / evil, runs[0]), ("show", tmp_path / evil), ("train", f"x{evil}.yaml")):
+        shown = said(*arguments, code=2)
+        assert r"\x1b]0;owned\x07\u202e" in shown, arguments
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown), arguments
+
+
 def test_where_no_step_is_in_both_the_newest_of_each_are_compared(pair):
     a, b = pair
     (a / "validation" / "2.jsonl").rename(a / "validation" / "0.jsonl")
