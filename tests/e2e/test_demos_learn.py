@@ -34,7 +34,7 @@ class Bar:
 
 
 BARS = {
-    "search": Bar(0.80, 0.35, "tool_rate", 0.95),
+    "search": Bar(0.85, 0.35, "tool_rate", 0.95),
     "python": Bar(0.80, 0.30, "tool_rate", 0.95),
     "interaction": Bar(0.80, 0.30, "second_right", 0.75),
 }
