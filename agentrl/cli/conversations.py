@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
+from agentrl.cli.output import print_json
 from agentrl.observability.conversation_text import conversation_lines, heading
 from agentrl.observability.dumps import Record, failed_trajectories, find_dumps, read_conversations
 from agentrl.observability.run_folder import Kind
@@ -55,7 +54,7 @@ def print_conversations(place: Path, wanted: Wanted, *, full: bool, as_json: boo
     for title, records, many in _chosen(files, wanted):
         if as_json:
             for record in records:
-                typer.echo(json.dumps(record, ensure_ascii=False))
+                print_json(record, indent=None)
             continue
         count = f"{len(records)} of {many}" if len(records) < many else str(many)
         console.print(Text(f"{title}: {count}", "bold"))

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.cli.output import table_console
+from agentrl.cli.output import print_json, table_console
 from agentrl.errors import UserInputError, suggest
 from agentrl.observability.console import COLUMNS
 from agentrl.observability.conversation_text import first_question, last_said
@@ -43,7 +43,7 @@ class MetricSpread:
     def of(cls, values: Sequence[float]) -> MetricSpread:
         """Of one value per step."""
         mean = sum(values) / len(values)  # `fmean` raises where a sum is too large for a float
-        return cls(mean, stdev(values) if len(values) > 1 else None, len(values))
+        return cls(mean, _deviation(values) if len(values) > 1 else None, len(values))
 
     def __str__(self) -> str:
         return four_digits(self.mean) + ("" if self.deviation is None else f" ± {four_digits(self.deviation)}")
@@ -100,7 +100,7 @@ def diff_runs(
             "metrics": {name: {"a": _json(x), "b": _json(y)} for name, (x, y) in spreads.items()},
             "prompts": None if same is None else _prompts_json(same),
         }
-        typer.echo(json.dumps(shown, ensure_ascii=False, indent=1))
+        print_json(shown)
         return
     console = table_console()
     console.print(visible(f"A: {a.path}\nB: {b.path}"), highlight=False, markup=False, soft_wrap=True)
@@ -171,6 +171,14 @@ def _spread(rows: Sequence[Row], name: str, last: int) -> MetricSpread | None:
     return MetricSpread.of(values) if values else None
 
 
+def _deviation(values: Sequence[float]) -> float:
+    """NaN where a value is not finite, or where no float holds the deviation: `stdev` raises there."""
+    try:
+        return stdev(values) if all(map(math.isfinite, values)) else math.nan
+    except OverflowError:
+        return math.nan
+
+
 def _config_table(keys: Sequence[tuple[str, Any, Any]]) -> Table:
     table = Table("configuration", "A", "B")
     for key, a, b in keys:
@@ -197,7 +205,7 @@ def is_clear(a: MetricSpread, b: MetricSpread) -> bool:
     """Whether the means differ by more than two standard errors; steps that learn are not independent: a hint."""
     if a.deviation is None or b.deviation is None:
         return False
-    return abs(b.mean - a.mean) > 2 * math.sqrt(a.deviation**2 / a.steps + b.deviation**2 / b.steps)
+    return abs(b.mean - a.mean) > 2 * math.hypot(a.deviation / math.sqrt(a.steps), b.deviation / math.sqrt(b.steps))
 
 
 def _show_prompts(console: Console, same: Prompts, many: int, seed: int) -> None:

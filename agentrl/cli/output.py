@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from agentrl.errors import UserInputError, suggest
 
@@ -79,6 +83,19 @@ def table_console() -> Console:
 
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, _FILE_WIDTH))
+
+
+def print_json(value: Any, *, indent: int | None = 1) -> None:
+    """Print a value for programs; a number that is not finite is null, which JSON has no other word for."""
+    typer.echo(json.dumps(_without_nan(value), ensure_ascii=False, indent=indent, allow_nan=False))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_text(path: Path, text: str) -> None:

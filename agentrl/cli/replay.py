@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.cli.output import table_console
+from agentrl.cli.output import print_json, table_console
 from agentrl.config.job_run import load_evaluation
 from agentrl.errors import UserInputError
 from agentrl.jobs.replay import GroupCounts, Replayed, group_counts, replay_dumps
@@ -62,7 +62,7 @@ def replay_command(
         done = replay_dumps(files, job, _weight(place), progress)
     groups = group_counts(done)
     if as_json:
-        typer.echo(json.dumps(_as_json(done, groups), ensure_ascii=False, indent=1))
+        print_json(_as_json(done, groups))
         return
     console = table_console()
     scored = f"{len(done)} conversations of {_count(len(files), 'dump')}, scored by {visible(reward)}"

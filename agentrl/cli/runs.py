@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.cli.output import table_console
+from agentrl.cli.output import print_json, table_console
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import Row, RunFolder, find_runs
 from agentrl.observability.run_state import State
@@ -68,7 +67,7 @@ def show_runs(folder: Path, *, as_json: bool) -> None:
         raise UserInputError(f"{folder} holds no run: wanted a folder below which `agentrl train` has written runs")
     summaries = sorted(map(summary, runs), key=lambda found: found.updated or 0.0)
     if as_json:
-        typer.echo(json.dumps([asdict(found) for found in summaries], ensure_ascii=False, indent=1))
+        print_json([asdict(found) for found in summaries])
         return
     table_console().print(_table(summaries, folder))
     for found in summaries:

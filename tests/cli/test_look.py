@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,16 @@ def test_numbers_whose_sum_no_float_holds_are_listed_and_compared(tmp_path):
     run = write_run(tmp_path / "huge", [1e308] * 3)
     assert "inf" in said("runs", tmp_path)
     assert "inf" in said("diff", run, run)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -1e308])
+def test_numbers_that_are_not_finite_are_listed_and_compared_and_null_in_json(tmp_path, odd):
+    run = write_run(tmp_path / "odd", [1e308, odd])
+    write_dump(run / "rollouts", 1, [record(1, 0, "q", "x", 1.0)])
+    strict = partial(json.loads, parse_constant=pytest.fail)
+    for command in (["runs", tmp_path], ["diff", run, run]):
+        assert said(*command)
+        strict(said(*command, "--json"))
 
 
 def test_the_newest_part_of_long_metrics_is_enough(tmp_path):

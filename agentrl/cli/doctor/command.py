@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from agentrl.cli.doctor.findings import Finding, Findings, Severity, ok
 from agentrl.cli.doctor.installation import check_engine_packages, check_installation
 from agentrl.cli.doctor.machine import check_machine
+from agentrl.cli.output import print_json
 from agentrl.errors import ConfigError
 
 _STYLES = {Severity.OK: "green", Severity.NOTE: "yellow", Severity.WRONG: "bold red"}
@@ -38,7 +37,7 @@ def doctor_command(recipe: str | Path | None, overrides: list[str], *, asked: bo
             _show(console, finding)
     counts = {verdict: sum(finding.verdict is verdict for finding in found) for verdict in Severity}
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in found], ensure_ascii=False, indent=1))
+        print_json([asdict(finding) for finding in found])
     else:
         told = f"{counts[Severity.WRONG]} wrong, {_count(counts[Severity.NOTE], 'note')}"
         console.print(told if counts[Severity.WRONG] or counts[Severity.NOTE] else "all is well")
