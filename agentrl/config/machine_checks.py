@@ -140,6 +140,10 @@ def check_servers(config: RunConfig) -> Problems:
     if engine in ("sglang", "vllm", "hf") and config.trainer.deterministic:
         only = "only the embedded engine is deterministic"
         yield f"trainer.deterministic: got true, but {only}, and {chosen}: set it to embedded"
+    if not starts and engine == "auto" and config.trainer.deterministic:
+        servers = "embedded engines started with --deterministic"
+        where = f"not what answers at {key}.server.addresses"
+        yield f"trainer.deterministic: got true, but {where}: set {key}.name=embedded if they are {servers}"
 
 
 def _address_problems(key: str, addresses: list[str]) -> Problems:

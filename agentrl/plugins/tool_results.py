@@ -84,15 +84,20 @@ def _triple(what: str, result: tuple[Any, ...]) -> ToolResponse:
     return ToolResponse(
         text=text or "",
         reward=number,
-        metrics=_numbers(what, metrics or {}),
+        metrics=metrics_of(what, metrics or {}),
         image=list(getattr(answer, "image", None) or []),
         video=list(getattr(answer, "video", None) or []),
         is_error=bool(getattr(answer, "is_error", False)),
     )
 
 
-def _numbers(what: str, metrics: Mapping[Any, Any]) -> dict[str, float]:
-    """The metrics that are numbers; tools of verl may report other values beside them."""
+def metrics_of(what: str, metrics: Mapping[Any, Any]) -> dict[str, float]:
+    """The metrics that are numbers; of the others, which tools of verl report too, it is said once that they are none.
+
+    Args:
+        what: begins the warning, such as "tool 'x': execute returned".
+        metrics: by name, as the tool gave them.
+    """
     found = {str(name): number_of(value) for name, value in metrics.items()}
     for name, number in found.items():
         if number is None:

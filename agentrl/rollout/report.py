@@ -60,6 +60,8 @@ def rollout_metrics(rows: Sequence[RolloutRow], lag: LoopLag) -> Metrics:
     for name in dict.fromkeys(name for row in alive for name in row.reward_metrics):
         values = [row.reward_metrics[name] for row in alive if name in row.reward_metrics]
         metrics |= mean_max_min(f"reward/{name}", values)
+        if len(values) < len(alive):
+            metrics[f"reward/{name}/rows"] = float(len(values))
     return metrics
 
 

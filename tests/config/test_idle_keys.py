@@ -124,6 +124,10 @@ def test_a_key_that_cannot_act_is_told_with_its_reason(
         ),
         ([*VLLM, "trainer.deterministic=true"], "only the embedded engine is deterministic"),
         ([f"{AR}rollout.name=hf", "trainer.deterministic=true"], "only the embedded engine is deterministic"),
+        (
+            [f"{AR}rollout.server.addresses=[http://localhost:9]", "trainer.deterministic=true"],
+            "set actor_rollout_ref.rollout.name=embedded if they are embedded engines started with --deterministic",
+        ),
         ([f"{AR}rollout.name=hf", f"{AR}rollout.tensor_model_parallel_size=2"], "is only for SGLang"),
         ([f"{AR}rollout.name=hf", f"{AR}rollout.server.args=[--x]"], "are only for SGLang, but"),
         ([f"{AR}rollout.server.args=[--x]"], "are only for SGLang, but actor_rollout_ref.rollout.name is auto, here"),

@@ -194,7 +194,7 @@ TOOL = {
     "gives nan": "tool_reward nan",
     "gives half a character": 1.5,
     "gives text as a reward": "tool 'calculator': execute returned reward 'high', wanted a number",
-    "gives text as a metric": "tool 'calculator': execute returned metrics.speed 'high', wanted a number",
+    "gives text as a metric": 1.0,
     "interrupts": "tool 'calculator': execute raised KeyboardInterrupt",
     "raises an error without text": "execute raised Silent: <exception str() failed>",
     "gives what has no repr": "tool 'calculator': execute returned <Silent instance at",

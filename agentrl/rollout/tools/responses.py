@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.errors import PictureError, ToolServiceError, repr_of
 from agentrl.interfaces import Renderer
 from agentrl.pictures import Picture, read_picture
-from agentrl.plugins.tool_results import tool_result
+from agentrl.plugins.tool_results import metrics_of, tool_result
 from agentrl.reported import valid_text
 from agentrl.rollout.guarded_call import number
 from agentrl.types import ToolResponse
@@ -36,12 +36,11 @@ def tool_response(what: str, result: Any, *, sees_pictures: bool = False) -> Too
         raise ToolServiceError(f"{what} metrics {repr_of(response.metrics)}, wanted numbers by name")
     if response.is_error not in (True, False):
         raise ToolServiceError(f"{what} is_error {repr_of(response.is_error)}, wanted true or false")
-    metrics = {name: number(f"{what} metrics.{name}", value) for name, value in response.metrics.items()}
     return replace(
         response,
         text=valid_text(response.text),
         reward=reward,
-        metrics=metrics,
+        metrics=metrics_of(what, response.metrics),
         image=pictures_of(what, response.image),
         is_error=bool(response.is_error),
     )
