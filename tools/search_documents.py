@@ -151,10 +151,10 @@ def _layers(hit: Layer) -> tuple[list[Layer], list[Layer]]:
 
 
 def _read(layers: list[Layer]) -> ShownDocument | None:
-    """The first text and the first title; a title alone is a document too, an empty text is none."""
+    """The first text and title; an empty text is none. A title alone is a document if there are no other words."""
     key, text = next(_texts(layers), ("", ""))
     title = next(_titles(layers), "")
-    if not title and not text.strip():
+    if (not title and not text.strip()) or (not key and any(map(_is_unread, layers))):
         return None
     if key == "contents":
         document = _of_text(text)
@@ -171,6 +171,15 @@ def _texts(layers: list[Layer]) -> Iterator[tuple[str, str]]:
     keys += [(layer, key) for layer in layers for key in layer if _is_like_text(key)]
     found = [(key, text) for layer, key in keys if (text := _text(layer.get(key))) is not None]
     yield from sorted(found, key=lambda pair: not pair[1].strip())
+
+
+def _is_unread(layer: Layer) -> bool:
+    """Whether words stand under a name that nothing here knows: a document without them would say too little."""
+    known = (*_names(_TITLES), *_names(_IDS), *_names(_SCORES))
+    return any(
+        isinstance(value, str) and " " in value.strip() and key not in known and not _NOT_TEXT.search(key)
+        for key, value in layer.items()
+    )
 
 
 def _is_like_text(key: str) -> bool:

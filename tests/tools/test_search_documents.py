@@ -86,6 +86,15 @@ def test_the_whole_text_is_in_contents() -> None:
 
 
 @pytest.mark.parametrize(
+    "beside", [{}, {"url": "http://x y"}, {"lang": "en us", "id": "7 a"}, {"snippet": "", "kind": "a b"}]
+)
+def test_a_title_alone_is_a_document(beside: dict[str, Any]) -> None:
+    document = read_document({"title": "The title", **beside})
+    assert document is not None
+    assert (document.title, document.body) == ("The title", "")
+
+
+@pytest.mark.parametrize(
     ("hit", "got"),
     [
         ({"docid": "7", "vector": [0.5]}, "got the keys docid, vector; wanted its text under one of contents, page"),
@@ -94,6 +103,8 @@ def test_the_whole_text_is_in_contents() -> None:
         (None, "got None"),
         ([1, 2, 3], "got [1, 2, 3]"),
         ({"text": None}, "got the keys text"),
+        ({"title": "T", "record": "what it says"}, "got the keys title, record; wanted"),
+        ({"id": "7", "fields": {"name": "f", "answer": "x y"}}, "got the keys id, fields; wanted"),
         ({"page_content": "", "metadata": {}}, "got the keys page_content, metadata; wanted"),
         ({"contents": " \n", "id": "7"}, "got the keys contents, id; wanted its text under one of contents"),
         ({"document": {"contents": ""}, "score": 0.5}, "got the keys document, score; wanted"),
