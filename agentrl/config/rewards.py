@@ -68,5 +68,5 @@ class OverlongBufferConfig(Section):
     penalty_factor: float = Field(default=1.0, ge=0)
     """Penalty at the largest length."""
     log: bool = False
-    """Report the penalty (`reward/overlong_reward/*`) and the share of responses that have one
-    (`reward/overlong/mean`)."""
+    """Metrics of the penalty (`reward/overlong_reward/*`) and of the share of responses that have one
+    (`reward/overlong/mean`). Dumps have both in either case."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,9 +19,8 @@ from agentrl.config.job_run import scoring_of
 from agentrl.config.jobs import EvalConfig
 from agentrl.errors import InfrastructureError, RewardError, UserInputError
 from agentrl.interfaces import RewardInput, RewardManager
-from agentrl.observability.dumps import Record, read_conversations
+from agentrl.observability.dumps import Record, outcome_of, read_conversations, scored_text
 from agentrl.plugins import registry
-from agentrl.reported import finite_number_of
 from agentrl.rewards.judged_answers import load_answer_scores
 
 _AT_ONCE = 64
@@ -111,31 +110,17 @@ async def _score(file: Path, record: Record, manager: RewardManager, weight: flo
         score = (await manager.score(reward_input(record))).score
     except (RewardError, InfrastructureError) as error:
         return Replayed(record, file, before, None, f"{type(error).__name__}: {error}")
-    change = weight * (score - _outcome(record))
+    change = weight * (score - outcome_of(record))
     # An outcome that is a difference (-0.3 less the penalty -0.5) is not exactly what it was.
     return Replayed(record, file, before, before if abs(change) < _NO_CHANGE else before + change)
 
 
 def reward_input(record: Record) -> RewardInput:
     """What the score function got when the conversation was dumped."""
-    messages = record.get("messages") or []
-    said = [message for message in messages if message["role"] == "assistant"]
-    text = record.get("solution_str")
-    if text is None:  # an earlier agentrl dumped it, or verl
-        text = "\n".join(str(message.get("content") or "") for message in said) or str(record.get("output", ""))
     known = {name: record[name] for name in ("num_turns", "num_tool_calls") if name in record}
     plain = {"num_turns": 2, "turn_scores": [], "tool_rewards": [], "num_tool_calls": 0}
-    extra = {**plain, **(record.get("extra_info") or {}), **known, "messages": messages}
-    return RewardInput(str(record.get("data_source")), text, record.get("gts"), extra)
-
-
-def _outcome(record: Mapping[str, Any]) -> float:
-    """The part of the reward that the score function gave, without the penalty for long responses beside it."""
-    extra = record.get("reward_extra_info") or {}
-    outcome = finite_number_of(extra.get("outcome_score"))
-    return (float(record["score"]) if outcome is None else outcome) - (
-        finite_number_of(extra.get("overlong_reward")) or 0.0
-    )
+    extra = {**plain, **(record.get("extra_info") or {}), **known, "messages": record.get("messages") or []}
+    return RewardInput(str(record.get("data_source")), scored_text(record), record.get("gts"), extra)
 
 
 def group_counts(done: Sequence[Replayed]) -> GroupCounts:

@@ -19,7 +19,7 @@ import orjson
 
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import DUMP_KEYS, FAILED_SUFFIX, Kind, dump_files, is_run, open_run
-from agentrl.reported import whole_number_of
+from agentrl.reported import finite_number_of, whole_number_of
 
 Record = dict[str, Any]
 TOKEN_FIELDS = (
@@ -156,6 +156,27 @@ def failed_trajectories(file: Path) -> list[Record]:
     lost = read_dump(beside) if beside.is_file() else ()
     checked = [(number, _checked(beside, number, record)) for number, record in lost]
     return [_scored(beside, number, record) if "score" in record else record for number, record in checked]
+
+
+def scored_text(record: Mapping[str, Any]) -> str:
+    """The text that the score function got: the model's turns, joined by line breaks."""
+    text = record.get("solution_str")
+    if isinstance(text, str):
+        return text
+    # An earlier agentrl dumped it, or verl.
+    said = [message for message in record.get("messages") or [] if message.get("role") == "assistant"]
+    return "\n".join(str(message.get("content") or "") for message in said) or str(record.get("output", ""))
+
+
+def outcome_of(record: Mapping[str, Any]) -> float:
+    """The part of a record's `score` that the score function gave, without the penalty for long responses beside it.
+
+    With `{"score": 0.5, "reward_extra_info": {"overlong_reward": -0.5}}` it is 1.
+    """
+    extra = record.get("reward_extra_info")
+    parts = extra if isinstance(extra, Mapping) else {}
+    outcome, penalty = (finite_number_of(parts.get(name)) for name in ("outcome_score", "overlong_reward"))
+    return (float(record["score"]) if outcome is None else outcome) - (penalty or 0.0)
 
 
 def prompt_of(record: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ class DapoRewardManager(RewardManager):
 
     Every token after the prompt counts, what tools and users wrote too: it fills the same budget. A response of which
     only the text is known (`agentrl check --grader`, `agentrl eval`) has no penalty. As in verl, `acc` is the score
-    without the penalty, unless the function reports an `acc`.
+    without the penalty, unless the function reports an `acc`. A dump always says the penalty (`overlong_reward`).
 
     Args:
         score_fn: see `NaiveRewardManager`.
@@ -56,11 +56,13 @@ class DapoRewardManager(RewardManager):
         if self._overlong is None or item.output is None:
             return result
         penalty = overlong_penalty(len(item.output.response_ids), self._max, self._overlong)
-        extra, metrics = {"acc": result.score, **result.extra}, dict(result.metrics)
-        if self._overlong.log:
-            told = {"overlong_reward": penalty, "overlong": float(penalty < 0)}
-            extra, metrics = {**extra, **told}, {**metrics, **told}
-        return replace(result, score=result.score + penalty, extra=extra, metrics=metrics)
+        told = {"overlong_reward": penalty, "overlong": float(penalty < 0)}
+        return replace(
+            result,
+            score=result.score + penalty,
+            extra={"acc": result.score, **result.extra, **told},
+            metrics={**result.metrics, **(told if self._overlong.log else {})},
+        )
 
 
 def overlong_penalty(length: int, max_response_length: int, overlong: OverlongBufferConfig) -> float:

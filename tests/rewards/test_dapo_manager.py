@@ -11,6 +11,7 @@ from agentrl.config import RunConfig, load_config
 from agentrl.config.rewards import OverlongBufferConfig
 from agentrl.errors import ConfigError
 from agentrl.interfaces import RewardInput, RewardManager, RewardResult
+from agentrl.observability.dumps import outcome_of
 from agentrl.rewards.dapo import overlong_penalty
 from agentrl.rewards.loading import load_reward_manager
 from agentrl.types import AgentLoopOutput, StopReason
@@ -57,10 +58,11 @@ async def test_it_is_added_to_the_score_and_told(reward_model: dict[str, Any]) -
     assert (await own.score(item(100, "#### 1"))).score == -0.5, "a wrong answer too"
 
 
-async def test_it_is_told_only_where_log_is_set() -> None:
-    assert await manager({"overlong_buffer": {**BUFFER, "log": False}}).score(item(90)) == RewardResult(
-        0.75, {"acc": 1.0}
-    )
+async def test_without_log_it_is_in_the_dump_alone() -> None:
+    """`agentrl replay` takes the score function's part from there."""
+    result = await manager({"overlong_buffer": {**BUFFER, "log": False}}).score(item(90))
+    assert result == RewardResult(0.75, {"acc": 1.0, "overlong_reward": -0.25, "overlong": 1.0})
+    assert outcome_of({"score": result.score, "reward_extra_info": result.extra}) == pytest.approx(1.0)
 
 
 async def test_another_largest_length() -> None:

@@ -1,80 +1,102 @@
-"""One conversation as a pytest test: the run's score function gives its answer the reward that it got.
+"""One conversation as a pytest test: the run's score function gives its answer the score that it got.
 
 ::
 
     def test_score():                          # copied from the page, into a file of the user's own suite
-        outcome = score(data_source=..., solution_str=ANSWER, ...)
-        assert (outcome["score"] if isinstance(outcome, dict) else outcome) == pytest.approx(1.0)
+        assert score_again(RECORD, RUN) == pytest.approx(1.0)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from pprint import pformat
 from typing import Any
 
+from agentrl.observability.dumps import outcome_of, scored_text
+from agentrl.observability.tracker import without_secrets
 from agentrl.observability.viewer.records import Record, messages_of, text_field
 from agentrl.reported import finite_number_of
+
+Setting = Callable[[str], Any]
 
 _FRAME = '''"""A conversation of step {step} (group {uid}) of the run {run}."""
 
 import pytest
-{imports}
 
+from agentrl.testing.scores import score_again
+
+RUN = {scoring}
+"""How the run scores."""
 MESSAGES = {messages}
-"""What was said; the test needs only the answer."""
+"""What was said."""
 ANSWER = {answer}
 """What the model wrote, its turns joined by line breaks."""
 GROUND_TRUTH = {truth}
 EXTRA_INFO = {extra}
+RECORD = {{
+    "data_source": {source},
+    "solution_str": ANSWER,
+    "gts": GROUND_TRUTH,
+    "extra_info": EXTRA_INFO,
+    "messages": MESSAGES,{counts}
+}}
 
 
 def test_score():
-    given = {{"ground_truth": GROUND_TRUTH, "extra_info": EXTRA_INFO{options}}}
-    outcome = score(data_source={source}, solution_str=ANSWER, **given)
-    assert (outcome["score"] if isinstance(outcome, dict) else outcome) == pytest.approx({wanted})
+    assert score_again(RECORD, RUN) == pytest.approx({wanted})
 '''
+_NO_TEST = "# This conversation makes no test: {reason}.\n"
 _ODD = re.compile(r"[^\w ./-]")
 """A model's text or a name must not end the docstring that it stands in."""
-_BUILT_IN = "\nfrom agentrl.rewards.dispatcher import default_compute_score as score"
+TEXT_MANAGERS = ("naive", "batch", "prime", "dapo")
+"""Reward managers that need no tokenizer."""
+_MODEL = tuple(f"actor_rollout_ref.model.{name}" for name in ("path", "tokenizer_path", "trust_remote_code"))
 
 
-def as_test(record: Record, run: str, custom: Mapping[str, Any] | None) -> str:
-    """The text of the test.
+def as_test(record: Record, name: str, setting: Setting) -> str:
+    """The text of the test; a comment that says why, where no score function gave the reward.
 
     Args:
         record: the trajectory.
-        run: name of the run.
-        custom: `custom_reward_function` of its configuration.
+        name: of the run.
+        setting: the value of a dotted key of its configuration; None where it has no such key.
     """
-    said, extra = record.get("solution_str"), record.get("extra_info")
-    parts = record.get("reward_extra_info")
-    outcome = parts.get("outcome_score") if isinstance(parts, dict) else None
-    imports, options = _score_function(custom or {})
+    if finite_number_of(record.get("score")) is None:
+        return _NO_TEST.format(reason="it has no score")
+    if setting("reward_model.combine.outcome") == 0:
+        return _NO_TEST.format(reason="reward_model.combine.outcome is 0, so that no score function is called")
+    messages, extra = messages_of(record), record.get("extra_info")
+    counts = [f'\n    "{key}": {record[key]!r},' for key in ("num_turns", "num_tool_calls") if key in record]
     return _FRAME.format(
         step=_ODD.sub("_", text_field(record, "step")),
         uid=_ODD.sub("_", text_field(record, "uid")),
-        run=_ODD.sub("_", run),
-        imports=imports,
-        messages=pformat(messages_of(record), width=110, sort_dicts=False),
-        answer=pformat(said if isinstance(said, str) else record["output"], width=110),
-        truth=pformat(record.get("gts"), width=110),
-        extra=pformat(extra if isinstance(extra, dict) else {}, width=110, sort_dicts=False),
+        run=_ODD.sub("_", name),
+        scoring=_literal(without_secrets(_scoring(setting))),
+        messages=_literal(messages),
+        answer=_literal(scored_text({**record, "messages": messages})),
+        truth=_literal(record.get("gts")),
+        extra=_literal(extra if isinstance(extra, dict) else {}),
         source=repr(text_field(record, "data_source")),
-        options=options,
-        # Where turns or tools give rewards too, the score function's part of the whole.
-        wanted=repr(finite_number_of(record.get("score") if outcome is None else outcome)),
+        counts="".join(counts),
+        wanted=repr(outcome_of(record)),
     )
 
 
-def _score_function(custom: Mapping[str, Any]) -> tuple[str, str]:
-    """The import of the run's score function, and the options that the run gives it."""
-    path, name, options = custom.get("path"), custom.get("name") or "compute_score", custom.get("reward_kwargs")
-    given = f", **{pformat(options, width=110)}" if isinstance(options, dict) and options else ""
-    if not isinstance(path, str):
-        return _BUILT_IN, given
-    path = path.removeprefix("pkg://")  # how verl marks a module
-    # `file.py:name`, `package.module.name`; a path of neither kind is the registered name of a score function.
-    place = f"{path}:{name}" if path.endswith(".py") else f"{path}.{name}" if "." in path else path
-    return f'\nfrom agentrl.plugins import resolve\n\nscore = resolve("rewards", {place!r})', given
+def _scoring(setting: Setting) -> dict[str, Any]:
+    """The keys that say how the run scores a text, without those that are null or empty."""
+    manager = setting("reward_manager.name") or setting("reward_model.reward_manager") or "naive"
+    imported = setting("reward_manager.source") == "importlib"
+    keys = ["plugins", "custom_reward_function.reward_kwargs", "reward_model.timeout_s"]
+    if setting("custom_reward_function.path"):
+        keys += ["custom_reward_function.path", "custom_reward_function.name"]
+    elif setting("reward_model.sandbox_fusion.url"):
+        keys.append("reward_model.sandbox_fusion")
+    if imported or manager not in TEXT_MANAGERS:
+        keys += ["reward_model.reward_kwargs", *_MODEL]
+    found = {"reward_manager": setting("reward_manager")} if imported else {"reward_model.reward_manager": manager}
+    return found | {key: value for key in keys if (value := setting(key)) not in (None, {}, [])}
+
+
+def _literal(value: Any) -> str:
+    return pformat(value, width=110, sort_dicts=False)

@@ -42,7 +42,6 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
     except orjson.JSONEncodeError as error:
         raise UserInputError(f"this record is nested deeper than an answer can hold: {error}") from error
     texts, parts = token_texts(record, run), record.get("reward_extra_info")
-    custom = run.setting("custom_reward_function")
     return {
         "messages": messages_of(record),
         "prompt": texts.prompt,
@@ -61,7 +60,7 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
         },
         "timeline": _spans(record),
         "ground_truth": record.get("gts"),
-        "test_case": as_test(record, name, custom if isinstance(custom, Mapping) else None),
+        "test_case": as_test(record, name, run.setting),
     }
 
 
