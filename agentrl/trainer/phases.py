@@ -6,8 +6,8 @@ One step, from left to right; `-` has no memory on the GPU::
     ranks       -   |       -       | passes  keep,    update   |    -     send    | offload   |   -
 
 Weights come back before the cache: new ones are written into them while the ranks still hold theirs, and only when
-those have left is there room for the cache. An engine that fails on the way is ended, since nobody knows what memory it
-holds, and started again afterwards; the others go on.
+those have left is there room for the cache. An engine that fails on the way, or is left out of the weights, is ended,
+since nobody knows what its memory holds, and started again afterwards; the others go on.
 """
 
 from __future__ import annotations
@@ -46,8 +46,15 @@ class Engines(Protocol):
 class Send(Protocol):
     """Gives engines, which have memory for weights, the actor's."""
 
-    def __call__(self, version: int, addresses: list[str], *, resume: bool = True) -> None:
-        """Send them as this version; `resume`: let the engines go on."""
+    def __call__(self, version: int, addresses: list[str], *, resume: bool = True) -> list[str]:
+        """Send them as this version; `resume`: let the engines go on.
+
+        Returns:
+            Addresses of those that took all of them, at least one.
+
+        Raises:
+            EngineError: none did.
+        """
 
 
 class Phases:
@@ -57,6 +64,7 @@ class Phases:
         engines: they take turns with the ranks.
         make_client: builds a client for an address.
         send: gives engines the actor's weights.
+        use: rollouts use the engines at these addresses, and no others.
         actor: the ranks whose weights are sent.
         groups: all ranks on these GPUs.
         frees: whether engines release their memory at all; if not, every call does nothing.
@@ -68,13 +76,14 @@ class Phases:
         engines: Engines,
         make_client: Callable[[str], EngineClient],
         send: Send,
+        use: Callable[[list[str]], None],
         *,
         actor: WorkerGroup,
         groups: Sequence[WorkerGroup],
         frees: bool,
         keeps_weights: bool = False,
     ) -> None:
-        self._engines, self._make_client, self._send = engines, make_client, send
+        self._engines, self._make_client, self._send, self._use = engines, make_client, send, use
         self._actor, self._groups = actor, groups
         self._frees = frees
         self._tags = (KV_CACHE,) if keeps_weights else (KV_CACHE, WEIGHTS)
@@ -103,25 +112,28 @@ class Phases:
             Whether it was the ranks' turn.
 
         Raises:
-            EngineError: no engine took the weights. Those that are well have their memory back.
+            EngineError: no engine took the weights. All of them are ended.
         """
         if self._resting is None:
             return False
         began = time.perf_counter()
         rested, self._resting = self._resting, None
         ready = self._tell(rested, self._resume_weights) if WEIGHTS in self._tags else rested
+        taken: list[str] = []
         try:
-            if ready:
-                self._send(version, ready, resume=False)  # without a cache they cannot even show that they are well
+            if ready:  # without a cache they cannot even show that they are well
+                taken = self._send(version, ready, resume=False)
         finally:
             try:
                 self._offload()
             finally:
-                back = self._tell(ready, self._resume_cache)
+                for address in sorted(set(ready) - set(taken)):
+                    self._end(address, "It did not take all of the new weights.")
+                back = self._tell(taken, self._resume_cache)
         if len(back) < len(self._engines.kept):
             well = self._engines.tend(wait=True)  # it is ended again if it still starts when the ranks' turn comes
-            if not back:
-                self._send(version, well)
+            back = back or self._send(version, well)
+        self._use(back)
         self._seconds["timing_s/resume_engines"] = time.perf_counter() - began
         return True
 
@@ -158,9 +170,12 @@ class Phases:
         outcomes = asyncio.run(self._tell_all(addresses, call))
         for address, error in outcomes.items():
             if error is not None:
-                logger.warning("%s\nEnding %s, which is started again for the next rollouts.", error, address)
-                self._engines.drop(address)
+                self._end(address, str(error))
         return [address for address, error in outcomes.items() if error is None]
+
+    def _end(self, address: str, reason: str) -> None:
+        logger.warning("%s\nEnding %s, which is started again for the next rollouts.", reason, address)
+        self._engines.drop(address)
 
     async def _tell_all(
         self, addresses: Sequence[str], call: Callable[[EngineClient], Awaitable[None]]

@@ -89,7 +89,7 @@ class RunProcesses:
         """
         with span_here("sync", f"version {version}"):
             if not self.phases.serve(version):
-                self._send_weights(version, self.servers.tend())
+                self._use(self._send_weights(version, self.servers.tend()))
 
     def revive_engines(self, version: int) -> bool:
         """After a failure: restart engines that ended or hang, and send the present weights to those that are well.
@@ -101,14 +101,17 @@ class RunProcesses:
         well = self.servers.tend()
         if self.servers.restarts == restarts and set(self._in_use) <= set(well):
             return False
-        self._send_weights(version, well)
+        self._use(self._send_weights(version, well))
         return True
 
-    def _send_weights(self, version: int, addresses: list[str], *, resume: bool = True) -> None:
-        taken = self._weight_sync.sync(version, addresses, self.servers.addresses, resume=resume)
-        if (taken, self.servers.restarts) != (self._in_use, self._restarts_told):
-            self.manager.set_addresses(taken)
-            self._in_use, self._restarts_told = taken, self.servers.restarts
+    def _send_weights(self, version: int, addresses: list[str], *, resume: bool = True) -> list[str]:
+        return self._weight_sync.sync(version, addresses, self.servers.addresses, resume=resume)
+
+    def _use(self, addresses: list[str]) -> None:
+        """Roll out on these engines, all of which have the present weights, and on no others."""
+        if (addresses, self.servers.restarts) != (self._in_use, self._restarts_told):
+            self.manager.set_addresses(addresses)
+            self._in_use, self._restarts_told = addresses, self.servers.restarts
 
     @property
     def num_ranks(self) -> int:
@@ -282,6 +285,7 @@ class RunProcesses:
             self.servers,
             self._make_client,
             self._send_weights,
+            self._use,
             actor=self.actor,
             groups=self.groups,
             frees=frees_engines(self._config),

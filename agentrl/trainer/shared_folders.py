@@ -1,4 +1,4 @@
-"""On several machines: the run's folders are the same for all of them, and every machine has the models.
+"""On several machines: the run's folders are the same for all of them, and every machine has the models and files.
 
 Found before anything loads, by a file that is written here and read there. A checkpoint whose parts are in folders of
 the same name on two machines would be found out at the end of the first save, or only when a run goes on.
@@ -7,8 +7,9 @@ the same name on two machines would be found out at the end of the first save, o
 from __future__ import annotations
 
 import hashlib
+import os
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.config.resource_pools import roles_of
+from agentrl.config.schema import path_kind, walk
+from agentrl.config.value_tree import get_value
 from agentrl.config.weight_transport import weight_transport
 from agentrl.errors import ConfigError
 from agentrl.trainer.folders import make_folders
@@ -23,7 +26,9 @@ from agentrl.trainer.folders import make_folders
 ANSWER_S = 120.0
 """How long a machine may take to look at the folders."""
 _PROBE = ".agentrl-probe-"
-_NO_MODEL = "nothing"
+_NOTHING = "nothing"
+_READ_HERE = ("data.train_files", "data.val_files", "trainer.resume_from_path")
+"""Rows are read on the driver's machine alone; a checkpoint is only needed by ranks, which tell where it is missing."""
 _SYNC_KEY = "actor_rollout_ref.rollout.weight_sync_dir"
 
 
@@ -34,16 +39,16 @@ class Asked:
     Attributes:
         probe: name of the file that lies in each folder.
         folders: by configuration key.
-        models: folders by configuration key.
+        inputs: models and files by configuration key.
     """
 
     probe: str
     folders: Mapping[str, str]
-    models: Mapping[str, str]
+    inputs: Mapping[str, str]
 
     def only(self, keys: Collection[str]) -> Asked:
         """The same without other folders."""
-        return Asked(self.probe, {key: folder for key, folder in self.folders.items() if key in keys}, self.models)
+        return Asked(self.probe, {key: folder for key, folder in self.folders.items() if key in keys}, self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +57,32 @@ class Answer:
 
     Attributes:
         missing: keys of folders in which the file is not.
-        models: what each model folder holds, as `contents_of` has it, by key.
+        inputs: what each model and file holds, as `contents_of` has it, by key.
     """
 
     missing: frozenset[str]
-    models: Mapping[str, str]
+    inputs: Mapping[str, str]
 
 
 def look(asked: Asked) -> Answer:
     """Runs on the other machine."""
     missing = {key for key, folder in asked.folders.items() if not (Path(folder) / asked.probe).is_file()}
-    return Answer(frozenset(missing), {key: contents_of(Path(folder)) for key, folder in asked.models.items()})
+    return Answer(frozenset(missing), {key: contents_of(Path(path)) for key, path in asked.inputs.items()})
 
 
-def contents_of(folder: Path) -> str:
-    """A word that tells one model from another: the configuration, and the names and sizes of the weight files."""
-    if not folder.is_dir():
-        return _NO_MODEL
-    config = folder / "config.json"
+def contents_of(path: Path) -> str:
+    """A word that tells one model or file from another.
+
+    That of a folder has what is in its `config.json`, and names and sizes of weights and the tokenizer's files.
+    """
+    if path.is_file():
+        return hashlib.sha1(path.read_bytes()).hexdigest()
+    if not path.is_dir():
+        return _NOTHING
+    config = path / "config.json"
     parts = [config.read_bytes() if config.is_file() else b""]
-    parts += [f"{file.name} {file.stat().st_size}".encode() for file in sorted(folder.glob("*.safetensors"))]
+    files = sorted(file for pattern in ("*.safetensors", "tokenizer*") for file in path.glob(pattern))
+    parts += [f"{file.name} {file.stat().st_size}".encode() for file in files]
     return hashlib.sha1(b"\n".join(parts)).hexdigest()
 
 
@@ -81,7 +92,7 @@ def check_shared_folders(config: RunConfig, rank_nodes: Collection[str]) -> None
     Args:
         config: the run.
         rank_nodes: Ray nodes of the machines with ranks: these need the run folder, for checkpoints. Weights for
-            engines, and the models, are needed everywhere.
+            engines, models, tool files and plug-ins are needed everywhere.
 
     Raises:
         ConfigError: lists each folder that a machine does not share or lacks, with the machine.
@@ -93,7 +104,7 @@ def check_shared_folders(config: RunConfig, rank_nodes: Collection[str]) -> None
     here, *others = [node["NodeID"] for node in alive()]
     shared, needed = _folders(config), _needed_everywhere(config)
     make_folders(shared)
-    asked = Asked(f"{_PROBE}{uuid.uuid4().hex}", shared, _models(config))
+    asked = Asked(f"{_PROBE}{uuid.uuid4().hex}", shared, _inputs(config))
     probes = [Path(folder) / asked.probe for folder in shared.values()]
     try:
         for probe in probes:
@@ -104,7 +115,7 @@ def check_shared_folders(config: RunConfig, rank_nodes: Collection[str]) -> None
         for probe in probes:
             with suppress(FileNotFoundError):
                 probe.unlink()
-    here_has = {key: contents_of(Path(folder)) for key, folder in asked.models.items()}
+    here_has = {key: contents_of(Path(path)) for key, path in asked.inputs.items()}
     problems = [
         problem
         for node, answer in answers.items()
@@ -123,13 +134,12 @@ def problems_of(asked: Asked, here_has: Mapping[str, str], answer: Answer | None
         f"machine {machine}: wanted a folder that all machines share, such as one on NFS"
         for key in sorted(answer.missing)
     ]
-    for key, found in answer.models.items():
+    for key, found in answer.inputs.items():
         if found != here_has[key]:
-            what = "does not have" if found == _NO_MODEL else "has with other files than"
-            ending = "" if found == _NO_MODEL else f" machine {here}"
+            what = "does not have" if found == _NOTHING else f"has with other contents than machine {here}"
             problems.append(
-                f"{key}: got '{asked.models[key]}', which machine {machine} {what}{ending}: copy the model to every "
-                "machine, or name a folder that all machines share"
+                f"{key}: got '{asked.inputs[key]}', which machine {machine} {what}: copy it to every machine, or name "
+                "one in a folder that all machines share"
             )
     return problems
 
@@ -176,12 +186,28 @@ def _sends_files(config: RunConfig) -> bool:
     return weight_transport(config) in ("disk", "adapter")
 
 
-def _models(config: RunConfig) -> dict[str, str]:
-    """Model folders, by key; names on the hub are loaded by each machine itself."""
-    roles = roles_of(config)
-    paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
-    if "critic" in roles and config.critic.model.path:
-        paths["critic.model.path"] = config.critic.model.path
-    if "reward_model" in roles and config.reward_model.model.path:
-        paths["reward_model.model.path"] = config.reward_model.model.path
-    return {key: str(Path(path).absolute()) for key, path in paths.items() if path and Path(path).is_dir()}
+def _inputs(config: RunConfig) -> dict[str, str]:
+    """What workers read on their own machines, by key; names on the hub are loaded by each machine itself."""
+    roles, found = roles_of(config), dict[str, str]()
+    tree = config.model_dump()
+    for key, field in walk(RunConfig):
+        kind, value = path_kind(field), get_value(tree, key)
+        section = key.partition(".model.")[0]
+        idle = section in ("critic", "reward_model") and section not in roles
+        if kind is None or kind.kind == "output" or key in _READ_HERE or idle or value == field.default:
+            continue
+        for part, name in _parts(key, value):
+            path = name.partition(".py:")[0] + ".py" if ".py:" in name else name
+            if os.path.isfile(path) or (".model." in key and os.path.isdir(path)):
+                found[part] = str(Path(path).absolute())
+    return found
+
+
+def _parts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The paths of a key: `plugins[1]` of a list, `tool_envs.NAME` of a mapping."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, list):
+        yield from ((f"{key}[{number}]", name) for number, name in enumerate(value))
+    elif isinstance(value, dict):
+        yield from ((f"{key}.{name}", path) for name, path in value.items())

@@ -43,6 +43,10 @@ class Fleet:
     engines: list[ScriptedEngine]
     dropped: list[str] = field(default_factory=list)
     tended: int = 0
+    used: list[str] = field(default_factory=list)
+
+    def use(self, addresses: list[str]) -> None:
+        self.used = addresses
 
     @property
     def kept(self) -> list[str]:
@@ -51,7 +55,7 @@ class Fleet:
     def tend(self, *, wait: bool = False) -> list[str]:
         assert wait, "on shared GPUs an engine can only start while the ranks are away"
         self.tended += 1
-        return [address for address in self.kept if address not in self.dropped]
+        return self.kept
 
     def drop(self, address: str) -> None:
         self.dropped.append(address)
@@ -73,15 +77,16 @@ def client(address: str) -> EngineClient:
 
 
 def make(fleet: Fleet, calls: list[str], send: Any = None, **options: Any) -> Phases:
-    def send_all(version: int, addresses: list[str], *, resume: bool = True) -> None:
+    def send_all(version: int, addresses: list[str], *, resume: bool = True) -> list[str]:
         calls.append("send and continue" if resume else "send")
         for address in addresses:
             engine = next(engine for engine in fleet.engines if engine.address == address)
             engine.calls.append(f"update {version}")
+        return addresses
 
     ranks: Any = Ranks(calls)
     whole = {"actor": ranks, "groups": [ranks], "frees": True, **options}
-    return Phases(fleet, client, send or send_all, **whole)
+    return Phases(fleet, client, send or send_all, fleet.use, **whole)
 
 
 async def test_the_order_of_a_step(fleet: Fleet) -> None:
@@ -132,7 +137,7 @@ async def test_an_engine_that_fails_in_its_turn_is_started_again(
     phases = make(fleet, [])
     await asyncio.to_thread(phases.train)
     await asyncio.to_thread(phases.serve, 3)
-    assert (fleet.dropped, fleet.tended) == ([sick], 1)
+    assert (fleet.dropped, fleet.tended, fleet.used) == ([sick], 1, [fleet.engines[0].address])
     assert fleet.engines[0].calls == RELEASED + BACK
     fleet.dropped.clear()
     monkeypatch.setattr(EngineClient, call, good)
@@ -149,11 +154,11 @@ async def test_where_all_engines_fail_the_new_ones_get_the_weights(fleet: Fleet)
         engine.released.clear()  # both were started again behind the run's back: SGLang ends when it is told to resume
     assert await asyncio.to_thread(phases.serve, 3)
     assert calls == ["yield_device", "send and continue"]
-    assert (len(fleet.dropped), fleet.tended) == (2, 1)
+    assert (len(fleet.dropped), fleet.tended, fleet.used) == (2, 1, fleet.kept)
 
 
-async def test_weights_that_no_engine_takes_leave_engines_with_their_memory(fleet: Fleet) -> None:
-    def refuse(version: int, addresses: list[str], *, resume: bool = True) -> None:
+async def test_engines_that_do_not_take_the_weights_are_ended_and_not_resumed(fleet: Fleet) -> None:
+    def refuse(version: int, addresses: list[str], *, resume: bool = True) -> list[str]:
         raise EngineUnavailable("no engine took the new weights")
 
     calls: list[str] = []
@@ -162,5 +167,6 @@ async def test_weights_that_no_engine_takes_leave_engines_with_their_memory(flee
     with pytest.raises(EngineUnavailable, match="no engine took"):
         await asyncio.to_thread(phases.serve, 3)
     assert calls == ["yield_device"]
-    assert [engine.released for engine in fleet.engines] == [set(), set()]
-    assert not phases.serve(3), "it is the engines' turn: the run may revive them"
+    assert [engine.calls for engine in fleet.engines] == [[*RELEASED, "resume weights"]] * 2
+    assert sorted(fleet.dropped) == sorted(fleet.kept), "the run may revive them"
+    assert not phases.serve(3), "it is the engines' turn"

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def other(tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch)
 
     def ask(wanted: Mapping[str, Asked]) -> dict[str, Answer | None]:
         b, c = wanted["b"], wanted["c"]
-        return {"b": look(replace(b, folders=on_b(b.folders), models=on_b(b.models))), "c": look(c)}
+        return {"b": look(replace(b, folders=on_b(b.folders), inputs=on_b(b.inputs))), "c": look(c)}
 
     monkeypatch.setattr(ray_machines, "several", lambda: True)
     monkeypatch.setattr(ray_machines, "alive", lambda: [{"NodeID": name} for name in "abc"])
@@ -83,12 +84,78 @@ def test_a_machine_without_the_model(config: RunConfig, other: Path, tiny_model_
     (model / "config.json").write_text("{}")
     (problem,) = problems(config, "a")
     assert problem == (
-        f"actor_rollout_ref.model.path: got '{tiny_model_dir}', which machine 10.0.0.2 has with other files than "
-        "machine 10.0.0.1: copy the model to every machine, or name a folder that all machines share"
+        f"actor_rollout_ref.model.path: got '{tiny_model_dir}', which machine 10.0.0.2 has with other contents than "
+        "machine 10.0.0.1: copy it to every machine, or name one in a folder that all machines share"
     )
     shutil.rmtree(model)
     (problem,) = problems(config, "a")
-    assert f"got '{tiny_model_dir}', which machine 10.0.0.2 does not have: copy the model" in problem
+    assert f"got '{tiny_model_dir}', which machine 10.0.0.2 does not have: copy it" in problem
+
+
+INPUTS = {
+    "actor_rollout_ref.model.tokenizer_path": "tokenizer",
+    "actor_rollout_ref.model.lora_adapter_path": "adapter",
+    "actor_rollout_ref.model.chat_template": "chat.jinja",
+    f"{ROLLOUT}multi_turn.tool_config_path": "tools.yaml",
+    f"{ROLLOUT}multi_turn.tool_envs": {"shop": "shop.yaml"},
+    f"{ROLLOUT}multi_turn.interaction_config_path": "talk.yaml",
+    f"{ROLLOUT}agent.agent_loop_config_path": "loops.yaml",
+    "custom_reward_function.path": "score.py",
+    "reward_manager.module.path": "manager.py",
+    "reward_model.judge.rubric_path": "rubric.yaml",
+    "actor_rollout_ref.actor.policy_loss": "losses.py:mine",
+    "plugins": ["json", "own.py"],
+}
+MISSING = {
+    **{key: name for key, name in INPUTS.items() if isinstance(name, str)},
+    "actor_rollout_ref.actor.policy_loss": "losses.py",
+    f"{ROLLOUT}multi_turn.tool_envs.shop": "shop.yaml",
+    "plugins[1]": "own.py",
+}
+
+
+def test_every_file_that_workers_read_is_looked_for(config: RunConfig, other: Path, tmp_path: Path) -> None:
+    config.actor_rollout_ref.rollout.server.addresses = ["http://h:1"]
+    for key, value in INPUTS.items():
+        *sections, last = key.split(".")
+        section: Any = config
+        for name in sections:
+            section = getattr(section, name)
+        section.__dict__[last] = _in(tmp_path, value)
+    for name in MISSING.values():
+        (tmp_path / name).write_text("") if "." in name else (tmp_path / name).mkdir()
+    assert sorted(problems(config, "a")) == sorted(
+        f"{key}: got '{tmp_path / name}', which machine 10.0.0.2 does not have: copy it to every machine, or name one "
+        "in a folder that all machines share"
+        for key, name in MISSING.items()
+    )
+    for name in MISSING.values():
+        (other / tmp_path.relative_to("/")).mkdir(parents=True, exist_ok=True)
+        copy = other / (tmp_path / name).relative_to("/")
+        copy.write_text("") if "." in name else copy.mkdir()
+    check_shared_folders(config, ["a"])
+    copy = other / (tmp_path / "tools.yaml").relative_to("/")
+    copy.write_text("tools: []")
+    (problem,) = problems(config, "a")
+    assert problem.startswith(f"{ROLLOUT}multi_turn.tool_config_path: got '{tmp_path}/tools.yaml', which machine 10.0")
+    assert "has with other contents than machine 10.0.0.1" in problem
+
+
+def test_names_on_the_hub_and_modules_are_no_paths(config: RunConfig, other: Path) -> None:
+    config.actor_rollout_ref.rollout.server.addresses = ["http://h:1"]
+    config.actor_rollout_ref.model.tokenizer_path = "someone/tokenizer"
+    config.plugins = ["json.tool"]
+    config.custom_reward_function.path = "json"
+    check_shared_folders(config, ["a"])
+
+
+def _in(folder: Path, value: Any) -> Any:
+    """A value of `INPUTS`, its names as paths in a folder."""
+    if isinstance(value, list):
+        return [_in(folder, item) for item in value]
+    if isinstance(value, dict):
+        return {name: _in(folder, item) for name, item in value.items()}
+    return value if value == "json" else str(folder / value)
 
 
 def test_a_copy_of_the_model_will_do(tiny_model_dir: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from agentrl.inference.weights import group_sender
 from agentrl.inference.weights.buckets import specs_of
 from agentrl.plugins.threads import call_in_thread
 from agentrl.testing.scripted_engine import ScriptedEngine
+from agentrl.trainer.phases import Phases
 from agentrl.trainer.weight_sync import WeightSync
 from agentrl.workers.weight_senders import SendJob, SendReport, WeightSender
 from agentrl.workers.weight_source import Bucket
@@ -123,15 +124,19 @@ class Run:
         def client(address: str) -> EngineClient:
             return EngineClient(address, vocab_size=10, request_timeout_s=limit_s, retries=0)
 
-        self.mode, self.ranks = mode, Ranks()
+        self.mode, self.ranks, self.client = mode, Ranks(), client
         actor: Any = self.ranks
         self._sync = WeightSync(actor, client, mode=mode, folder=folder, model_bytes=8, timeout_s=limit_s)
 
-    async def sync(self, version: int, *engines: ScriptedEngine) -> list[str]:
-        """Send weights that are all equal to the version, from a thread that nobody waits for."""
+    def send(self, version: int, addresses: list[str], *, resume: bool = True) -> list[str]:
+        """Send weights that are all equal to the version."""
         self.ranks.source.value = float(version)
+        return self._sync.sync(version, addresses, resume=resume)
+
+    async def sync(self, version: int, *engines: ScriptedEngine) -> list[str]:
+        """As `send`, from a thread that nobody waits for."""
         addresses = [engine.address for engine in engines]
-        taken: list[str] = await call_in_thread(lambda: self._sync.sync(version, addresses))
+        taken: list[str] = await call_in_thread(lambda: self.send(version, addresses))
         return taken
 
     def assert_in_step(self, engine: ScriptedEngine, version: int) -> None:
@@ -224,6 +229,59 @@ async def test_the_last_engine_that_fails_is_an_error(
         assert isinstance(caught.value, kind)
         bad.update_faults.clear()
         bad.dead = False
+    await call_in_thread(run.ranks.sender.close)
+
+
+class SharedGpus:
+    """The engines of a run, where a fleet stands, and their turns with the ranks."""
+
+    def __init__(self, run: Run, *engines: ScriptedEngine) -> None:
+        actor: Any = run.ranks
+        self.dropped: list[str] = []
+        self.used: list[str] = []
+        self.kept = [engine.address for engine in engines]
+        self.phases = Phases(self, run.client, run.send, self.used.extend, actor=actor, groups=[], frees=True)
+
+    def tend(self, *, wait: bool = False) -> list[str]:
+        return self.kept
+
+    def drop(self, address: str) -> None:
+        self.dropped.append(address)
+
+
+@pytest.mark.parametrize(("mode", "phase"), [case for case in CASES if case[1] != "continue"])
+async def test_on_shared_gpus_an_engine_that_did_not_take_the_weights_is_ended(
+    mode: str, phase: str, pairs: Callable[[], Awaitable[Pair]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_sender, "JOIN_S", 4.0)
+    pair, run = await pairs(), Run(mode, tmp_path, 120.0)
+    shared = SharedGpus(run, pair.bad, pair.good)
+    await call_in_thread(shared.phases.train)
+    pair.bad.update_faults[PHASES[phase]] = "refuse"
+    await call_in_thread(lambda: shared.phases.serve(2))
+    assert (shared.used, shared.dropped) == ([pair.good.address], [pair.bad.address])
+    assert pair.bad.paused
+    assert pair.bad.released == {"kv_cache"}, "it is not resumed: it would sample with half of the new weights"
+    assert pair.good.released == set()
+    run.assert_in_step(pair.good, 2)
+    await call_in_thread(run.ranks.sender.close)
+
+
+@pytest.mark.parametrize("mode", ["ipc", "distributed"])
+async def test_on_shared_gpus_an_engine_that_the_first_weights_left_out_takes_the_next_ones(
+    mode: str, pairs: Callable[[], Awaitable[Pair]], tmp_path: Path
+) -> None:
+    pair, run = await pairs(), Run(mode, tmp_path, 120.0)
+    shared = SharedGpus(run, pair.bad, pair.good)
+    pair.bad.update_faults["/end_weight_update"] = "refuse"
+    assert await run.sync(0, pair.bad, pair.good) == [pair.good.address]
+    assert (pair.bad.paused, pair.bad.updates.is_open) == (True, True)
+    pair.bad.update_faults.clear()
+    await call_in_thread(shared.phases.train)
+    await call_in_thread(lambda: shared.phases.serve(1))
+    assert (shared.used, shared.dropped) == (shared.kept, [])
+    for engine in (pair.bad, pair.good):
+        run.assert_in_step(engine, 1)
     await call_in_thread(run.ranks.sender.close)
 
 
