@@ -28,6 +28,7 @@ from agentrl.clients import (
     without_fence,
 )
 from agentrl.errors import suggest
+from agentrl.timeline import trace_headers
 from agentrl.types import (
     ROW_FIELDS,
     AgentLoopOutput,
@@ -71,6 +72,7 @@ __all__ = [
     "last_code_block",
     "read_tests",
     "run_tests",
+    "trace_headers",
     "without_fence",
 ]
 

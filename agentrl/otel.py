@@ -8,7 +8,7 @@ from importlib.util import find_spec
 NEEDS = "needs the package opentelemetry: pip install 'agentrl[traces]'"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_PROTOCOL = "http/protobuf"
+_PROTOCOL, _PATH = "http/protobuf", "/v1/traces"
 
 
 def is_installed() -> bool:
@@ -30,6 +30,26 @@ def names_collector() -> bool:
     exporters = os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")
     named = any(os.environ.get(name) for name in _ENDPOINTS)
     return named and not is_disabled() and "otlp" in (exporter.strip() for exporter in exporters)
+
+
+def traces_url(endpoint: str | None) -> tuple[str, str] | None:
+    """Where traces are sent: the name of the key or variable that says it, and the whole address; None: nowhere.
+
+    Args:
+        endpoint: `trainer.otlp_endpoint`, with or without `/v1/traces`.
+    """
+    if is_disabled() or (endpoint is None and not names_collector()):
+        return None
+    if endpoint is not None:
+        return "trainer.otlp_endpoint", with_path(endpoint)
+    name = next(name for name in _ENDPOINTS if os.environ.get(name))
+    url = os.environ[name]
+    return name, url if "TRACES" in name else with_path(url)
+
+
+def with_path(endpoint: str) -> str:
+    """A collector's address for traces: `http://a:4318` -> `http://a:4318/v1/traces`, which stays as it is."""
+    return endpoint.removesuffix(_PATH).rstrip("/") + _PATH
 
 
 def why_not() -> str | None:

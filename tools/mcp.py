@@ -8,15 +8,16 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from agentrl.errors import PluginError, ToolServiceError, suggest
-from agentrl.interfaces import TOOL_CONFIG, BaseTool, WorkerScope, check_config
+from agentrl.interfaces import TOOL_CONFIG, BaseTool, WorkerScope, check_config, trace_headers
 from agentrl.types import JsonDict, ToolResponse
 
 if TYPE_CHECKING:
+    import httpx2
     from mcp import Client
-    from mcp.types import CallToolResult, Tool
+    from mcp.types import CallToolResult, RequestParamsMeta, Tool
 
 _CONFIG = (*TOOL_CONFIG, "start_timeout_s", "server", "server_name", "tool")
 _STDIO_KEYS = ("command", "args", "env", "cwd")
@@ -29,6 +30,8 @@ _SHOWN = 500
 
 class Mcp(BaseTool):
     """One tool of an MCP server. All trajectories of a worker share the server's connection (or process).
+
+    A call continues its trajectory's trace: `traceparent` is in the request's `_meta` and, over HTTP, in its header.
 
     A call fails if the server died or answered nobody within the call's deadline; the next call then starts the server
     again.
@@ -85,7 +88,8 @@ class Mcp(BaseTool):
         link = await self._connect(scope)
         began = asyncio.get_running_loop().time()
         try:
-            result = await link.client.call_tool(self._tool, arguments)
+            trace = cast("RequestParamsMeta", trace_headers()) or None
+            result = await link.client.call_tool(self._tool, arguments, meta=trace)
         except MCPError as error:
             if error.error.code == _INVALID_PARAMS:
                 return ToolResponse(text=f"{self._tool} was not run: {error}", is_error=True)
@@ -157,7 +161,17 @@ async def _transport(server: JsonDict, stack: AsyncExitStack, errors: TextIO | N
     if server.get("auth_token"):
         headers.setdefault("Authorization", f"Bearer {server['auth_token']}")
     client = await stack.enter_async_context(create_mcp_http_client(headers=headers))
+    client.event_hooks["request"].append(_continue_trace)
     return streamable_http_client(server["url"], http_client=client)
+
+
+async def _continue_trace(request: httpx2.Request) -> None:
+    """Send the trace of the call that a request is for: the SDK sends each message in its caller's context.
+
+    Other requests than POST are the connection's own; they would name whichever call had opened it.
+    """
+    if request.method == "POST":
+        request.headers.update(trace_headers())
 
 
 async def _list_tools(name: str, server: JsonDict, timeout_s: float) -> list[Tool]:

@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -79,6 +80,8 @@ class ConsoleTracker(Tracker):
         self._console = console or Console()
         self._rows: deque[tuple[int, dict[str, float]]] = deque(maxlen=ROWS)
         self._seconds: deque[float] = deque(maxlen=RECENT)
+        self._usual: dict[str, float] = {}
+        """Seconds that each stage took the last time, as `timing_s/STAGE`."""
         self._conversation: RenderableType | None = None
         self._live: Live | None = None
         self._part: TaskID | None = None
@@ -99,7 +102,7 @@ class ConsoleTracker(Tracker):
         if not self._console.is_terminal:
             return
         described = TextColumn("{task.description}")
-        self._progress = Progress(SpinnerColumn(), described, BarColumn(), _Count(), _Times(), console=self._console)
+        self._progress = Progress(SpinnerColumn(), described, _Bar(), _Count(), _Times(), console=self._console)
         self._task = self._progress.add_task("starting", total=run.total_steps, completed=run.resumed_from or 0)
         self._live = Live(self._render(), console=self._console, refresh_per_second=4)
         self._live.start()
@@ -111,7 +114,7 @@ class ConsoleTracker(Tracker):
         name = STAGES.get(stage, stage)
         self._progress.update(self._task, description=f"step {step}: {name}")
         self._end_part()
-        usual = self._rows[-1][1].get(f"timing_s/{stage}", 0.0) if self._rows else 0.0
+        usual = self._usual.get(f"timing_s/{stage}", 0.0)
         if stage in WITH_TRAJECTORIES or usual >= _LONG_S:
             name = "trajectories" if stage in WITH_TRAJECTORIES else name
             self._part = self._progress.add_task(name, total=None, usual_s=usual)
@@ -149,6 +152,7 @@ class ConsoleTracker(Tracker):
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Show one step."""
         self._rows.append((step, metrics))
+        self._usual |= {name: seconds for name, seconds in metrics.items() if name.startswith("timing_s/")}
         if "timing_s/step" in metrics:
             self._seconds.append(metrics["timing_s/step"])
         if self._live:
@@ -203,6 +207,17 @@ class ConsoleTracker(Tracker):
         return table
 
 
+class _Bar(BarColumn):
+    """How far a stage is: by what is counted, else by the time that it took last; after that time it pulses."""
+
+    def render(self, task: Task) -> ProgressBar:
+        """The bar of a task."""
+        bar, usual, spent = super().render(task), task.fields.get("usual_s"), task.elapsed
+        if task.total is None and usual and spent is not None and spent < usual:
+            bar.total, bar.completed = usual, spent
+        return bar
+
+
 class _Count(ProgressColumn):
     """How many of how many; nothing where nobody counts."""
 
@@ -212,15 +227,26 @@ class _Count(ProgressColumn):
 
 
 class _Times(ProgressColumn):
-    """The time since the bar began, and what is left or usual."""
+    """The time since the bar began, what is left, and what is usual."""
 
     def render(self, task: Task) -> Text:
-        """`2.1 min, 14 min left`, or of a stage `3 s, last time 8 s`."""
-        left, usual = task.fields.get("left_s"), task.fields.get("usual_s")
+        """`2.1 min, 14 min left`, or of a stage `3 s, 5 s left, last time 8 s`."""
+        left, usual = _left_of(task), task.fields.get("usual_s")
         shown = [span(task.elapsed)] if task.elapsed is not None else []
         shown += [f"{span(left)} left"] if left else []
         shown += [f"last time {span(usual)}"] if usual else []
         return Text(", ".join(shown), "cyan")
+
+
+def _left_of(task: Task) -> float | None:
+    """Seconds: of the run as it says; of a stage by its last time, else, or if it takes longer, by what is counted."""
+    usual, spent = task.fields.get("usual_s"), task.elapsed or 0.0
+    if usual is None:
+        left: float | None = task.fields.get("left_s")
+        return left
+    if spent < usual:
+        return float(usual - spent)
+    return spent / task.completed * (task.total - task.completed) if task.total and task.completed else None
 
 
 def _troubles(metrics: dict[str, float]) -> list[str]:

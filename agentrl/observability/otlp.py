@@ -26,7 +26,6 @@ MOST_WAITING = 16
 """Steps that wait to be sent; those of a collector that is slower than the run are dropped."""
 BATCH = 512
 CLOSE_TIMEOUT_S = 5.0
-_PATH = "/v1/traces"
 
 Timelines = Sequence[tuple[str, Timeline]]
 """By the names of their processes."""
@@ -69,9 +68,7 @@ class OtlpSender:
 
         self._said = _LastSaid()
         logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._said)
-        self._exporter = OTLPSpanExporter(
-            None if endpoint is None else endpoint.removesuffix(_PATH).rstrip("/") + _PATH
-        )
+        self._exporter = OTLPSpanExporter(None if endpoint is None else otel.with_path(endpoint))
         self._sampler = TracerProvider(shutdown_on_exit=False).sampler
         self._attributes = dict(attributes)
         self._resources: dict[str, Resource] = {}

@@ -1,4 +1,10 @@
-"""Pages of metrics of several servers as one: each sample gets a label that says whose it is."""
+"""Pages of metrics of several servers as one: each sample gets a label that says whose it is.
+
+What a page says under that label itself is kept, as Prometheus keeps it. Of the engine at a:1, with two of its own:
+
+    running{engine="0"} 3        ->    running{engine="a:1", exported_engine="0"} 3
+    running{engine="1"} 5              running{engine="a:1", exported_engine="1"} 5
+"""
 
 from __future__ import annotations
 
@@ -24,5 +30,15 @@ def relabelled(pages: Mapping[str, str], label: str) -> list[Metric]:
         for metric in metrics:
             known = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
             if known.type == metric.type:
-                known.samples += [sample._replace(labels={**sample.labels, label: value}) for sample in metric.samples]
+                samples = metric.samples
+                known.samples += [sample._replace(labels=_labels(sample.labels, label, value)) for sample in samples]
     return list(found.values())
+
+
+def _labels(own: Mapping[str, str], label: str, value: str) -> dict[str, str]:
+    labels, kept = dict(own), label
+    while kept in own:
+        kept = f"exported_{kept}"
+    if kept != label:
+        labels[kept] = labels[label]
+    return {**labels, label: value}

@@ -6,12 +6,8 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 from collections import namedtuple
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from made_runs import write_run
@@ -20,7 +16,6 @@ from typer.testing import CliRunner
 from agentrl.cli import app
 from agentrl.cli.doctor import command, mistakes
 from agentrl.cli.doctor.findings import Finding, Severity, ok
-from agentrl.cli.doctor.services import Service, check_services, services_of
 from agentrl.config import RunConfig, load_config
 from agentrl.data.preprocess.arithmetic import write_arithmetic
 from agentrl.observability.run_state import RunStateFile
@@ -125,72 +120,18 @@ def test_without_a_run_the_machine_alone_is_looked_at():
     assert found[-1].text.startswith("none given: `agentrl doctor CONFIG`")
 
 
-# --- engines and services -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def health() -> Iterator[tuple[str, dict[str, Any]]]:
-    """A server that answers to /health; its address, and what it says."""
-    answer: dict[str, Any] = {"service": "retrieval"}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", answer
-        server.shutdown()
-        thread.join()
-
-
-def test_services_that_answer_and_those_that_do_not(health):
-    url, answer = health
-    right = Service("search.yaml: retrieval_service_url", f"{url}/retrieve")
-    wrong_one = Service("python.yaml: sandbox_url", url)
-    (found,) = check_services([right])
-    assert (found.verdict, found.text) == (Severity.OK, f"{right.key}: {right.url} answers (retrieval)")
-    (found,) = check_services([wrong_one])
-    assert "is agentrl's retrieval service, wanted sandbox" in found.text
-    answer.clear()
-    (found,) = check_services([wrong_one])  # somebody's own service: what it is, is not known
-    assert found.verdict is Severity.OK
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    (found,) = check_services([Service("reward_model.sandbox_fusion.url", f"http://127.0.0.1:{port}")])
-    assert (found.verdict, found.todo) == (Severity.WRONG, f"start it: agentrl serve sandbox --port {port}")
-    (found,) = check_services([Service("reward_model.judge.base_url", "http://127.0.0.1:99999/v1")])
-    assert "wanted http://host:port" in found.text
-    (found,) = check_services([])
-    assert found.verdict is Severity.OK
-
-
-def test_the_services_of_a_run(config, recipe, tmp_path):
-    assert services_of(config) == []
-    tools = tmp_path / "mine.yaml"
-    tools.write_text("tools: [{class_name: search, config: {retrieval_service_url: 'http://a:1/retrieve'}}]")
-    given = changed(
-        config,
-        recipe,
-        f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tools}",
-        "reward_model.sandbox_fusion.url=http://b:2",
-        "reward_model.judge.base_url=http://c:3/v1",
-        "reward_model.judge.rubric=good",
-    )
-    assert [service.url for service in services_of(given)] == ["http://b:2", "http://c:3/v1", "http://a:1/retrieve"]
+# --- ports --------------------------------------------------------------------------------------------------------
 
 
 def test_a_port_that_is_taken_is_named(recipe):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found = bad(told(recipe, f"actor_rollout_ref.rollout.server.port={port}", code=1))
-    assert any(item.text == f"port {port} of 127.0.0.1 is taken" for item in found)
+        keys = [f"actor_rollout_ref.rollout.server.port={port}", f"trainer.prometheus_address={port}"]
+        found = bad(told(recipe, *keys, code=1))
+    assert [item.text for item in found if item.topic == "ports"] == [
+        f"port {port} of 127.0.0.1 is taken",
+        f"trainer.prometheus_address: port {port} of 127.0.0.1 is taken",
+    ]
 
 
 # --- the usual mistakes -------------------------------------------------------------------------------------------

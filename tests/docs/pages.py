@@ -4,6 +4,7 @@
 - ```` ```bash ````: run. ```` ```python ```` without a file name: run. ```` ```yaml ```` without one: must be YAML.
 - `<!-- not run: reason -->` before a block: left out.
 - `<!-- run with: key=value ... -->` before a block: added to every `agentrl train` and `agentrl sft` in it.
+- `COMMAND || true` in bash: the command may say no, with exit code 1, but not fail otherwise or with a traceback.
 - `agentrl train`, `generate` and `eval --model` get an engine that runs already, unless they are dry.
 """
 
@@ -23,6 +24,7 @@ _FILE = re.compile(r"`([\w./-]+\.\w+)`[^`]{0,40}:?$")
 _NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")
 _RUN_WITH = re.compile(r"^<!-- run with: (\S.*) -->$")
 _RUNS = re.compile(r"^(\s*agentrl (?:train|sft) .*)$", re.MULTILINE)
+_MAY_SAY_NO = re.compile(r"\|\| true$", re.MULTILINE)
 _TRAINS = re.compile(r"^(\s*agentrl (?:train|generate|eval --model) (?!.*--dry-run).*)$", re.MULTILINE)
 
 
@@ -89,7 +91,10 @@ def run_page(
             script = _small(block, overrides).replace("curl -s", "curl -sSf")
             for written, real in addresses.items():
                 script = script.replace(written, real)
+            may_say_no = _MAY_SAY_NO.search(script) is not None
+            script = _MAY_SAY_NO.sub("|| [ $? -eq 1 ]", script)
             said = _run(["bash", "-euo", "pipefail", "-c", script], folder, environment, where)
+            assert not (may_say_no and "Traceback" in said), f"{where}:\n{script}\n{said}"
         elif block.file is None:
             file = folder / f"block_{block.line}.py"
             file.write_text(block.text)

@@ -29,6 +29,12 @@ from agentrl.trainer.run import run_training
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana" / "agentrl.json"
+OF_OTHER_ENGINES = {
+    "sglang:generation_tokens_total",
+    *("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    *("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
+}
+"""What the dashboard asks of engines that the embedded one does not name so."""
 PLUGINS = '''
 from agentrl.interfaces import AgentLoopBase, BaseTool, ServiceClient
 from agentrl.types import AgentLoopOutput, StopReason, ToolCall, ToolResponse
@@ -205,8 +211,8 @@ def test_dumps_have_timelines(watched: Watched) -> None:
 
 
 def test_the_dashboard_names_what_there_is(watched: Watched) -> None:
-    """Every metric and every name of the trainer's that a panel asks for is on the page of a run, or of SGLang's."""
-    there = {name for name, _ in watched.page} | {"sglang:generation_tokens_total"}  # the embedded engine has another
+    """Every metric and every name of the trainer's that a panel asks for is on a run's page, or SGLang's, or vLLM's."""
+    there = {name for name, _ in watched.page} | OF_OTHER_ENGINES
     newest = {dict(labels)["name"] for name, labels in watched.page if name == "agentrl_metric"}
     panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]

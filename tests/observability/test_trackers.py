@@ -172,6 +172,37 @@ def test_console_tells_how_long_a_stage_took_last_time(tmp_path):
     assert "0/?" not in shown
 
 
+def test_console_fills_the_bar_of_a_stage_by_what_it_took_last_time(tmp_path):
+    tracker = ConsoleTracker(console(terminal=True))
+    tracker.on_start(run(tmp_path))
+    now = tracker._progress.get_time()
+    tracker._progress.get_time = lambda: now
+    tracker.log({"timing_s/update_actor": 8.0, "timing_s/gen": 30.0, "timing_s/testing": 20.0}, 1)
+    tracker.log({"timing_s/update_actor": 10.0, "timing_s/gen": 30.0}, 2)  # without a validation
+
+    def shown() -> tuple[float | None, float, str]:
+        task = tracker._progress.tasks[-1]
+        _, _, bar, _, times = tracker._progress.columns
+        return bar.render(task).total, bar.render(task).completed, times.render(task).plain
+
+    tracker.on_stage(3, "update_actor")
+    now += 4.0
+    assert shown() == (10, 4, "4 s, 6 s left, last time 10 s")
+    now += 8.0  # longer than last time
+    assert shown() == (None, 0, "12 s, last time 10 s")
+    tracker.on_stage(3, "gen")
+    now += 10.0
+    assert shown() == (30, 10, "10 s, 20 s left, last time 30 s")
+    tracker.on_progress(2, 8)  # counted: the bar shows it, the time that is left is still that of the whole stage
+    assert shown() == (8, 2, "10 s, 20 s left, last time 30 s")
+    now += 30.0
+    assert shown() == (8, 2, "40 s, 2 min left, last time 30 s")
+    tracker.on_stage(3, "testing")
+    now += 5.0
+    assert shown() == (20, 5, "5 s, 15 s left, last time 20 s")
+    tracker.close()
+
+
 def test_console_keeps_within_a_small_terminal(tmp_path):
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100, height=20)
     tracker = ConsoleTracker(screen)

@@ -7,7 +7,7 @@ import os
 import sys
 
 import anyio
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 
 app = MCPServer("demo", log_level="CRITICAL")
 logging.disable(logging.CRITICAL)
@@ -44,6 +44,13 @@ async def nap(seconds: float) -> str:
     """Sleep."""
     await anyio.sleep(seconds)
     return "rested"
+
+
+@app.tool()
+def trace(ctx: Context) -> str:  # type: ignore[type-arg]
+    """The trace that the call belongs to: by its metadata, and by its headers where it has any."""
+    request = ctx.request_context.request
+    return f"{(ctx.request_context.meta or {}).get('traceparent')} {request and request.headers.get('traceparent')}"
 
 
 if __name__ == "__main__":

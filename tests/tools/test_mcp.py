@@ -19,6 +19,7 @@ from engine_servers import free_port
 from agentrl.clients import WorkerScope
 from agentrl.errors import ConfigError, PluginError, ToolServiceError
 from agentrl.plugins import ToolSpec, load_tools
+from agentrl.timeline import Timeline, TraceContext
 from agentrl.types import ToolResponse
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
@@ -56,7 +57,7 @@ async def call(spec: ToolSpec, scope: WorkerScope | None, **arguments: Any) -> T
 
 
 def test_schemas_come_from_the_server(stdio: dict[str, ToolSpec]) -> None:
-    assert list(stdio) == ["add", "count", "fail", "die", "nap"]
+    assert list(stdio) == ["add", "count", "fail", "die", "nap", "trace"]
     function = stdio["add"].schema["function"]
     assert function["description"] == "Add two numbers."
     assert function["parameters"]["properties"]["a"]["type"] == "integer"
@@ -99,6 +100,23 @@ async def test_http(http_server: str, tmp_path: Path, scope: WorkerScope) -> Non
     assert (await call(add, scope, a=2, b=3)).text == "5"
     slow, quick = await asyncio.gather(call(nap, scope, seconds=0.2), call(add, None, a=1, b=1))
     assert (slow.text, quick.text) == ("rested", "2")
+
+
+async def test_a_call_continues_the_trace_of_the_trajectory_that_makes_it(
+    http_server: str, stdio: dict[str, ToolSpec], tmp_path: Path, scope: WorkerScope
+) -> None:
+    (remote,) = load_tools(write(tmp_path, {"remote": {"url": http_server}}, ["trace"]))
+    traced = Timeline(TraceContext("ab" * 16, "cd" * 8))
+
+    async def traced_call(spec: ToolSpec) -> str:
+        with traced.span("tool", spec.name) as span:
+            answer = await call(spec, scope)
+        return answer.text.replace(f"00-{'ab' * 16}-{span.span_id}-01", "its span")
+
+    for _ in range(2):
+        assert await asyncio.gather(*(traced_call(remote) for _ in range(3))) == ["its span its span"] * 3
+        assert (await call(remote, scope)).text == "None None"
+    assert await traced_call(stdio["trace"]) == "its span None"
 
 
 @pytest.fixture(scope="module")

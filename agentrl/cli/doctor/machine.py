@@ -144,7 +144,7 @@ def caught_by_proxy(hosts: Iterable[str]) -> list[str]:
 def port_is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now."""
     try:
-        with socket.create_server((host, port)):
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             return True
     except OSError:
         return False

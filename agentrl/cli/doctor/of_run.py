@@ -9,10 +9,11 @@ from typing import Any
 
 from agentrl.cli.check_grader import grade_sources
 from agentrl.cli.demo.warm_start import refuse_if_missing
+from agentrl.cli.doctor.answers import check_services
 from agentrl.cli.doctor.findings import Finding, Findings, ok, wrong
 from agentrl.cli.doctor.machine import port_is_free
 from agentrl.cli.doctor.mistakes import MISTAKES, TOPIC
-from agentrl.cli.doctor.services import check_services, services_of
+from agentrl.cli.doctor.services import services_of
 from agentrl.config import RunConfig
 from agentrl.config.sft import SFTConfig
 from agentrl.errors import AgentRLError, ConfigError
@@ -94,6 +95,10 @@ def _check_engines(config: RunConfig) -> Findings:
     if taken:
         what = f"port {', '.join(map(str, taken))} of {server.host} is taken"
         yield wrong("ports", what, "end who has it (`ss -ltnp`), or rollout.server.port=null for free ports")
+    page = config.trainer.prometheus_host_port
+    if page is not None and not port_is_free(*page):
+        what = f"trainer.prometheus_address: port {page[1]} of {page[0]} is taken"
+        yield wrong("ports", what, "end who has it (`ss -ltnp`), or give another port")
     if name and not taken:
         yield ok("engines", f"{name[0]}, {'running' if server.addresses else 'started by the run'}")
     address = config.ray_init.address

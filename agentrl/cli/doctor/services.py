@@ -1,24 +1,33 @@
-"""The services that a run names: whether each answers, and is what the run takes it for."""
+"""The services that a run names: where each is given, and what the run takes it for."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import httpx
-
-from agentrl.cli.doctor.findings import Finding, Findings, ok, wrong
+from agentrl import otel
+from agentrl.clients.http import ServiceClient
 from agentrl.config import RunConfig
+from agentrl.config.machine import engine_name
 from agentrl.errors import ConfigError
 from agentrl.files import find_file
+from agentrl.plugins.mcp_entries import read_servers
 from agentrl.yaml_reader import read_yaml
 
-TIMEOUT_S = 5.0
-_OWN = {"sandbox": "sandbox", "retrieval": "retrieval"}
-"""Part of a key -> the service of agentrl that it means, as `/health` names it."""
+
+class Role(StrEnum):
+    """What a run takes an address for."""
+
+    ENGINE = "engine"
+    SANDBOX = "sandbox"
+    RETRIEVAL = "retrieval"
+    JUDGE = "judge"
+    MCP = "MCP server"
+    COLLECTOR = "collector of traces"
+    OTHER = "service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,85 +36,80 @@ class Service:
 
     key: str
     url: str
-
-    @property
-    def kind(self) -> str | None:
-        """The service of agentrl that is meant; None: another one."""
-        return next((kind for part, kind in _OWN.items() if part in self.key), None)
+    role: Role = Role.OTHER
+    model: str = ""
+    """An engine's or a judge's, as the run names it."""
+    api: str = "sglang"
+    """Whose API an engine has to speak: sglang or vllm."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request."""
 
 
 def services_of(config: RunConfig) -> list[Service]:
-    """The addresses that a run's engines, tools, interactions and scores have, each once."""
-    rollout, reward = config.actor_rollout_ref.rollout, config.reward_model
-    found = [Service("rollout.server.addresses", url) for url in rollout.server.addresses or []]
-    if reward.sandbox_fusion.url is not None:
-        found.append(Service("reward_model.sandbox_fusion.url", reward.sandbox_fusion.url))
-    if reward.has_judge and reward.judge.base_url is not None:
-        found.append(Service("reward_model.judge.base_url", reward.judge.base_url))
-    for path in (rollout.multi_turn.tool_config_path, rollout.multi_turn.interaction_config_path):
-        found += _in_yaml(path) if path is not None else []
-    return list({service.url: service for service in found}.values())
+    """The addresses that a run's engines, tools, interactions, scores and traces have, each once."""
+    found = [*_engines(config), *_of_rewards(config)]
+    turns, searched = config.actor_rollout_ref.rollout.multi_turn, config.retriever.url
+    if searched is not None:
+        found.append(Service("retriever.url", searched, Role.RETRIEVAL))
+    for path in (turns.tool_config_path, *turns.tool_envs.values(), turns.interaction_config_path):
+        named = _in_yaml(path) if path is not None else []
+        found += [one for one in named if searched is None or not one.key.endswith(": retrieval_service_url")]
+    collector = otel.traces_url(config.trainer.otlp_endpoint)
+    if collector is not None:
+        found.append(Service(*collector, Role.COLLECTOR))
+    return list({(service.role, service.url): service for service in found}.values())
+
+
+def _engines(config: RunConfig) -> Iterator[Service]:
+    api = "vllm" if engine_name(config) == "vllm" else "sglang"
+    for url in config.actor_rollout_ref.rollout.server.addresses or []:
+        yield Service("rollout.server.addresses", url, Role.ENGINE, config.actor_rollout_ref.model.path, api)
+
+
+def _of_rewards(config: RunConfig) -> Iterator[Service]:
+    sandbox, judge = config.reward_model.sandbox_fusion, config.reward_model.judge
+    if sandbox.url is not None:
+        yield Service("reward_model.sandbox_fusion.url", sandbox.url, Role.SANDBOX, headers=sandbox.headers)
+    if config.reward_model.has_judge and judge.base_url is not None:
+        try:
+            key = ServiceClient.bearer(judge.api_key_env)
+        except ValueError:  # the check of the configuration tells it
+            key = {}
+        yield Service("reward_model.judge.base_url", judge.base_url, Role.JUDGE, judge.model, headers=key)
 
 
 def _in_yaml(path: str) -> list[Service]:
-    """Every address in the YAML of tools or interactions."""
+    """Every address in the YAML of tools or interactions, and in the files of MCP servers that it names."""
     try:
         file = find_file(path)
-        return [Service(f"{file.name}: {key}", url) for key, url in _urls(read_yaml(file), "")]
+        return list(_inside(read_yaml(file), file))
     except ConfigError:  # the check of the configuration tells it
         return []
 
 
-def _urls(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str) and value.startswith(("http://", "https://")):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inside in value.items():
-            yield from _urls(inside, str(name))
-    elif isinstance(value, list):
-        for inside in value:
-            yield from _urls(inside, key)
+def _inside(value: Any, file: Path) -> Iterator[Service]:
+    for inside in value if isinstance(value, list) else ():
+        yield from _inside(inside, file)
+    if not isinstance(value, Mapping):
+        return
+    for name, inside in value.items():
+        if not isinstance(inside, str):
+            yield from _inside(inside, file)
+        elif name == "mcp_servers_config_path":
+            yield from _mcp_servers(find_file(inside, file.parent))
+        elif inside.startswith(("http://", "https://")):
+            role = next((role for role in (Role.SANDBOX, Role.RETRIEVAL) if role in str(name)), Role.OTHER)
+            yield Service(f"{file.name}: {name}", inside, role, headers=_headers(value))
 
 
-def check_services(services: list[Service]) -> Findings:
-    """Whether somebody listens at each address, and whether it is the service that the key names."""
-    for service in services:
-        yield _check(service)
-    if not services:
-        yield ok("services", "this run names none")
+def _mcp_servers(file: Path) -> Iterator[Service]:
+    for name, server in read_servers(file).items():
+        if isinstance(server, Mapping) and isinstance(server.get("url"), str):
+            token = server.get("auth_token")
+            headers = ({"Authorization": f"Bearer {token}"} if token else {}) | _headers(server)
+            yield Service(f"{file.name}: {name}", server["url"], Role.MCP, headers=headers)
 
 
-def _check(service: Service) -> Finding:
-    try:
-        url = urlsplit(service.url)
-        host, port = url.hostname, url.port or (443 if url.scheme == "https" else 80)
-    except ValueError:
-        host, port = None, 0
-    if not host:
-        return wrong("services", f"{service.key}: got {service.url}, wanted http://host:port")
-    try:
-        socket.create_connection((host, port), timeout=TIMEOUT_S).close()
-    except OSError as error:
-        reason = error.strerror or error
-        return wrong("services", f"{service.key}: nobody answers at {service.url} ({reason})", _start(service, port))
-    told = _told_service(f"{url.scheme}://{url.netloc}/health")
-    if service.kind is not None and told is not None and told != service.kind:
-        what = f"{service.key}: at {service.url} is agentrl's {told} service, wanted {service.kind}"
-        return wrong("services", what, "give the address of the other one")
-    return ok("services", f"{service.key}: {service.url} answers" + (f" ({told})" if told else ""))
-
-
-def _told_service(address: str) -> str | None:
-    """What the service says that it is, if it is one of agentrl's."""
-    try:
-        answer = httpx.get(address, timeout=TIMEOUT_S, trust_env=False).json()
-    except (httpx.HTTPError, ValueError):
-        return None
-    told = answer.get("service") if isinstance(answer, dict) else None
-    return str(told) if told else None
-
-
-def _start(service: Service, port: int) -> str:
-    if service.kind is not None:
-        return f"start it: agentrl serve {service.kind} --port {port}"
-    return "start it, or give the address at which it runs"
+def _headers(section: Mapping[str, Any]) -> dict[str, str]:
+    given = section.get("headers")
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
