@@ -172,7 +172,8 @@ def _no_route(http: httpx.Client, service: Service, base: str) -> Finding | None
         return _refuses(service, answer)
     if answer.status_code not in _NO_ROUTE:
         return None
-    return _bad(service, f"is no {service.role}: POST {route} answers {answer.status_code}", "give its address")
+    todo = f"give the address of a {service.role}{' service' if service.role is Role.RETRIEVAL else ''}"
+    return _bad(service, f"does not serve {route}: POST answers {answer.status_code}", todo)
 
 
 def _refuses(service: Service, answer: httpx.Response) -> Finding:
