@@ -12,6 +12,7 @@ import pytest
 from made_dumps import record, write_dump, write_run
 
 from agentrl.errors import UserInputError
+from agentrl.observability.viewer.curves import events_of
 from agentrl.observability.viewer.guard import Access
 from agentrl.observability.viewer.runs import RunSet
 from agentrl.observability.viewer.server import create_app
@@ -27,7 +28,9 @@ STEPS = [
         "timing_s/agent_loop/tool_calls/mean": 9.0,
         "critic/score/mean": 0.75,
         "health/alarm/short": 0.0,
+        "rollout/env_error_rate": 0.25,
         "rollout/stop_reason/timeout": 0.125,
+        "reward_model/left_out": 2.0,
         "training/skipped_steps": 1.0,
     },
 ]
@@ -116,6 +119,7 @@ async def test_events_in_the_order_of_the_steps(client: Client) -> None:
         (1, "alarm"),
         (2, "alarm_end"),
         (2, "failure"),
+        (2, "failure"),
         (2, "skipped"),
         (2, "checkpoint"),
     ]
@@ -123,8 +127,31 @@ async def test_events_in_the_order_of_the_steps(client: Client) -> None:
         "step": 2,
         "time": 6.0,
         "kind": "failure",
-        "text": "12.5% of the trajectories ended as timeout",
+        "text": "25.0% of the trajectories failed: 12.5% as timeout",
     }
+    assert events[4]["text"] == "the reward model could not score 2 trajectories"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text"),
+    [
+        ({"aborted": 0.25}, "25.0% of the trajectories failed: 25.0% as aborted"),
+        (
+            {"env_error": 0.125, "timeout": 0.125},
+            "25.0% of the trajectories failed: 12.5% as timeout, 12.5% as env_error",
+        ),
+        ({"completed": 1.0}, "25.0% of the trajectories failed"),
+    ],
+)
+def test_every_kind_of_failure_is_an_event(reasons: dict[str, float], text: str) -> None:
+    row = {
+        "step": 1,
+        "rollout/env_error_rate": 0.25,
+        **{f"rollout/stop_reason/{name}": x for name, x in reasons.items()},
+    }
+    (event,) = events_of([row])
+    assert (event["kind"], event["text"]) == ("failure", text)
+    assert events_of([{**row, "rollout/env_error_rate": 0.0}]) == []
 
 
 async def test_how_a_failed_run_ended(client: Client) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from agentrl.types import StopReason
+
 Row = Mapping[str, float]
 STEP_TIME = "timing_s/step"
 REWARD = "critic/score/mean"
 _ALARM = "health/alarm/"
-_LOST = ("env_error", "timeout")
-"""Stop reasons of trajectories that failed around the model: they are left out of training."""
+_REASON = "rollout/stop_reason/"
 
 
 def curves_of(rows: Sequence[Row], since: int | None, names: Sequence[str] | None) -> dict[str, Any]:
@@ -76,9 +77,13 @@ def _is_phase(name: str) -> bool:
 
 
 def _events(row: Row) -> Iterator[tuple[str, str]]:
-    for reason in _LOST:
-        if share := row.get(f"rollout/stop_reason/{reason}"):
-            yield "failure", f"{share:.1%} of the trajectories ended as {reason}"
+    if share := row.get("rollout/env_error_rate"):
+        # One that failed without a result, or while it was scored, keeps the reason that it ended with.
+        known = {reason: row.get(f"{_REASON}{reason}") for reason in StopReason if reason.is_failure}
+        reasons = ", ".join(f"{part:.1%} as {reason}" for reason, part in known.items() if part)
+        yield "failure", f"{share:.1%} of the trajectories failed{f': {reasons}' if reasons else ''}"
+    if unscored := row.get("reward_model/left_out"):
+        yield "failure", f"the reward model could not score {unscored:g} trajectories"
     if row.get("training/skipped_steps"):
         yield "skipped", "the step changed no weight"
     for name, value in row.items():
