@@ -23,6 +23,7 @@ from agentrl.observability.dumps import Record, read_conversations
 from agentrl.plugins import registry
 from agentrl.reported import finite_number_of
 from agentrl.rewards.judged_answers import load_answer_scores
+from agentrl.types import without_error_marks
 
 _AT_ONCE = 64
 _NO_CHANGE = 1e-9
@@ -118,7 +119,7 @@ async def _score(file: Path, record: Record, manager: RewardManager, weight: flo
 
 def reward_input(record: Record) -> RewardInput:
     """What the score function got when the conversation was dumped."""
-    messages = record.get("messages") or []
+    messages = without_error_marks(record.get("messages") or [])
     said = [message for message in messages if message["role"] == "assistant"]
     text = record.get("solution_str")
     if text is None:  # an earlier agentrl dumped it, or verl

@@ -129,7 +129,7 @@ def _answer(number: int, step: int, draw: random.Random, vocabulary: Vocabulary)
         ]
         messages += [
             {"role": "assistant", "content": said, "tool_calls": [{"type": "function", "function": call}]},
-            {"role": "tool", "content": answer, "name": "calculator"},
+            {"role": "tool", "content": answer, "name": "calculator", "is_error": not right},
         ]
         final = f"{ask} is {result}, as the calculator says.\n#### {result}"
     else:

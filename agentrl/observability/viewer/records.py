@@ -40,7 +40,7 @@ class IndexEntry:
     tools: list[str]
     question: str
     start: str
-    """Of the answer; where there is none, of the error."""
+    """Of the answer; of what failed, of the error."""
     text: bytes
     """What a search looks through, see `folded`: prompt and answer; of what failed, what was said, and the error."""
 
