@@ -318,6 +318,16 @@ async def test_a_record_that_no_answer_can_hold_is_told(client: Client) -> None:
         ("runs/one/trajectories/x", 400, "number: got 'x', wanted a valid integer"),
         ("runs/one/trajectories?set=test", 400, "set: got 'test', wanted 'train' or 'validation'"),
         ("runs/one/trajectories?reward_min=nan", 400, "reward_min: got 'nan', wanted a finite number"),
+        (
+            "runs/one/trajectories?step_min=999999999999",
+            400,
+            "step_min: got '999999999999', wanted less than 268435456",
+        ),
+        (
+            "runs/one/trajectories?step_max=999999999999",
+            400,
+            "step_max: got '999999999999', wanted less than 268435456",
+        ),
         ("runs/one/trajectories?limit=5000", 400, "limit: got '5000', wanted less than or equal to 1000"),
         ("runs/one/trajectories?rewardmin=1", 400, "got the parameter rewardmin, which this address does not have"),
         ("config_difference?run=one", 400, "run: got"),
@@ -327,6 +337,21 @@ async def test_a_record_that_no_answer_can_hold_is_told(client: Client) -> None:
 async def test_a_bad_question_says_what_was_wanted(client: Client, path: str, status: int, error: str) -> None:
     assert error in (await client.http.get(f"/api/{path}")).json()["error"]
     assert (await client.http.get(f"/api/{path}")).status_code == status
+
+
+@pytest.mark.parametrize("number", [2**28 - 1, 2**28, 2**53, 2**53 + 1, 2**63, 2**64, 10**400, "1e400", -1])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"trajectories?{name}_{end}" for name in ("step", "reward", "turns", "tokens") for end in ("min", "max")),
+        *("trajectories?step", "trajectories?offset", "trajectories?text=a&offset", "metrics?since"),
+        *("groups?step", "groups?offset", "groups?limit"),
+    ],
+)
+async def test_no_number_is_too_much_for_the_server(client: Client, path: str, number: object) -> None:
+    answer = await client.http.get(f"/api/runs/one/{path}={number}")
+    assert answer.status_code in (200, 400)
+    assert answer.status_code == 200 or "wanted" in answer.json()["error"]
 
 
 async def test_names_of_runs_do_not_meet(tmp_path: Path) -> None:

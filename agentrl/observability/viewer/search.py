@@ -29,8 +29,8 @@ class Filter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     step: int | None = Field(default=None, ge=0, lt=MOST_STEPS)
-    step_min: int | None = Field(default=None, ge=0, le=_LARGEST)
-    step_max: int | None = Field(default=None, ge=0, le=_LARGEST)
+    step_min: int | None = Field(default=None, ge=0, lt=MOST_STEPS)
+    step_max: int | None = Field(default=None, ge=0, lt=MOST_STEPS)
     data_source: str | None = None
     reward_min: FiniteFloat | None = None
     reward_max: FiniteFloat | None = None
