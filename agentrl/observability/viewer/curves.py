@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 from agentrl.types import StopReason
@@ -46,10 +47,22 @@ def timing_of(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def events_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Alarms, failures, validations, checkpoints and steps that changed nothing, in the order of the steps."""
-    events, time, active = [], 0.0, set[str]()
+def events_of(rows: Sequence[Row], resumed: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """Alarms, failures, validations, checkpoints, resumes and steps that changed nothing, in the order of the steps.
+
+    Args:
+        rows: of the metrics file.
+        resumed: the steps after which the run was resumed.
+    """
+    events, time, active, left = list[dict[str, Any]](), 0.0, set[str](), sorted(resumed)
+
+    def resumes(before: float) -> list[dict[str, Any]]:
+        """Those that come before a step."""
+        known = [left.pop(0) for step in list(left) if step < before]
+        return [{"step": step, "time": time, "kind": "resume", "text": f"resumed after step {step}"} for step in known]
+
     for row in rows:
+        events += resumes(step_of(row))
         time += row.get(STEP_TIME, 0.0)
         now = {name.removeprefix(_ALARM) for name, value in row.items() if name.startswith(_ALARM) and value}
         changes = [("alarm", f"alarm {name} begins") for name in sorted(now - active)]
@@ -58,7 +71,7 @@ def events_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
         events += [
             {"step": step_of(row), "time": time, "kind": kind, "text": text} for kind, text in [*changes, *_events(row)]
         ]
-    return events
+    return [*events, *resumes(inf)]
 
 
 def last_value(rows: Sequence[Row], name: str) -> float | None:
