@@ -13,6 +13,7 @@ from agentrl.errors import DataError
 from agentrl.interfaces import LoopContext
 from agentrl.pictures import content_of, pictures_in
 from agentrl.types import (
+    IS_ERROR,
     AgentLoopOutput,
     InteractionResponse,
     JsonDict,
@@ -22,6 +23,7 @@ from agentrl.types import (
     ToolCall,
     ToolResponse,
     TrajectoryFacts,
+    without_error_marks,
 )
 
 
@@ -69,6 +71,7 @@ class Conversation:
         self._reward_turns: list[int] = []
         self._tool_metrics: dict[str, float] = {}
         self._num_tool_calls = self._num_tool_errors = 0
+        self._tool_errors: list[int] = []
         self._generate_s = self._tools_s = 0.0
         self._stop_tool: JsonDict | None = None
 
@@ -115,7 +118,10 @@ class Conversation:
         )
 
     async def call_tools(self, turn: ParsedTurn) -> list[Message]:
-        """Run a turn's calls and answer each of its mistakes; empty, with `stop_reason`, if the conversation ends."""
+        """Run a turn's calls and answer each of its mistakes; empty, with `stop_reason`, if the conversation ends.
+
+        Each answer has `is_error`, which `observe` and `observe_text` take out again: no template sees it.
+        """
         limits = self._context.limits
         most, over = limits.max_tool_calls, self.out_of_turns
         left = len(turn.tool_calls) if most is None else most - self._num_tool_calls
@@ -140,7 +146,7 @@ class Conversation:
             self.stop_reason = StopReason.MAX_TURNS
             return []
         answers = [_tool_message(call, response) for call, response in zip(turn.tool_calls, responses, strict=True)]
-        return answers + [{"role": "tool", "name": "error", "content": error} for error in turn.errors]
+        return answers + [{"role": "tool", "name": "error", "content": error, IS_ERROR: True} for error in turn.errors]
 
     async def ask_interaction(self) -> InteractionResponse | None:
         """Let the row's interaction answer and score the last turn; None if the row has no interaction."""
@@ -155,7 +161,8 @@ class Conversation:
 
     def observe(self, messages: Sequence[Message]) -> None:
         """Append the messages that the model reads next; sets `stop_reason` if they do not fit."""
-        self._append(self._context.renderer.delta(messages, sampled_ids=self._sampled_ids, tools=self._tools), messages)
+        shown = without_error_marks(messages)
+        self._append(self._context.renderer.delta(shown, sampled_ids=self._sampled_ids, tools=self._tools), messages)
 
     def observe_text(self, text: str, message: Message) -> None:
         """Append text within the model's own turn, like `observe`; `message` is its entry in the log."""
@@ -180,6 +187,7 @@ class Conversation:
             tool_rewards=self._tool_rewards,
             tool_reward_turns=self._reward_turns,
             num_tool_calls=self._num_tool_calls,
+            tool_errors=self._tool_errors,
             tool_scores=await context.tools.calc_rewards(),
             interaction_score=None if context.interaction is None else await context.interaction.calculate_score(),
             stop_tool=self._stop_tool,
@@ -208,7 +216,9 @@ class Conversation:
             self.stop_reason = StopReason.LENGTH
             return
         self._user_turns += 1
-        self.messages.extend(messages)
+        before = len(self.messages)
+        self._tool_errors += [before + place for place, message in enumerate(messages) if message.get(IS_ERROR)]
+        self.messages.extend(without_error_marks(messages))
 
     def _ran_stop_tool(self, calls: Sequence[ToolCall], responses: Sequence[ToolResponse]) -> bool:
         """Whether a tool ran that ends the trajectory; what it was asked and said goes to the reward function."""
@@ -236,6 +246,7 @@ def _tool_message(call: ToolCall, response: ToolResponse) -> Message:
         "name": call.name,
         "tool_call_id": call.id,
         "content": content_of(response.text, response.image),
+        IS_ERROR: response.is_error,
     }
 
 

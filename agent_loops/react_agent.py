@@ -17,7 +17,7 @@ from agentrl.agent_loops.conversation import Conversation
 from agentrl.chat.tool_parsers.react import ReactToolParser
 from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
-from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, Sample, StopReason
+from agentrl.types import IS_ERROR, AgentLoopOutput, JsonDict, Message, ParsedTurn, Sample, StopReason
 
 STYLES = ("chat", "scratchpad", "text")
 _STOP = "Observation:"
@@ -100,12 +100,13 @@ class ReactAgent(AgentLoopBase):
     def _show(self, talk: Conversation, text: str, answers: Sequence[Message]) -> None:
         """Show observations: after the action in the model's own turn, or as a user message."""
         content = f"\n{_STOP} ".join(str(answer["content"]) for answer in answers)
+        wrong = any(answer[IS_ERROR] for answer in answers)
         if self._style == "chat" or (self._style == "scratchpad" and talk.ended_its_turn):
-            talk.observe([{"role": "user", "content": f"{_STOP} {content}"}])
+            talk.observe([{"role": "user", "content": f"{_STOP} {content}", IS_ERROR: wrong}])
             return
         _, stop, tail = text.rpartition(_STOP)  # a stop string may end within a token: `tail` is what that token adds
         lead = ("" if tail else " ") if stop else f"\n{_STOP} "
-        talk.observe_text(f"{lead}{content}\n{_THOUGHT}", {**answers[0], "content": content})
+        talk.observe_text(f"{lead}{content}\n{_THOUGHT}", {**answers[0], "content": content, IS_ERROR: wrong})
 
 
 class ReactTurns(ReactToolParser):

@@ -15,7 +15,7 @@ from agentrl.agent_loops.conversation import Conversation
 from agentrl.chat.tool_parsers.search_r1 import SearchR1ToolParser
 from agentrl.errors import PluginError, suggest
 from agentrl.interfaces import AgentLoopBase, LoopContext, Renderer, ToolParser
-from agentrl.types import AgentLoopOutput, JsonDict, Message, ParsedTurn, Sample, StopReason
+from agentrl.types import IS_ERROR, AgentLoopOutput, JsonDict, Message, ParsedTurn, Sample, StopReason
 
 MAX_TURNS = 10
 MARKERS = ("<information>", "</information>")
@@ -116,6 +116,6 @@ def _show(talk: Conversation, answer: Message, markers: Sequence[str]) -> None:
     """Put documents (in markers) or a correction after the action, in the model's turn unless the model ended it."""
     text = f"{markers[0]}{answer['content'].strip()}{markers[1]}"
     if talk.ended_its_turn:
-        talk.observe([{"role": "user", "content": text}])
+        talk.observe([{"role": "user", "content": text, IS_ERROR: answer[IS_ERROR]}])
     else:
         talk.observe_text(f"\n\n{text}\n\n", {**answer, "content": text})

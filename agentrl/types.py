@@ -239,6 +239,8 @@ class TrajectoryFacts:
     """The assistant turn that made the call of each of `tool_rewards`, counted from 0; None: as above."""
     num_tool_calls: int = 0
     """Number of calls that ran."""
+    tool_errors: list[int] | None = None
+    """Places in `messages` of answers to a mistake of the model, counted from 0; None: not reported."""
     tool_scores: dict[str, float] = field(default_factory=dict)
     """`calc_reward` of each tool that was called, by name: its reward for the whole trajectory."""
     interaction_score: float | None = None
@@ -288,3 +290,27 @@ class LoopLimits:
     """Deadline of each call of a tool or interaction; a tool's own `config.timeout_s` goes first."""
     trajectory_timeout_s: float | None = None
     """Deadline of everything."""
+
+
+IS_ERROR = "is_error"
+"""The key of a tool message that answers a mistake of the model. Dumps have it; no chat template sees it."""
+
+
+def mark_errors(messages: Any, errors: Sequence[int] | None) -> Any:
+    """The messages, each tool message with `is_error`, true at the places `errors`.
+
+    Args:
+        messages: of a conversation; what is no list stays as it is.
+        errors: `tool_errors` of its facts; None: nobody knows, and no message is marked.
+    """
+    if errors is None or not isinstance(messages, Sequence):
+        return messages
+    return [
+        {**message, IS_ERROR: place in errors} if place in errors or message.get("role") == "tool" else message
+        for place, message in enumerate(messages)
+    ]
+
+
+def without_error_marks(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages without `is_error`, as templates, tools, interactions and score functions get them."""
+    return [{name: value for name, value in message.items() if name != IS_ERROR} for message in messages]

@@ -22,6 +22,7 @@ from agentrl.interfaces import RewardInput, RewardManager
 from agentrl.observability.dumps import Record, outcome_of, read_conversations, scored_text
 from agentrl.plugins import registry
 from agentrl.rewards.judged_answers import load_answer_scores
+from agentrl.types import without_error_marks
 
 _AT_ONCE = 64
 _NO_CHANGE = 1e-9
@@ -117,9 +118,10 @@ async def _score(file: Path, record: Record, manager: RewardManager, weight: flo
 
 def reward_input(record: Record) -> RewardInput:
     """What the score function got when the conversation was dumped."""
+    messages = without_error_marks(record.get("messages") or [])
     known = {name: record[name] for name in ("num_turns", "num_tool_calls") if name in record}
     plain = {"num_turns": 2, "turn_scores": [], "tool_rewards": [], "num_tool_calls": 0}
-    extra = {**plain, **(record.get("extra_info") or {}), **known, "messages": record.get("messages") or []}
+    extra = {**plain, **(record.get("extra_info") or {}), **known, "messages": messages}
     return RewardInput(str(record.get("data_source")), scored_text(record), record.get("gts"), extra)
 
 

@@ -18,6 +18,7 @@ from agentrl.data_proto import DataProto
 from agentrl.observability.run_folder import FAILED_SUFFIX
 from agentrl.observability.said_once import say_once
 from agentrl.reported import json_of
+from agentrl.types import mark_errors
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def rows(
             "weight_versions": versions,
             **(trained.fields(name_of(batch, i), len(response_ids)) if trained is not None else {}),
             "segments": _segments(response_ids, mask, loss_mask, exact or decode),
-            "messages": json_of(fields["messages"]),
+            "messages": json_of(mark_errors(fields["messages"], (fields.get("extra_fields") or {}).get("tool_errors"))),
             "reward_extra_info": json_of(fields["reward_extra_info"]),
             "timeline": fields.get("timeline", []),
         }

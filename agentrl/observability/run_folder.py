@@ -30,6 +30,7 @@ DEPTH = 4
 Kind = Literal["rollouts", "validation"]
 DUMP_KEYS: dict[Kind, str] = {"rollouts": "rollout_data_dir", "validation": "validation_data_dir"}
 """Kind of dump -> the key under `trainer` that names its folder; the kind is also the folder's usual name."""
+DUMP_SUFFIX = ".jsonl"
 FAILED_SUFFIX = ".failed.jsonl"
 """`STEP.failed.jsonl`, beside the dump of a step, tells of its trajectories that failed."""
 _RECENT = 1_000_000
@@ -213,9 +214,10 @@ def _leaves(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield f"{before}{name}", value
 
 
-def dump_files(folder: Path) -> dict[int, Path]:
-    """The files `STEP.jsonl` of a folder by step, oldest first."""
-    return dict(sorted((int(file.stem), file) for file in folder.glob("*.jsonl") if file.stem.isdecimal()))
+def dump_files(folder: Path, suffix: str = DUMP_SUFFIX) -> dict[int, Path]:
+    """The files `STEP.jsonl` of a folder by step, oldest first; with `FAILED_SUFFIX` those of what failed."""
+    named = ((file.name.removesuffix(suffix), file) for file in folder.glob(f"*{suffix}"))
+    return dict(sorted((int(step), file) for step, file in named if step.isdecimal()))
 
 
 def is_run(folder: Path) -> bool:

@@ -62,6 +62,8 @@ class RunState:
     process_began: float | None = None
     """Tells the process from a later one of the same number."""
     machine: str | None = None
+    resumed: tuple[int, ...] = ()
+    """The steps after which the run was resumed, those of steps that it went back behind left out."""
 
 
 class RunStateFile(Tracker):
@@ -76,7 +78,9 @@ class RunStateFile(Tracker):
         self._folder = folder
         began, pid = time.time(), os.getpid()
         born = psutil.Process(pid).create_time()
-        self._state = RunState(State.RUNNING, 0, total_steps, began, began, None, pid, born, _machine())
+        self._state = RunState(
+            State.RUNNING, 0, total_steps, began, began, None, pid, born, _machine(), _resumed(folder)
+        )
 
     def __enter__(self) -> Self:
         self._write(began=time.time())
@@ -92,7 +96,9 @@ class RunStateFile(Tracker):
 
     def on_start(self, run: RunInfo) -> None:
         """The step that it resumes from is known."""
-        self._write(step=run.resumed_from or 0)
+        after = run.resumed_from
+        resumed = () if after is None else (*(step for step in self._state.resumed if step <= after), after)
+        self._write(step=after or 0, resumed=resumed)
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """One more step is finished."""
@@ -117,13 +123,23 @@ def read_state(folder: Path) -> RunState | None:
     """
     file = folder / STATE_FILE
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        state = _checked(RunState(**{**found, "state": State(found["state"])}))
+        found = {"resumed": (), **json.loads(file.read_text(encoding="utf-8"))}
+        found |= {"state": State(found["state"]), "resumed": tuple(found["resumed"])}
+        state = _checked(RunState(**found))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserInputError(f"{file} is not the state of a run ({type(error).__name__}: {error})") from error
     return replace(state, state=_seen(state)) if state.state is State.RUNNING else state
+
+
+def _resumed(folder: Path) -> tuple[int, ...]:
+    """After which steps a run of this folder was resumed so far; a file that cannot be read tells of none."""
+    try:
+        before = read_state(folder)
+    except UserInputError:
+        return ()
+    return () if before is None else before.resumed
 
 
 def _checked(state: RunState) -> RunState:
@@ -142,6 +158,8 @@ def _checked(state: RunState) -> RunState:
         value = getattr(state, name)
         if not isinstance(value, types):
             raise ValueError(f"got the {name} {value!r:.80}")
+    if not all(type(step) is int for step in state.resumed):
+        raise ValueError(f"got the steps {state.resumed!r:.80} in resumed")
     if state.pid is not None and state.pid < 0:
         raise ValueError(f"got the pid {state.pid}")
     return state

@@ -152,6 +152,7 @@ _FACTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "tool_rewards": ("a list of numbers", _numbers),
     "tool_reward_turns": ("a list of whole numbers", _turns),
     "num_tool_calls": ("a whole number", _whole),
+    "tool_errors": ("a list of whole numbers", _turns),
     "tool_scores": ("a number by tool name", _by_name),
     "interaction_score": ("a number", _number),
     "stop_tool": ("a mapping", _mapping),

@@ -12,7 +12,7 @@ import numpy as np
 
 from agentrl.errors import FailureBudgetError
 from agentrl.rollout.records import LoopLag, RolloutRow
-from agentrl.types import Sample, StopReason
+from agentrl.types import Sample, StopReason, mark_errors
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ def failures_of(rows: Sequence[RolloutRow], uids: Sequence[Any], samples: Sequen
             "earlier_errors": row.earlier_errors,
             "response_tokens": len(row.tokens.response),
             "data_source": samples[row.row].data_source,
-            "messages": row.facts.messages or samples[row.row].prompt,
+            "messages": mark_errors(row.facts.messages, row.facts.tool_errors) or samples[row.row].prompt,
         }
         for row in rows
         if row.error is not None

@@ -142,3 +142,16 @@ def test_what_training_knew_of_each_token(tmp_path: Path) -> None:
     assert (left_out["advantages"], left_out["train_log_probs"]) == (None, None)
     assert list(trained)[:5] == ["input", "output", "gts", "score", "step"]
     assert all(item.violations == [] for item in audit([file]))
+
+
+def test_tool_messages_say_whether_they_answer_a_mistake(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "?"}, *({"role": "tool", "content": text} for text in ("Error codes", "no"))]
+    done = batch()
+    done.non_tensor_batch["messages"] = np.array([None, None], dtype=object)
+    done.non_tensor_batch["messages"][:] = [said, said]
+    done.non_tensor_batch["extra_fields"] = np.array([{"tool_errors": [2]}, {}], dtype=object)
+    file = write_rollouts(tmp_path, 4, [done], words)
+    assert file is not None
+    known, unknown = (json.loads(line)["messages"] for line in file.read_text().splitlines())
+    assert [message.get("is_error") for message in known] == [None, False, True]
+    assert unknown == said

@@ -46,6 +46,23 @@ def test_a_run_tells_how_it_stands_while_it_goes_on(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [STATE_FILE]
 
 
+def test_a_run_tells_after_which_steps_it_was_resumed(tmp_path):
+    def started(resumed_from: int | None, stop: int) -> list[int]:
+        with RunStateFile(tmp_path, 20) as writer:
+            writer.on_start(RunInfo("p", "e", tmp_path, 20, resumed_from=resumed_from))
+            writer.log({}, stop)
+        return list(state_of(tmp_path).resumed)
+
+    assert started(None, 5) == []
+    assert started(4, 9) == [4]
+    assert started(8, 12) == [4, 8]
+    assert started(8, 12) == [4, 8, 8]
+    assert started(6, 12) == [4, 6], "the steps after it ran again"
+    assert started(None, 3) == [], "a new run in the same folder"
+    (tmp_path / STATE_FILE).write_text("{")
+    assert started(2, 3) == [2]
+
+
 @pytest.mark.parametrize(
     ("error", "state", "told"),
     [
@@ -98,6 +115,7 @@ def test_a_folder_that_cannot_be_written_ends_no_run(tmp_path, caplog):
 
 WHOLE = {"state": "running", "step": 1, "total_steps": 3, "began": 1.0, "updated": 2.0, "pid": 1, "process_began": 1.0}
 DAMAGED = [{"step": "x"}, {"total_steps": 0.5}, {"updated": "y"}, {"pid": -5}, {"process_began": "z"}, {"error": {}}]
+DAMAGED += [{"resumed": ["x"]}, {"resumed": 3}]
 
 
 @pytest.mark.parametrize(

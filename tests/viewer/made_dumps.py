@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from agentrl.observability.run_folder import DUMP_SUFFIX
+
 
 def record(number: int = 0, step: int = 1, **changes: Any) -> dict[str, Any]:
     """One trajectory: a question, a call, its result and an answer, of five tokens."""
@@ -43,10 +45,26 @@ def record(number: int = 0, step: int = 1, **changes: Any) -> dict[str, Any]:
     }
 
 
-def write_dump(folder: Path, step: int, records: Iterable[Mapping[str, Any] | str]) -> Path:
-    """`{folder}/{step}.jsonl`; a text is a line as it is."""
+def failure(number: int = 0, step: int = 1, **changes: Any) -> dict[str, Any]:
+    """What is known of a trajectory whose tool hung."""
+    return {
+        "row": number,
+        "uid": f"{step}-{number // 2}",
+        "stop_reason": "timeout",
+        "error": "ToolServiceError: no answer in 60 s",
+        "earlier_errors": ["ToolServiceError: refused"],
+        "response_tokens": 3,
+        "data_source": "agentrl/arithmetic",
+        "messages": record(number)["messages"][:2],
+        "step": step,
+        **changes,
+    }
+
+
+def write_dump(folder: Path, step: int, records: Iterable[Mapping[str, Any] | str], suffix: str = DUMP_SUFFIX) -> Path:
+    """`{folder}/{step}.jsonl`, or of another suffix; a text is a line as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{step}.jsonl"
+    path = folder / f"{step}{suffix}"
     lines = [line if isinstance(line, str) else json.dumps(line) for line in records]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path

@@ -129,7 +129,7 @@ def _answer(number: int, step: int, draw: random.Random, vocabulary: Vocabulary)
         ]
         messages += [
             {"role": "assistant", "content": said, "tool_calls": [{"type": "function", "function": call}]},
-            {"role": "tool", "content": answer, "name": "calculator"},
+            {"role": "tool", "content": answer, "name": "calculator", "is_error": not right},
         ]
         final = f"{ask} is {result}, as the calculator says.\n#### {result}"
     else:
@@ -283,6 +283,6 @@ def _metrics(step: int, skill: Callable[[int], float]) -> dict[str, float]:
             "timing_s/save_checkpoint": 0.6,
         }
     if step == 9:
-        row["rollout/stop_reason/env_error"] = 0.0417
+        row |= {"rollout/env_error_rate": 0.0417, "rollout/stop_reason/env_error": 0.0417}
     row["timing_s/step"] = sum(value for name, value in row.items() if name.startswith("timing_s/")) + 0.2
     return row

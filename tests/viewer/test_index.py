@@ -43,6 +43,7 @@ def test_a_trajectory_in_the_table(tmp_path: Path) -> None:
         "tool_calls": 1,
         "tokens": 5,
         "tools": ["calculator"],
+        "failed": False,
         "question": "What is 7 + 1?",
         "start": "<call>7+1</call><|tool|>8<|assistant|>It is 8",
     }
@@ -116,7 +117,7 @@ def test_what_is_indexed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.M
     first.close()
     read: list[bytes] = []
     parse = index_module.parse_record
-    monkeypatch.setattr(index_module, "parse_record", lambda line: (read.append(line), parse(line))[1])
+    monkeypatch.setattr(index_module, "parse_record", lambda line, **kind: (read.append(line), parse(line, **kind))[1])
     second = refreshed(tmp_path)
     assert (len(rows(second)), read) == (3, [])
     with path.open("a") as file:

@@ -115,7 +115,7 @@ def test_alarms_and_failures_are_on_the_time_line_and_in_words(page: Page, site:
     go(page, site + RUN)
     happened = page.get_by_label("What happened")
     expect(happened.locator(".events").first).to_contain_text("▲ step 22 alarm repetition begins")
-    expect(happened.locator(".events").first).to_contain_text("4.2% of the trajectories ended as env_error")
+    expect(happened.locator(".events").first).to_contain_text("4.2% of the trajectories failed: 4.2% as env_error")
     expect(happened.locator(".mark.kind-failure")).to_have_attribute("aria-label", re.compile("failure at step 9"))
     happened.locator(".mark.kind-alarm").click()
     expect(page.locator(".counted")).to_have_text("48 conversations")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,10 +144,6 @@ def test_what_the_modules_compute(page: Page, site: str) -> None:
     new = "{steps: [2, 3], seconds: [5, 6], metrics: {a: [21, 30], b: [7, 8]}}"  # a run that resumed after step 1
     joined = {"steps": [1, 2, 3], "seconds": [1, 5, 6], "metrics": {"a": [10, 21, 30], "b": [None, 7, 8]}}
     assert called(page, "series", f"appended({old}, {new})") == joined
-    assert called(page, "changes", "newTokens([1, 2, 9, 3], [1, 2, 3])") == [False, False, True, False]
-    assert called(page, "changes", "newTokens([5, 1, 6, 2, 7], [1, 2])") == [True, False, True, False, True]
-    assert called(page, "changes", "newTokens([1, 1], [1])") == [False, True]
-    assert called(page, "changes", "newTokens([], [1])") == []
     assert called(page, "format", "number(1234567)") == "1.23e6"
     assert called(page, "format", "number(-0.123456)") == "-0.1235"
     assert called(page, "format", "number(-3e-8)") == "-3e-8"
@@ -158,6 +156,51 @@ def test_what_the_modules_compute(page: Page, site: str) -> None:
     }
     assert called(page, "route", "href(['run', 'a/b'], {step: 3, text: ''})") == "#/run/a%2Fb?step=3"
     assert called(page, "config", "flat({a: {b: 1, c: []}, d: {}})") == [["a.b", 1], ["a.c", []], ["d", {}]]
+
+
+def test_what_has_changed_in_an_answer(page: Page, site: str) -> None:
+    go(page, site)
+
+    def new(ids: str, others: str) -> Any:
+        found = called(page, "changes", f"newTokens({ids}, {others})")
+        return [place for place, is_new in enumerate(found["fresh"]) if is_new], found["gaveUp"]
+
+    assert new("[1, 2, 9, 3]", "[1, 2, 3]") == ([2], None)
+    assert new("[5, 1, 6, 2, 7]", "[1, 2]") == ([0, 2, 4], None)
+    assert new("[1, 1]", "[1]") == ([1], None)
+    assert new("[]", "[1]") == ([], None)
+    assert new("[1, 2, 3]", "[]") == ([0, 1, 2], None)
+    ids = "Array.from({length: 9600}, (_, i) => i * i % 97)"
+    assert new(f"{ids}.with(50, 1000).with(9000, 3)", ids) == ([50, 9000], None)
+    other = "Array.from({length: 9600}, (_, i) => 1000 + i)"
+    assert new(other, ids)[1] is None, "no token in common"
+    places, gave_up = new(f"[1, ...{ids}, 2]", "[1, ...Array.from({length: 9600}, (_, i) => i * 31 % 89), 2]")
+    assert gave_up is not None
+    assert gave_up[1] <= 9602
+    assert set(range(*gave_up)) <= set(places)
+    assert 0 not in places
+
+
+def test_the_shortest_edit_is_found(page: Page, site: str) -> None:
+    go(page, site)
+    draw = random.Random(0)
+    for _ in range(150):
+        one, other = ([draw.randrange(4) for _ in range(draw.randrange(12))] for _ in range(2))
+        fresh = called(page, "changes", f"newTokens({one}, {other})")["fresh"]
+        kept = [token for token, is_new in zip(one, fresh, strict=True) if not is_new]
+        rest = iter(other)
+        assert all(token in rest for token in kept), (one, other, kept)
+        assert len(kept) == common(tuple(one), tuple(other)), (one, other, kept)
+
+
+@cache
+def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """The length of the longest common subsequence."""
+    if not one or not other:
+        return 0
+    if one[0] == other[0]:
+        return 1 + common(one[1:], other[1:])
+    return max(common(one[1:], other), common(one, other[1:]))
 
 
 @pytest.mark.parametrize("file", OWN, ids=lambda file: file.stem)

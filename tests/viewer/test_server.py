@@ -12,6 +12,7 @@ import pytest
 from made_dumps import record, write_dump, write_run
 
 from agentrl.errors import UserInputError
+from agentrl.observability.viewer.curves import events_of
 from agentrl.observability.viewer.guard import Access
 from agentrl.observability.viewer.runs import RunSet
 from agentrl.observability.viewer.server import create_app
@@ -27,7 +28,9 @@ STEPS = [
         "timing_s/agent_loop/tool_calls/mean": 9.0,
         "critic/score/mean": 0.75,
         "health/alarm/short": 0.0,
+        "rollout/env_error_rate": 0.25,
         "rollout/stop_reason/timeout": 0.125,
+        "reward_model/left_out": 2.0,
         "training/skipped_steps": 1.0,
     },
 ]
@@ -116,6 +119,7 @@ async def test_events_in_the_order_of_the_steps(client: Client) -> None:
         (1, "alarm"),
         (2, "alarm_end"),
         (2, "failure"),
+        (2, "failure"),
         (2, "skipped"),
         (2, "checkpoint"),
     ]
@@ -123,8 +127,31 @@ async def test_events_in_the_order_of_the_steps(client: Client) -> None:
         "step": 2,
         "time": 6.0,
         "kind": "failure",
-        "text": "12.5% of the trajectories ended as timeout",
+        "text": "25.0% of the trajectories failed: 12.5% as timeout",
     }
+    assert events[4]["text"] == "the reward model could not score 2 trajectories"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text"),
+    [
+        ({"aborted": 0.25}, "25.0% of the trajectories failed: 25.0% as aborted"),
+        (
+            {"env_error": 0.125, "timeout": 0.125},
+            "25.0% of the trajectories failed: 12.5% as timeout, 12.5% as env_error",
+        ),
+        ({"completed": 1.0}, "25.0% of the trajectories failed"),
+    ],
+)
+def test_every_kind_of_failure_is_an_event(reasons: dict[str, float], text: str) -> None:
+    row = {
+        "step": 1,
+        "rollout/env_error_rate": 0.25,
+        **{f"rollout/stop_reason/{name}": x for name, x in reasons.items()},
+    }
+    (event,) = events_of([row])
+    assert (event["kind"], event["text"]) == ("failure", text)
+    assert events_of([{**row, "rollout/env_error_rate": 0.0}]) == []
 
 
 async def test_how_a_failed_run_ended(client: Client) -> None:
@@ -291,6 +318,16 @@ async def test_a_record_that_no_answer_can_hold_is_told(client: Client) -> None:
         ("runs/one/trajectories/x", 400, "number: got 'x', wanted a valid integer"),
         ("runs/one/trajectories?set=test", 400, "set: got 'test', wanted 'train' or 'validation'"),
         ("runs/one/trajectories?reward_min=nan", 400, "reward_min: got 'nan', wanted a finite number"),
+        (
+            "runs/one/trajectories?step_min=999999999999",
+            400,
+            "step_min: got '999999999999', wanted less than 268435456",
+        ),
+        (
+            "runs/one/trajectories?step_max=999999999999",
+            400,
+            "step_max: got '999999999999', wanted less than 268435456",
+        ),
         ("runs/one/trajectories?limit=5000", 400, "limit: got '5000', wanted less than or equal to 1000"),
         ("runs/one/trajectories?rewardmin=1", 400, "got the parameter rewardmin, which this address does not have"),
         ("config_difference?run=one", 400, "run: got"),
@@ -300,6 +337,21 @@ async def test_a_record_that_no_answer_can_hold_is_told(client: Client) -> None:
 async def test_a_bad_question_says_what_was_wanted(client: Client, path: str, status: int, error: str) -> None:
     assert error in (await client.http.get(f"/api/{path}")).json()["error"]
     assert (await client.http.get(f"/api/{path}")).status_code == status
+
+
+@pytest.mark.parametrize("number", [2**28 - 1, 2**28, 2**53, 2**53 + 1, 2**63, 2**64, 10**400, "1e400", -1])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"trajectories?{name}_{end}" for name in ("step", "reward", "turns", "tokens") for end in ("min", "max")),
+        *("trajectories?step", "trajectories?offset", "trajectories?text=a&offset", "metrics?since"),
+        *("groups?step", "groups?offset", "groups?limit"),
+    ],
+)
+async def test_no_number_is_too_much_for_the_server(client: Client, path: str, number: object) -> None:
+    answer = await client.http.get(f"/api/runs/one/{path}={number}")
+    assert answer.status_code in (200, 400)
+    assert answer.status_code == 200 or "wanted" in answer.json()["error"]
 
 
 async def test_names_of_runs_do_not_meet(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def test_facets(index: DumpIndex, tmp_path: Path) -> None:
         "data_sources": ["agentrl/arithmetic", "other"],
         "stop_reasons": ["completed", "length"],
         "tools": ["calculator"],
+        "failed": 0,
     }
 
 

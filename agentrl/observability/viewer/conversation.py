@@ -10,7 +10,7 @@ import orjson
 from agentrl.errors import UserInputError
 from agentrl.observability.run_folder import RunFolder
 from agentrl.observability.viewer.as_test import as_test
-from agentrl.observability.viewer.records import Record, messages_of
+from agentrl.observability.viewer.records import Record, is_failed, messages_of, text_field
 from agentrl.observability.viewer.tokens import token_texts
 from agentrl.reported import finite_number_of
 
@@ -41,7 +41,7 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
         orjson.dumps(record)
     except orjson.JSONEncodeError as error:
         raise UserInputError(f"this record is nested deeper than an answer can hold: {error}") from error
-    texts, parts = token_texts(record, run), record.get("reward_extra_info")
+    texts, parts, failed = token_texts(record, run), record.get("reward_extra_info"), is_failed(record)
     return {
         "messages": messages_of(record),
         "prompt": texts.prompt,
@@ -60,7 +60,9 @@ def conversation_of(record: Record, run: RunFolder, name: str) -> dict[str, Any]
         },
         "timeline": _spans(record),
         "ground_truth": record.get("gts"),
-        "test_case": as_test(record, name, run.setting),
+        "error": text_field(record, "error") if failed else None,
+        "earlier_errors": [str(error) for error in _list(record, "earlier_errors") or []],
+        "test_case": None if failed else as_test(record, name, run.setting),
     }
 
 

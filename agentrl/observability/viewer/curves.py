@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any
+
+from agentrl.types import StopReason
 
 Row = Mapping[str, float]
 STEP_TIME = "timing_s/step"
 REWARD = "critic/score/mean"
 _ALARM = "health/alarm/"
-_LOST = ("env_error", "timeout")
-"""Stop reasons of trajectories that failed around the model: they are left out of training."""
+_REASON = "rollout/stop_reason/"
 
 
 def curves_of(rows: Sequence[Row], since: int | None, names: Sequence[str] | None) -> dict[str, Any]:
@@ -45,10 +47,22 @@ def timing_of(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def events_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Alarms, failures, validations, checkpoints and steps that changed nothing, in the order of the steps."""
-    events, time, active = [], 0.0, set[str]()
+def events_of(rows: Sequence[Row], resumed: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """Alarms, failures, validations, checkpoints, resumes and steps that changed nothing, in the order of the steps.
+
+    Args:
+        rows: of the metrics file.
+        resumed: the steps after which the run was resumed.
+    """
+    events, time, active, left = list[dict[str, Any]](), 0.0, set[str](), sorted(resumed)
+
+    def resumes(before: float) -> list[dict[str, Any]]:
+        """Those that come before a step."""
+        known = [left.pop(0) for step in list(left) if step < before]
+        return [{"step": step, "time": time, "kind": "resume", "text": f"resumed after step {step}"} for step in known]
+
     for row in rows:
+        events += resumes(step_of(row))
         time += row.get(STEP_TIME, 0.0)
         now = {name.removeprefix(_ALARM) for name, value in row.items() if name.startswith(_ALARM) and value}
         changes = [("alarm", f"alarm {name} begins") for name in sorted(now - active)]
@@ -57,7 +71,7 @@ def events_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
         events += [
             {"step": step_of(row), "time": time, "kind": kind, "text": text} for kind, text in [*changes, *_events(row)]
         ]
-    return events
+    return [*events, *resumes(inf)]
 
 
 def last_value(rows: Sequence[Row], name: str) -> float | None:
@@ -76,9 +90,13 @@ def _is_phase(name: str) -> bool:
 
 
 def _events(row: Row) -> Iterator[tuple[str, str]]:
-    for reason in _LOST:
-        if share := row.get(f"rollout/stop_reason/{reason}"):
-            yield "failure", f"{share:.1%} of the trajectories ended as {reason}"
+    if share := row.get("rollout/env_error_rate"):
+        # One that failed without a result, or while it was scored, keeps the reason that it ended with.
+        known = {reason: row.get(f"{_REASON}{reason}") for reason in StopReason if reason.is_failure}
+        reasons = ", ".join(f"{part:.1%} as {reason}" for reason, part in known.items() if part)
+        yield "failure", f"{share:.1%} of the trajectories failed{f': {reasons}' if reasons else ''}"
+    if unscored := row.get("reward_model/left_out"):
+        yield "failure", f"the reward model could not score {unscored:g} trajectories"
     if row.get("training/skipped_steps"):
         yield "skipped", "the step changed no weight"
     for name, value in row.items():

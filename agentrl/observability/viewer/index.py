@@ -2,7 +2,8 @@
 
 A trajectory's number says where it is, so links stay valid when the index is made again::
 
-    step 3, the record after 17 others      ->  3 << 24 | 17
+    step 3, the record after 17 others                      ->  3 << 24 | 17
+    the same of `3.failed.jsonl`, for what failed in step 3  ->  3 << 24 | 1 << 23 | 17
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from agentrl.observability.run_folder import dump_files
+from agentrl.observability.run_folder import DUMP_SUFFIX, FAILED_SUFFIX, dump_files
 from agentrl.observability.viewer.records import IndexEntry, Record, entry_of, folded, parse_record, prompt_key_of
 from agentrl.observability.viewer.store import Store, is_damage, open_store
 
-STEP_BITS = 24
-"""A dump has fewer than 2^24 records."""
+_RECORD_BITS = 23
+"""A dump has fewer than 2^23 records."""
+FAILED = 1 << _RECORD_BITS
+"""This bit of a trajectory's number says that it failed."""
+STEP_BITS = _RECORD_BITS + 1
 MOST_STEPS = 1 << 28
 """With them, twice a trajectory's number is still a number of JavaScript (2^53)."""
 _PIECE = 4 << 20
@@ -61,8 +65,9 @@ class _Piece:
     starts: array[int] = field(default_factory=lambda: array("q"))
     text: bytearray = field(default_factory=bytearray)
 
-    def add(self, number: int, step: int, entry: IndexEntry, offset: int, length: int) -> None:
+    def add(self, number: int, entry: IndexEntry, offset: int, length: int) -> None:
         """One trajectory."""
+        step = number >> STEP_BITS
         values = (entry.uid, entry.prompt_key, entry.data_source, entry.reward, entry.advantage, entry.stop_reason)
         self.rows.append((number, step, *values, entry.turns, entry.tool_calls, entry.tokens, offset, length))
         self.shown.append((number, orjson.dumps(entry.tools).decode(), entry.question, entry.start))
@@ -76,7 +81,7 @@ class DumpIndex:
     """Knows the trajectories of a folder of dumps. Safe to use from several threads.
 
     Args:
-        folder: of `STEP.jsonl` files; it need not exist yet.
+        folder: of `STEP.jsonl` files, and `STEP.failed.jsonl`; it need not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,6 +94,7 @@ class DumpIndex:
         self._lock = RLock()
         self._store: Store | None = None
         self._files: dict[int, _File] = {}
+        """By the number of the first trajectory that they may hold; so is `_paths`."""
         self._paths: dict[int, Path] = {}
         self._found: tuple[object, ...] = ()
         """The search that the table `found` answers."""
@@ -128,14 +134,14 @@ class DumpIndex:
         """Returns whether it came to the end."""
         with self.database():
             pass  # opens it, with what it knows of the files
-        found = self._paths = {step: path for step, path in dump_files(self.folder).items() if step < MOST_STEPS}
-        for step in [step for step in self._files if step not in found]:
-            self._drop(step)
-        for step, path in found.items():
+        found = self._paths = _dumps_in(self.folder)
+        for first in [first for first in self._files if first not in found]:
+            self._drop(first)
+        for first, path in found.items():
             if stop():
                 return False
             try:
-                self._update(step, path, stop)
+                self._update(first, path, stop)
             except FileNotFoundError:
                 return False  # replaced at this moment: the next look finds it
             except OSError as error:
@@ -149,8 +155,8 @@ class DumpIndex:
             try:
                 if self._store is None:
                     self._store = open_store(self.folder)
-                    rows = self._store.connection.execute("SELECT * FROM files ORDER BY step").fetchall()
-                    self._files = {row["step"]: _File(*tuple(row)[1:]) for row in rows}
+                    rows = self._store.connection.execute("SELECT * FROM files ORDER BY first_id").fetchall()
+                    self._files = {row["first_id"]: _File(*tuple(row)[1:]) for row in rows}
                     self._found = ()
                 yield self._store.connection
             except sqlite3.Error as error:
@@ -184,13 +190,13 @@ class DumpIndex:
         """The record of a trajectory, from its place in its dump; None: not found, or replaced since."""
         with self.database() as connection:
             row = connection.execute("SELECT * FROM rows WHERE id = ?", (number,)).fetchone()
-        path = None if row is None else self._paths.get(row["step"])
-        if path is None:
+        path = self._paths.get(number & -FAILED)
+        if row is None or path is None:
             return None
         try:
             with path.open("rb") as file:
                 file.seek(row["offset"])
-                record = parse_record(file.read(row["length"]))
+                record = parse_record(file.read(row["length"]), failed=bool(number & FAILED))
         except OSError:
             return None
         same = record is not None and prompt_key_of(record) == row["prompt_key"]
@@ -211,45 +217,45 @@ class DumpIndex:
             self._complete.clear()
             self.generation += 1
 
-    def _update(self, step: int, path: Path, stop: Callable[[], bool]) -> None:
+    def _update(self, first: int, path: Path, stop: Callable[[], bool]) -> None:
         """Index what a dump has more than the index."""
-        known, now = self._files.get(step), path.stat()
+        known, now = self._files.get(first), path.stat()
         if known and (known.inode, known.size, known.modified) == (now.st_ino, now.st_size, now.st_mtime_ns):
             return
         with path.open("rb") as file:
             state = os.fstat(file.fileno())
             if known and (known.inode != state.st_ino or not _still_there(file, known)):
-                self._drop(step)
+                self._drop(first)
                 known = None
             new = replace(known) if known else _File(state.st_ino, 0, 0, 0, b"", 0, 0)
             file.seek(new.read_to)
-            for piece, is_last in _pieces(file, step, new):
+            for piece, is_last in _pieces(file, first, new):
                 if is_last:
                     new.size, new.modified = state.st_size, state.st_mtime_ns
                 new.mark = _mark(file, new.read_to)
-                self._write(step, new, piece)
+                self._write(first, new, piece)
                 if stop():
                     return
 
-    def _write(self, step: int, file: _File, piece: _Piece) -> None:
+    def _write(self, first: int, file: _File, piece: _Piece) -> None:
         with self._transaction() as connection:
             connection.executemany(f"INSERT OR REPLACE INTO rows VALUES ({_marks(13)})", piece.rows)
             connection.executemany(f"INSERT OR REPLACE INTO shown VALUES ({_marks(4)})", piece.shown)
             connection.executemany("INSERT OR REPLACE INTO calls VALUES (?, ?)", piece.calls)
             if piece.ids:
-                values = (piece.ids[0], step, piece.ids.tobytes(), piece.starts.tobytes(), piece.text)
+                values = (piece.ids[0], first >> STEP_BITS, piece.ids.tobytes(), piece.starts.tobytes(), piece.text)
                 connection.execute(f"INSERT OR REPLACE INTO texts VALUES ({_marks(5)})", values)
-            connection.execute(f"INSERT OR REPLACE INTO files VALUES ({_marks(8)})", (step, *astuple(file)))
-        self._files[step] = replace(file)
+            connection.execute(f"INSERT OR REPLACE INTO files VALUES ({_marks(8)})", (first, *astuple(file)))
+        self._files[first] = replace(file)
 
-    def _drop(self, step: int) -> None:
+    def _drop(self, first: int) -> None:
         with self._transaction() as connection:
-            ids = (step << STEP_BITS, ((step + 1) << STEP_BITS) - 1)
+            ids = (first, first | (FAILED - 1))
             for table in ("rows", "shown", "calls"):
                 connection.execute(f"DELETE FROM {table} WHERE id BETWEEN ? AND ?", ids)
             for table in ("texts", "files"):
-                connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
-        self._files.pop(step, None)
+                connection.execute(f"DELETE FROM {table} WHERE first_id BETWEEN ? AND ?", ids)
+        self._files.pop(first, None)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -265,14 +271,21 @@ class DumpIndex:
             self.generation += 1
 
 
-def _pieces(file: BinaryIO, step: int, known: _File) -> Iterator[tuple[_Piece, bool]]:
+def _dumps_in(folder: Path) -> dict[int, Path]:
+    """The dumps of a folder by the number of their first trajectory, in the order of the steps."""
+    kinds = ((0, dump_files(folder, DUMP_SUFFIX)), (FAILED, dump_files(folder, FAILED_SUFFIX)))
+    every = {step << STEP_BITS | bit: path for bit, dumps in kinds for step, path in dumps.items() if step < MOST_STEPS}
+    return dict(sorted(every.items()))
+
+
+def _pieces(file: BinaryIO, first: int, known: _File) -> Iterator[tuple[_Piece, bool]]:
     """What follows in a dump, piece by piece, and whether it is the last; `known` moves on with it."""
-    piece = _Piece()
+    piece, failed = _Piece(), bool(first & FAILED)
     for line in file:
         offset, length = known.read_to, len(line)
         blank = line.isspace()
-        record = None if blank else parse_record(line)
-        if (record is None and not line.endswith(b"\n")) or known.records >> STEP_BITS:
+        record = None if blank else parse_record(line, failed=failed)
+        if (record is None and not line.endswith(b"\n")) or known.records >> _RECORD_BITS:
             break  # half-written, or more than there are numbers for
         known.read_to += length
         if blank:
@@ -280,7 +293,7 @@ def _pieces(file: BinaryIO, step: int, known: _File) -> Iterator[tuple[_Piece, b
         if record is None:
             known.damaged += 1
         else:
-            piece.add(step << STEP_BITS | known.records, step, entry_of(record), offset, length)
+            piece.add(first | known.records, entry_of(record), offset, length)
         known.records += 1
         if len(piece.text) >= _PIECE or len(piece.ids) >= _PIECE_ROWS:
             yield piece, False

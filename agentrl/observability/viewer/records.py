@@ -40,23 +40,31 @@ class IndexEntry:
     tools: list[str]
     question: str
     start: str
+    """Of the answer; of what failed, of the error."""
     text: bytes
-    """What a search looks through: prompt and answer, see `folded`."""
+    """What a search looks through, see `folded`: prompt and answer; of what failed, what was said, and the error."""
 
 
-def parse_record(line: bytes) -> Record | None:
-    """A trajectory of a dump, of agentrl or of verl; None: the line is none."""
+def parse_record(line: bytes, *, failed: bool = False) -> Record | None:
+    """A trajectory of a dump, of agentrl or of verl; None: the line is none.
+
+    Args:
+        line: of the dump.
+        failed: the dump tells of trajectories that failed, each with its error.
+    """
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    texts = isinstance(record, dict) and all(isinstance(record.get(name), str) for name in ("input", "output"))
+    wanted = ("error",) if failed else ("input", "output")
+    texts = isinstance(record, dict) and all(isinstance(record.get(name), str) for name in wanted)
     return record if texts else None
 
 
 def entry_of(record: Record) -> IndexEntry:
     """What the index keeps."""
-    prompt, answer, messages = record["input"], record["output"], messages_of(record)
+    messages = messages_of(record)
+    prompt, answer = _prompt_of(record), record["error"] if is_failed(record) else record["output"]
     return IndexEntry(
         uid=text_field(record, "uid"),
         prompt_key=prompt_key_of(record),
@@ -66,7 +74,7 @@ def entry_of(record: Record) -> IndexEntry:
         stop_reason=text_field(record, "stop_reason"),
         turns=_small_number(record.get("num_turns")),
         tool_calls=_small_number(record.get("num_tool_calls")),
-        tokens=len(record["response_ids"]) if isinstance(record.get("response_ids"), list) else None,
+        tokens=_response_tokens(record),
         tools=sorted(set(_called(messages))),
         question=(_first_question(messages) or prompt)[:SHOWN],
         start=answer[:SHOWN],
@@ -74,9 +82,14 @@ def entry_of(record: Record) -> IndexEntry:
     )
 
 
+def is_failed(record: Record) -> bool:
+    """Whether a record is of a trajectory that failed, and has no answer."""
+    return "output" not in record
+
+
 def prompt_key_of(record: Record) -> str:
-    """Names a prompt."""
-    return blake2b(record["input"].encode(), digest_size=8).hexdigest()
+    """Names a prompt; of what failed, whatever was said: nobody rendered it."""
+    return blake2b(_prompt_of(record).encode(), digest_size=8).hexdigest()
 
 
 def folded(text: str) -> bytes:
@@ -94,6 +107,17 @@ def text_field(record: Mapping[str, Any], name: str) -> str:
     """A field as text; empty if it is missing."""
     value = record.get(name)
     return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _prompt_of(record: Record) -> str:
+    if not is_failed(record):
+        return str(record["input"])
+    return "\n".join(filter(None, (_shown(message) for message in messages_of(record))))
+
+
+def _response_tokens(record: Record) -> int | None:
+    ids = record.get("response_ids")
+    return len(ids) if isinstance(ids, list) else _small_number(record.get("response_tokens"))
 
 
 def _small_number(value: Any) -> int | None:
@@ -125,8 +149,13 @@ def _called(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _first_question(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What the user said first; of a message with pictures, its texts."""
-    content = next((message.get("content") for message in messages if message.get("role") == "user"), None)
+    """What the user said first."""
+    return next((_shown(message) for message in messages if message.get("role") == "user"), "")
+
+
+def _shown(message: Mapping[str, Any]) -> str:
+    """The text of a message; of one with pictures, its texts."""
+    content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return " ".join(part for part in parts if isinstance(part, str))

@@ -107,6 +107,7 @@ class ViewedRun:
             "name": self.name,
             "state": state.state.value,
             "error": state.error,
+            "resumed": state.resumed,
             "step": state.step,
             "total_steps": state.total_steps,
             "began": state.began,
@@ -119,8 +120,8 @@ class ViewedRun:
     def events(self) -> list[dict[str, Any]]:
         """What happened in the run, in the order of its steps."""
         rows, _ = self.rows()
-        events = curves.events_of(rows)
         run = self.overview()
+        events = curves.events_of(rows, run["resumed"])
         if run["state"] in (State.FAILED, State.KILLED, State.STOPPED):
             last = sum(row.get(curves.STEP_TIME, 0.0) for row in rows)
             text = f"{run['state']}{': ' + run['error'] if run['error'] else ''}"

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from agentrl.observability.viewer.index import MOST_STEPS, STEP_BITS, DumpIndex
+from agentrl.observability.viewer.index import FAILED, MOST_STEPS, STEP_BITS, DumpIndex
 
 Row = dict[str, Any]
 MOST_OF_A_PROMPT = 2000
-NO_FACETS: Row = {"steps": None, "step_list": [], "data_sources": [], "stop_reasons": [], "tools": []}
+NO_FACETS: Row = {"steps": None, "step_list": [], "data_sources": [], "stop_reasons": [], "tools": [], "failed": 0}
 _LARGEST = 2**53
 _COLUMNS = (
     "id, step, uid, prompt_key, data_source, reward, advantage, stop_reason, turns, tool_calls, tokens, "
@@ -29,12 +29,14 @@ class Filter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     step: int | None = Field(default=None, ge=0, lt=MOST_STEPS)
-    step_min: int | None = Field(default=None, ge=0, le=_LARGEST)
-    step_max: int | None = Field(default=None, ge=0, le=_LARGEST)
+    step_min: int | None = Field(default=None, ge=0, lt=MOST_STEPS)
+    step_max: int | None = Field(default=None, ge=0, lt=MOST_STEPS)
     data_source: str | None = None
     reward_min: FiniteFloat | None = None
     reward_max: FiniteFloat | None = None
     stop_reason: str | None = None
+    failed: bool | None = None
+    """True: only what failed, and was left out of training; False: all else."""
     tool: str | None = None
     """Called by the trajectory."""
     turns_min: int | None = Field(default=None, ge=0, le=_LARGEST)
@@ -123,6 +125,7 @@ def facets_of(index: DumpIndex) -> Row:
             found = database.execute(f"SELECT DISTINCT {column} FROM {table} ORDER BY {column}").fetchall()
             return [value for (value,) in found]
 
+        failed = f"SELECT coalesce(sum(records - damaged), 0) FROM files WHERE first_id & {FAILED}"
         steps = [step for (step,) in database.execute("SELECT DISTINCT step FROM texts ORDER BY step").fetchall()]
         return {
             **NO_FACETS,
@@ -131,6 +134,7 @@ def facets_of(index: DumpIndex) -> Row:
             "data_sources": every("data_source"),
             "stop_reasons": every("stop_reason"),
             "tools": every("tool", "calls"),
+            "failed": database.execute(failed).fetchone()[0],
         }
 
 
@@ -153,6 +157,7 @@ def _condition(wanted: Filter) -> tuple[str, list[Any]]:
         ("tokens >= ?", wanted.tokens_min),
         ("tokens <= ?", wanted.tokens_max),
         ("id IN (SELECT id FROM calls WHERE tool = ?)", wanted.tool),
+        (f"id & {FAILED} = ?", None if wanted.failed is None else FAILED * wanted.failed),
     ]
     for part, value in given:
         if value is not None:
@@ -167,7 +172,10 @@ def _rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[Row]:
     """Trajectories in the order of their numbers in `ids`."""
     listed = ", ".join(map(str, ids))
     found = database.execute(f"SELECT {_COLUMNS} FROM rows JOIN shown USING (id) WHERE id IN ({listed})").fetchall()
-    by_id = {row["id"]: {**dict(row), "tools": orjson.loads(row["tools"])} for row in found}
+    by_id = {
+        row["id"]: {**dict(row), "tools": orjson.loads(row["tools"]), "failed": bool(row["id"] & FAILED)}
+        for row in found
+    }
     return [by_id[number] for number in ids]
 
 

@@ -15,14 +15,14 @@ from hashlib import blake2b
 from pathlib import Path
 
 INDEX_FILE = ".index.sqlite"
-VERSION = 1
+VERSION = 2
 """Of the tables below and of what `records` puts into them."""
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PRIVATE = ""
 """SQLite's name of a temporary file that ends with the connection."""
 _TABLES = """
 CREATE TABLE files (
-  step INTEGER PRIMARY KEY, inode INTEGER, size INTEGER, modified INTEGER,
+  first_id INTEGER PRIMARY KEY, inode INTEGER, size INTEGER, modified INTEGER,
   read_to INTEGER, mark BLOB, records INTEGER, damaged INTEGER);
 CREATE TABLE rows (
   id INTEGER PRIMARY KEY, step INTEGER, uid TEXT, prompt_key TEXT, data_source TEXT, reward REAL, advantage REAL,

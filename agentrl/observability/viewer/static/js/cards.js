@@ -16,11 +16,11 @@ export function cards(run, rows, from = {}) {
 function card(run, row, largest, from) {
   return el(
     "a",
-    { class: "card", href: href(["run", run.id, "conversation", row.id], from) },
+    { class: row.failed ? "card wrong" : "card", href: href(["run", run.id, "conversation", row.id], from) },
     el(
       "span",
       { class: "top" },
-      el("b", {}, number(row.reward)),
+      row.failed ? el("b", { class: "error-mark" }, "✖ failed") : el("b", {}, number(row.reward)),
       row.advantage === null ? null : el("span", {}, `adv. ${signed(row.advantage)}`),
     ),
     row.advantage === null ? null : advantageBar(row.advantage, largest),
@@ -28,7 +28,9 @@ function card(run, row, largest, from) {
     el(
       "span",
       { class: "muted small" },
-      `${visible(row.stop_reason) || "–"} · ${count(row.turns, "turn")} · ${count(row.tokens, "token")}`,
+      [visible(row.stop_reason) || "–", row.failed ? null : count(row.turns, "turn"), count(row.tokens, "token")]
+        .filter(Boolean)
+        .join(" · "),
     ),
   );
 }

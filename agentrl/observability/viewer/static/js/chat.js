@@ -3,7 +3,6 @@ import { button, el } from "./dom.js";
 import { count, visible } from "./format.js";
 
 const LONG = 4000;
-const LOOKS_LIKE_ERROR = /^\s*(error\b|traceback \(most recent|exception\b|invalid\b|unknown tool)/i;
 
 export function chat(messages) {
   if (!messages?.length) return el("p", { class: "muted" }, "The dump holds no messages; see “As rendered”.");
@@ -11,7 +10,7 @@ export function chat(messages) {
 }
 
 function message(one) {
-  const wrong = isError(one);
+  const wrong = one.is_error === true; // an answer to a mistake; dumps of earlier versions do not say
   const name = one.name && one.role === "tool" ? `: ${visible(String(one.name))}` : "";
   return el(
     "li",
@@ -38,14 +37,6 @@ function message(one) {
 }
 
 const WHO = { system: "system", user: "user", assistant: "assistant", tool: "tool result" };
-
-/** Whether a tool refused or failed: the dump says so, or its text begins as errors do. */
-function isError(one) {
-  if (one.role !== "tool") return false;
-  return (
-    one.is_error ?? (one.name === "error" || (typeof one.content === "string" && LOOKS_LIKE_ERROR.test(one.content)))
-  );
-}
 
 /** Text, or a list of parts; a picture is only named: nothing is ever loaded from elsewhere. */
 function contents(content) {

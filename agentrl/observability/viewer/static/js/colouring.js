@@ -34,13 +34,15 @@ export const KINDS = { trained: "sampled, trained on", held: "sampled, not train
 
 /** Tokens that an earlier answer to the same prompt does not have. */
 export function byChange(tokens, before) {
-  const fresh = newTokens(tokens.id, before.tokens.id);
-  const look = (i) => (fresh[i] ? "c-new" : "c-kept");
+  const { fresh, gaveUp } = newTokens(tokens.id, before.tokens.id);
+  const unknown = (i) => gaveUp && i >= gaveUp[0] && i < gaveUp[1];
+  const look = (i) => (unknown(i) ? "c-unknown" : fresh[i] ? "c-new" : "c-kept");
   const texts = { "c-new": `not in an answer of step ${before.row.step}`, "c-kept": "the same" };
-  const strongest = changes(tokens, look).filter((i) => fresh[i]);
+  if (gaveUp) texts["c-unknown"] = `not compared: tokens ${gaveUp[0] + 1} to ${gaveUp[1]} differ too much`;
+  const strongest = changes(tokens, look).filter((i) => look(i) === "c-new");
   return {
     title: `Changed since step ${before.row.step}`,
-    value: (i) => (fresh[i] ? "new" : "the same"),
+    value: (i) => (unknown(i) ? "not compared" : fresh[i] ? "new" : "the same"),
     look,
     legend: Object.entries(texts),
     strongest,

@@ -20,21 +20,23 @@ const TABS = [
 export async function showConversation(main, { run, query, path, signal }) {
   const id = path[0];
   const found = await get(["runs", run.id, "trajectories", id], {}, signal);
+  const failed = found.row.failed;
   const panels = {
-    chat: () => chat(found.messages),
+    chat: () => (failed ? failure(found) : chat(found.messages)),
     tokens: () => tokenPanel(run, found, query, signal),
     prompt: () => exact(found),
     test: () => testCase(found.test_case),
   };
+  const shownTabs = failed ? TABS.slice(0, 1) : TABS; // of what failed nothing is known but what was said
   const body = el("div", { class: "tab-body", role: "tabpanel", id: "panel", tabindex: "-1" });
   let current = null;
-  const tabs = TABS.map(([name, title]) =>
+  const tabs = shownTabs.map(([name, title]) =>
     el("button", { type: "button", role: "tab", "aria-controls": "panel", on: { click: () => show(name) } }, title),
   );
   const show = (name, noted = true) => {
     current?.leave?.();
     current = panels[name]();
-    tabs.forEach((tab, i) => tab.setAttribute("aria-selected", String(TABS[i][0] === name)));
+    tabs.forEach((tab, i) => tab.setAttribute("aria-selected", String(shownTabs[i][0] === name)));
     fill(body, current.box ?? current);
     current.shown?.();
     if (noted) note({ tab: name === "chat" ? "" : name });
@@ -50,9 +52,13 @@ export async function showConversation(main, { run, query, path, signal }) {
     viewKeys({
       j: ["next conversation of the list", () => turn(".after")],
       k: ["previous conversation", () => turn(".before")],
-      t: ["tokens or chat", () => show(name === "tokens" ? "chat" : "tokens")],
-      p: ["the text as rendered", () => show("prompt")],
-      x: ["the test case", () => show("test")],
+      ...(failed
+        ? {}
+        : {
+            t: ["tokens or chat", () => show(name === "tokens" ? "chat" : "tokens")],
+            p: ["the text as rendered", () => show("prompt")],
+            x: ["the test case", () => show("test")],
+          }),
       ...(name === "tokens" ? current.keys : {}),
     });
   const tokens = found.tokens;
@@ -63,17 +69,42 @@ export async function showConversation(main, { run, query, path, signal }) {
       "div",
       { class: "sides" },
       el("div", { class: "left" }, el("div", { class: "tabs", role: "tablist" }, tabs), body),
-      el(
-        "aside",
-        { "aria-label": "Reward and time" },
-        rewardParts(found.reward, found.ground_truth),
-        waterfall(found.timeline),
-        amounts(tokens),
-      ),
+      failed
+        ? null
+        : el(
+            "aside",
+            { "aria-label": "Reward and time" },
+            rewardParts(found.reward, found.ground_truth),
+            waterfall(found.timeline),
+            amounts(tokens),
+          ),
     ),
   );
-  show(panels[query.tab] ? query.tab : "chat", false);
+  show(shownTabs.some(([name]) => name === query.tab) ? query.tab : "chat", false);
   signal.addEventListener("abort", () => current?.leave?.());
+}
+
+/** Why a trajectory failed, also at earlier tries, and what was said until then. */
+function failure({ error, earlier_errors, messages }) {
+  return el(
+    "div",
+    {},
+    el(
+      "div",
+      { class: "message wrong failure", role: "note" },
+      el("b", { class: "error-mark" }, "✖ failed, so left out of training"),
+      el("div", { class: "text", dir: "auto" }, visible(error)),
+      earlier_errors.length
+        ? el(
+            "details",
+            {},
+            el("summary", {}, count(earlier_errors.length, "earlier try", "earlier tries")),
+            earlier_errors.map((one) => el("div", { class: "text", dir: "auto" }, visible(one))),
+          )
+        : null,
+    ),
+    messages.length ? chat(messages) : el("p", { class: "muted" }, "Nothing is known of what was said."),
+  );
 }
 
 function head(run, { row, messages }, neighbours) {
@@ -107,11 +138,13 @@ function head(run, { row, messages }, neighbours) {
       ),
       neighbours,
       el("a", { href: href(["run", run.id, "groups"], { set: row.set, step: row.step, uid: row.uid }) }, "its group"),
-      el(
-        "a",
-        { href: href(["run", run.id, "prompt", row.prompt_key], { set: row.set }) },
-        "this prompt over the steps",
-      ),
+      row.failed
+        ? null
+        : el(
+            "a",
+            { href: href(["run", run.id, "prompt", row.prompt_key], { set: row.set }) },
+            "this prompt over the steps",
+          ),
     ),
     el("h1", { dir: "auto" }, visible(typeof question === "string" ? question : row.question)),
     el(

@@ -134,7 +134,10 @@ function cells(row) {
   const words = visible(row.tools.join(", "));
   return [
     String(row.step),
-    [el("span", { class: "question" }, visible(row.question)), el("span", { class: "start" }, visible(row.start))],
+    [
+      el("span", { class: "question" }, visible(row.question)),
+      el("span", { class: row.failed ? "start error-mark" : "start" }, `${row.failed ? "✖ " : ""}${visible(row.start)}`),
+    ],
     el("b", {}, number(row.reward)),
     signed(row.advantage),
     visible(row.stop_reason) || "–",

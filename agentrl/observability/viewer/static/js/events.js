@@ -89,5 +89,6 @@ function address(run, event) {
   return href(["run", run.id, "conversations"], {
     set: event.kind === "validation" ? "validation" : "train",
     step: event.step,
+    failed: event.kind === "failure" ? "true" : "",
   });
 }

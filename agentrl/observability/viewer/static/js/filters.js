@@ -8,6 +8,7 @@ export const FILTERS = [
   "step_max",
   "data_source",
   "stop_reason",
+  "failed",
   "tool",
   "reward_min",
   "reward_max",
@@ -34,7 +35,7 @@ export function isFiltered(state) {
 
 /**
  * @param state the filters, changed in place
- * @param facets what the server knows of: {steps, data_sources, stop_reasons, tools}
+ * @param facets what the server knows of: {steps, data_sources, stop_reasons, tools, failed}
  * @param run tells which sets there are
  * @param changed called after each change
  */
@@ -79,14 +80,14 @@ export function filterForm(state, facets, run, changed) {
         numeric(`${name}_max`, `${title} to`, "to", step),
       ),
     );
-  const choice = (title, name, values, all) => {
+  const choice = (title, name, values, all, words = {}) => {
     const known = state[name] && !values.includes(state[name]) ? [state[name], ...values] : values;
     const select = el(
       "select",
       { name, on: { change: () => set(name, select.value) } },
       all ? el("option", { value: "" }, all) : null,
     );
-    select.append(...known.map((value) => el("option", { value, selected: value === state[name] }, visible(value))));
+    select.append(...known.map((value) => el("option", { value, selected: value === state[name] }, words[value] ?? visible(value))));
     return known.length > (all ? 0 : 1) ? field(title, select) : null;
   };
   const text = el("input", {
@@ -106,6 +107,7 @@ export function filterForm(state, facets, run, changed) {
     range("Reward", "reward"),
     choice("Source", "data_source", facets.data_sources, "all"),
     choice("Ended by", "stop_reason", facets.stop_reasons, "all"),
+    choice("Failed", "failed", facets.failed ? ["true", "false"] : [], "all", { true: "failed", false: "not failed" }),
     choice("Tool", "tool", facets.tools, "any"),
     range("Turns", "turns", "1"),
     range("Tokens", "tokens", "1"),

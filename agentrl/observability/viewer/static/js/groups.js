@@ -84,8 +84,8 @@ export async function showGroups(main, { run, query, signal }) {
   });
 }
 
-const spread = (group) =>
-  Math.max(...group.rows.map((row) => row.reward ?? 0)) - Math.min(...group.rows.map((row) => row.reward ?? 0));
+const rewardsOf = (group) => group.rows.map((row) => row.reward).filter((reward) => reward !== null);
+const spread = (group) => (rewardsOf(group).length ? Math.max(...rewardsOf(group)) - Math.min(...rewardsOf(group)) : 0);
 const ORDERS = {
   "as sampled": () => 0,
   "best first": (a, b) => b.mean - a.mean,
@@ -94,7 +94,8 @@ const ORDERS = {
 };
 
 function section(run, group, from) {
-  const rewards = group.rows.map((row) => row.reward).filter((reward) => reward !== null);
+  const rewards = rewardsOf(group);
+  const failed = group.rows.filter((row) => row.failed).length;
   const same = rewards.length > 1 && new Set(rewards).size === 1 ? " · all the same: nothing to learn" : "";
   return el(
     "section",
@@ -103,12 +104,18 @@ function section(run, group, from) {
     el(
       "p",
       { class: "muted small" },
-      `${count(group.rows.length, "answer")}, mean reward ${number(group.mean)}${same} · `,
-      el(
-        "a",
-        { href: href(["run", run.id, "prompt", group.prompt_key], { set: group.rows[0]?.set }) },
-        "this prompt over the steps",
-      ),
+      `${count(group.rows.length - failed, "answer")}, ${failed ? `${failed} failed, ` : ""}`,
+      `mean reward ${number(group.mean)}${same}`,
+      group.rows[0]?.failed
+        ? null
+        : [
+            " · ",
+            el(
+              "a",
+              { href: href(["run", run.id, "prompt", group.prompt_key], { set: group.rows[0]?.set }) },
+              "this prompt over the steps",
+            ),
+          ],
     ),
     cards(run, group.rows, from),
   );
