@@ -106,6 +106,22 @@ def model_problems(key: str, fsdp: FSDPConfig, config: Any) -> Problems:
         yield f"{key}.{SP}: got {sp}, but '{config.model_type}' caps its scores, which attention over ranks does not"
     if sp > 1 and config.model_type in WITH_SINKS:
         yield f"{key}.{SP}: got {sp}, but '{config.model_type}' has attention sinks, which attention over ranks lacks"
+    if sp > 1 and not _attention_can_be_set(config):
+        yield (
+            f"{key}.{SP}: got {sp}, but models of type '{config.model_type}' compute attention in code of their own, "
+            "which knows nothing of ranks that share a row: wanted 1"
+        )
+
+
+def _attention_can_be_set(config: Any) -> bool:
+    """Whether transformers lets another attention take the place of the model's.
+
+    True for a model with code of its own, which is not imported here: its loading tells.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return model is None or bool(model._can_set_attn_implementation())
 
 
 def _tp_problems(key: str, tp: int, config: Any) -> Problems:

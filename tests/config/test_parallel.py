@@ -32,6 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_tiny_model(folder / "gpt2", "gpt2", n_head=4, n_embd=32, n_layer=1)
     build_tiny_model(folder / "gemma2", "gemma2", head_dim=8)
     AutoConfig.for_model("gpt_oss").save_pretrained(folder / "gpt_oss")
+    AutoConfig.for_model("falcon").save_pretrained(folder / "falcon")
     AutoConfig.for_model("qwen2_5_vl").save_pretrained(folder / "seeing")
     return folder
 
@@ -76,6 +77,7 @@ def run(models: Path, model: str, *more: str, ranks: int = 4) -> Any:
         ("gpt2", [f"{TP}=2"], f"{TP}: got 2, but transformers has no tensor-parallel plan for models of type 'gpt2'"),
         ("gemma2", [f"{SP}=2"], f"{SP}: got 2, but 'gemma2' caps its scores"),
         ("gpt_oss", [f"{SP}=2"], f"{SP}: got 2, but 'gpt_oss' has attention sinks, which attention over"),
+        ("falcon", [f"{SP}=2"], f"{SP}: got 2, but models of type 'falcon' compute attention in code of their own"),
         ("seeing", [f"{SP}=2"], f"{SP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
         ("seeing", [f"{TP}=2"], f"{TP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
         ("qwen2", [f"{TP}=2", "actor_rollout_ref.model.lora_rank=8"], f"{TP}: got 2, but actor_rollout_ref.model.lo"),
