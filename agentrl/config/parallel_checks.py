@@ -92,12 +92,19 @@ def model_problems(key: str, fsdp: FSDPConfig, config: Any) -> Problems:
         name, size = (SP, sp) if sp > 1 else (TP, tp)
         yield f"{key}.{name}: got {size}, but '{config.model_type}' reads images, and those models are not spread"
         return
-    config = config.get_text_config()
-    heads = config.num_attention_heads
+    try:
+        config = config.get_text_config()
+        heads = _counts(config, "num_attention_heads")
+    except (ValueError, RuntimeError):  # several language models, or one number per layer
+        heads = []
+    if len(heads) != 1:
+        name, size = (SP, sp) if sp > 1 else (TP, tp)
+        yield f"{key}.{name}: got {size}, but '{config.model_type}' has no one number of attention heads: wanted 1"
+        return
     if tp > 1:
-        yield from _tp_problems(f"{key}.{TP}", tp, config)
-    if sp > 1 and heads % tp == 0 and heads // tp % sp:
-        left, on_each = heads // tp, f" on each of {tp} tensor-parallel ranks" if tp > 1 else ""
+        yield from _tp_problems(f"{key}.{TP}", tp, config, heads[0])
+    if sp > 1 and heads[0] % tp == 0 and heads[0] // tp % sp:
+        left, on_each = heads[0] // tp, f" on each of {tp} tensor-parallel ranks" if tp > 1 else ""
         yield f"{key}.{SP}: {_no_divisor(sp, left, f'{left} attention heads{on_each}')}: wanted {_divisors(left)}"
     kinds = sorted(set(getattr(config, "layer_types", None) or ()) - WHOLE_ROWS)
     if sp > 1 and kinds:
@@ -106,22 +113,63 @@ def model_problems(key: str, fsdp: FSDPConfig, config: Any) -> Problems:
         yield f"{key}.{SP}: got {sp}, but '{config.model_type}' caps its scores, which attention over ranks does not"
     if sp > 1 and config.model_type in WITH_SINKS:
         yield f"{key}.{SP}: got {sp}, but '{config.model_type}' has attention sinks, which attention over ranks lacks"
+    if sp > 1 and not _attention_can_be_set(config):
+        yield (
+            f"{key}.{SP}: got {sp}, but models of type '{config.model_type}' compute attention in code of their own, "
+            "which knows nothing of ranks that share a row: wanted 1"
+        )
 
 
-def _tp_problems(key: str, tp: int, config: Any) -> Problems:
+def _attention_can_be_set(config: Any) -> bool:
+    """Whether transformers lets another attention take the place of the model's.
+
+    True for a model with code of its own, which is not imported here: its loading tells.
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return model is None or bool(model._can_set_attn_implementation())
+
+
+def _tp_problems(key: str, tp: int, config: Any, heads: int) -> Problems:
     try:
         plan = tp_plan_of(config)
     except ConfigError as error:
         yield f"{key}: got {tp}, but {error}"
         return
-    counts = {"attention heads": config.num_attention_heads}
-    counts["heads of keys and values"] = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    if any(".mlp." in name and style in CUT_STYLES for name, style in plan.items()):
-        counts["columns in its MLPs (intermediate_size)"] = config.intermediate_size
-    wrong = [f"{count} {what}" for what, count in counts.items() if count % tp]
+    counts = {
+        f"{count} {what}": count
+        for what, found in (
+            ("attention heads", [heads]),
+            ("heads of keys and values", _counts(config, "num_key_value_heads") or [heads]),
+            *_columns(plan, config),
+        )
+        for count in found
+    }
+    wrong = [(count, what) for what, count in counts.items() if count % tp]
     if wrong:
-        first = int(wrong[0].split()[0])
-        yield f"{key}: {_no_divisor(tp, first, ' and '.join(wrong))}: wanted {_divisors(math.gcd(*counts.values()))}"
+        what = " and ".join(what for _, what in wrong)
+        yield f"{key}: {_no_divisor(tp, wrong[0][0], what)}: wanted {_divisors(math.gcd(*counts.values()))}"
+
+
+def _columns(plan: dict[str, str], config: Any) -> Iterator[tuple[str, list[int]]]:
+    """What the MLPs that a plan cuts have columns of, and how many, one number for each width that there is."""
+    cut = [name for name, style in plan.items() if ".mlp." in name and style in CUT_STYLES and ".experts." not in name]
+    shared = [name for name in cut if ".shared_expert" in name]
+    widths = [
+        (len(shared) < len(cut), "MLPs", ("intermediate_size", "n_inner")),
+        (bool(shared), "shared experts", ("shared_expert_intermediate_size", "moe_intermediate_size")),
+    ]
+    for is_cut, where, names in widths:
+        found = next(((name, counts) for name in names if (counts := _counts(config, name))), None)
+        if is_cut and found is not None:
+            yield f"columns in its {where} ({found[0]})", found[1]
+
+
+def _counts(config: Any, name: str) -> list[int]:
+    """The different numbers that a model has in a field, of which some models have one per layer; empty: none."""
+    found = getattr(config, name, None)
+    return sorted(set(found)) if isinstance(found, list | tuple) else [found] if isinstance(found, int) else []
 
 
 def tp_plan_of(config: Any) -> dict[str, str]:

@@ -18,6 +18,11 @@ ULYSSES = "agentrl_ulysses"
 """Name of the attention over rows that several ranks share; see `sequence.py`."""
 PACKED = (VARLEN, ULYSSES)
 """Those that read packed runs."""
+WITHOUT = {
+    VARLEN: "does not keep the runs of a packed row apart: set use_remove_padding=false for this model",
+    ULYSSES: "knows nothing of ranks that share a row: set ulysses_sequence_parallel_size=1 for this model",
+}
+"""What attention that is not one of `PACKED` lacks, and the key that does without."""
 
 
 def choose_attention(device: torch.device, compute_dtype: torch.dtype, *, remove_padding: bool, sp: int = 1) -> str:
@@ -84,6 +89,7 @@ def varlen_attention(
     from torch.nn.attention.varlen import varlen_attn
 
     refuse_other_scores(module, softcap, s_aux)
+    require_runs(module, kwargs, VARLEN)
     starts, longest = kwargs["cu_seq_lens_q"], kwargs["max_length_q"]
     window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
     out = varlen_attn(
@@ -131,6 +137,7 @@ def ulysses_attention(
     Returns:
         (1, n, heads, D), and None for the attention weights.
     """
+    require_runs(module, kwargs, ULYSSES)
     ranks: SequenceRanks = kwargs.pop(SEQUENCE)
     query, key, value = (ranks.to_heads(states) for states in (query, ranks.repeated(key), ranks.repeated(value)))
     attend = varlen_attention if has_varlen(query.device, query.dtype) else run_by_run
@@ -162,6 +169,18 @@ def run_by_run(
         )
         outputs.append(out.transpose(1, 2))
     return torch.cat(outputs, 1), None
+
+
+def require_runs(module: nn.Module, passed: dict[str, Any], attention: str) -> None:
+    """Refuse a model that does not hand the arguments of its forward pass on to its attention.
+
+    Raises:
+        ConfigError: `passed` lacks what says which tokens belong together, or the ranks of the row.
+    """
+    if "cu_seq_lens_q" not in passed or (attention == ULYSSES and SEQUENCE not in passed):
+        raise ConfigError(
+            f"{type(module).__name__} is not told which tokens belong together, so it {WITHOUT[attention]}"
+        )
 
 
 def refuse_other_scores(module: nn.Module, softcap: float | None, s_aux: torch.Tensor | None) -> None:

@@ -17,6 +17,7 @@ from agentrl.chat.vision import model_sees_pictures
 from agentrl.config.actor import BackboneConfig, ModelConfig
 from agentrl.errors import ConfigError
 from agentrl.hub import model_folder
+from agentrl.workers.attention import PACKED, WITHOUT
 from agentrl.workers.meta_start import CannotStartOnMeta, MetaWeights, open_on_meta
 
 logger = logging.getLogger(__name__)
@@ -145,9 +146,22 @@ def _for_training(net: Any, model: BackboneConfig) -> Any:
 
 
 def with_attention(net: Any, attention: str) -> Any:
-    """Switch to the attention that training uses, after the checks: kernels for GPUs do not run on a CPU."""
+    """Switch to the attention that training uses, after the checks: kernels for GPUs do not run on a CPU.
+
+    Raises:
+        ConfigError: the model, or one inside it, has attention of its own that cannot be switched.
+    """
+    from transformers import PreTrainedModel
+
     if attention != net.config._attn_implementation:
         net.set_attn_implementation(attention)
+    parts = [module for module in net.modules() if isinstance(module, PreTrainedModel)]
+    deaf = [part for part in parts if part.config._attn_implementation != attention]
+    if deaf and attention in PACKED:
+        raise ConfigError(
+            f"{type(deaf[-1]).__name__} (a model of type '{deaf[-1].config.model_type}') computes attention in code of "
+            f"its own, which {WITHOUT[attention]}"
+        )
     return net
 
 

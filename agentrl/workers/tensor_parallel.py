@@ -7,12 +7,14 @@ A plan names modules and how each is cut; qwen2's is::
     layers.*.self_attn.q_norm   replicated_with_grad_allreduce       (qwen3) whole, on this rank's heads
 
 Parameters become DTensors on the axis, and FSDP then shards them further. What no plan names is whole on every rank,
-with equal gradients: norms of hidden states, routers, experts. The embeddings and the head are cut over the vocabulary
-where it divides; log-probs are then computed from each rank's part of the logits (`token_stats.VocabPart`).
+with equal gradients: norms of hidden states, routers, experts. A parameter beside cut matrices sees only this rank's
+heads or columns, so there the plan must name it. The embeddings and the head are cut over the vocabulary where it
+divides; log-probs are then computed from each rank's part of the logits (`token_stats.VocabPart`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,11 +25,16 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from agentrl.config.parallel_checks import WHOLE_STYLES, tp_plan_of
+from agentrl.errors import ConfigError
 from agentrl.workers.token_stats import VocabPart
 
 
 def cut_layers(backbone: Any, mesh: DeviceMesh) -> None:
-    """Cut the matrices of a transformer without its head. A collective call, before FSDP shards them."""
+    """Cut the matrices of a transformer without its head. A collective call, before FSDP shards them.
+
+    Raises:
+        ConfigError: parameters beside cut matrices are in no plan.
+    """
     plan = tp_plan_of(backbone.config)
     named = {name: module for name, module in backbone.named_modules() if name}
     styles: dict[str, ParallelStyle] = {}
@@ -35,7 +42,32 @@ def cut_layers(backbone: Any, mesh: DeviceMesh) -> None:
         kind = next((kind for pattern, kind in plan.items() if fnmatchcase(name, pattern)), None)
         if kind is not None and kind not in WHOLE_STYLES:
             styles[name] = _STYLES[kind]()
+    require_whole_plan(backbone, styles.keys(), mesh.size())
     parallelize_module(backbone, mesh, styles, src_data_rank=None)
+
+
+def require_whole_plan(backbone: Any, cut: Collection[str], tp: int) -> None:
+    """Refuse parameters that act on a part of the heads or columns, with gradients that nothing would add up.
+
+    Args:
+        backbone: the transformer.
+        cut: names of the modules that its plan cuts, or names as working on single heads.
+        tp: ranks of the axis.
+
+    Raises:
+        ConfigError: modules that hold cut ones have such parameters.
+    """
+    holders = tuple({f"{name.rpartition('.')[0]}." for name in cut})
+    inside = tuple(f"{name}." for name in cut)
+    names = [
+        name for name, _ in backbone.named_parameters() if name.startswith(holders) and not name.startswith(inside)
+    ]
+    if names:
+        raise ConfigError(
+            f"tensor_parallel_size: got {tp}, but transformers' plan for '{backbone.config.model_type}' leaves out "
+            f"{len(names)} weights beside matrices that it cuts, among them {', '.join(names[:2])}: each rank would "
+            "learn them from its own heads or columns; wanted 1"
+        )
 
 
 def cut_vocabulary(lm: Any, mesh: DeviceMesh) -> VocabPart | None:

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub.errors import StrictDataclassError
 from recipes import overrides
 from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from agentrl.config import load, load_config
+from agentrl.config import load, load_config, parallel_checks
 from agentrl.config.actor import FSDPConfig
 from agentrl.config.idle_sft_keys import IDLE_SFT_KEYS
 from agentrl.config.parallel import MeshSizes, mesh_sizes
+from agentrl.config.parallel_checks import model_problems
 from agentrl.config.sft import SFT_CHECKS, SFTConfig
 from agentrl.errors import ConfigError
 from agentrl.testing.models import build_tiny_model
@@ -32,6 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_tiny_model(folder / "gpt2", "gpt2", n_head=4, n_embd=32, n_layer=1)
     build_tiny_model(folder / "gemma2", "gemma2", head_dim=8)
     AutoConfig.for_model("gpt_oss").save_pretrained(folder / "gpt_oss")
+    AutoConfig.for_model("falcon").save_pretrained(folder / "falcon")
     AutoConfig.for_model("qwen2_5_vl").save_pretrained(folder / "seeing")
     return folder
 
@@ -76,6 +80,7 @@ def run(models: Path, model: str, *more: str, ranks: int = 4) -> Any:
         ("gpt2", [f"{TP}=2"], f"{TP}: got 2, but transformers has no tensor-parallel plan for models of type 'gpt2'"),
         ("gemma2", [f"{SP}=2"], f"{SP}: got 2, but 'gemma2' caps its scores"),
         ("gpt_oss", [f"{SP}=2"], f"{SP}: got 2, but 'gpt_oss' has attention sinks, which attention over"),
+        ("falcon", [f"{SP}=2"], f"{SP}: got 2, but models of type 'falcon' compute attention in code of their own"),
         ("seeing", [f"{SP}=2"], f"{SP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
         ("seeing", [f"{TP}=2"], f"{TP}: got 2, but 'qwen2_5_vl' reads images, and those models are not spread"),
         ("qwen2", [f"{TP}=2", "actor_rollout_ref.model.lora_rank=8"], f"{TP}: got 2, but actor_rollout_ref.model.lo"),
@@ -138,3 +143,34 @@ def test_keys_of_verl_act(models: Path) -> None:
     own = run(models, "qwen2", f"{SP}=2", "actor_rollout_ref.ref.ulysses_sequence_parallel_size=1")
     assert own.actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size == 1
     assert sft(models, {"ulysses_sequence_parallel_size": 2}).model.fsdp_config.ulysses_sequence_parallel_size == 2
+
+
+@pytest.mark.parametrize("spread", [{"ulysses_sequence_parallel_size": 2}, {"tensor_parallel_size": 2}])
+def test_every_kind_of_model_fits_or_is_refused_in_words(
+    spread: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a configuration of transformers lacks: no heads, widths per layer, several models in one."""
+    monkeypatch.setattr(parallel_checks, "_attention_can_be_set", lambda _: True)  # it imports the code of each
+    refused = {}
+    for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        try:
+            config = AutoConfig.for_model(name)
+        except (TypeError, ValueError, KeyError, ImportError, StrictDataclassError):  # no default of its own
+            continue
+        refused[name] = list(model_problems("x", FSDPConfig(**spread), config))  # type: ignore[arg-type]
+    assert len(refused) > 100
+    assert not refused["llama"]
+    for name in ("mamba", "rwkv", "musicgen"):
+        assert len(refused[name]) == 1
+        assert refused[name][0].endswith(f"got 2, but '{name}' has no one number of attention heads: wanted 1")
+    if "tensor_parallel_size" in spread:
+        assert not refused["qwen3_5_moe_text"]
+
+
+def test_columns_of_every_layer_are_counted() -> None:
+    tp = FSDPConfig(tensor_parallel_size=2)
+    config = AutoConfig.for_model("gemma3n_text", intermediate_size=[16, 15, 16], num_hidden_layers=3)
+    assert any("15 columns in its MLPs (intermediate_size) (15 / 2" in told for told in model_problems("x", tp, config))
+    config = AutoConfig.for_model("qwen3_5_moe_text", shared_expert_intermediate_size=17)
+    (told,) = model_problems("x", tp, config)
+    assert "17 columns in its shared experts (shared_expert_intermediate_size)" in told
