@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from agentrl.errors import UserInputError
-from agentrl.inference.embedded import weights
 from agentrl.inference.embedded.model_spec import read_json_object, stop_ids
 from agentrl.inference.embedded.options import EngineOptions
-from agentrl.inference.embedded.weights import Target
+from agentrl.inference.hf.pieces import Pieces
 
 DEFAULT_POSITIONS = 2048
 """Longest context of a model whose config names none."""
@@ -51,6 +50,7 @@ class HFModel:
         self.lm = self._load(self.folder, self.folder).to(self.device)
         self.lm.generation_config = self._plain_generation()
         self.spec = self._spec()
+        self._pieces = Pieces(self.lm)
 
     def load_folder(self, folder: str | Path) -> None:
         """Replace all weights by those in a folder.
@@ -70,12 +70,13 @@ class HFModel:
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the given weights; others keep their values.
 
+        Args:
+            tensors: by the names and in the shapes of the model's checkpoint.
+
         Raises:
-            UserInputError: a name or a shape that the model does not have. The old weights are kept.
+            UserInputError: as `Pieces.load`. The old weights are kept.
         """
-        targets = {name: Target(value) for name, value in self.lm.state_dict(keep_vars=False).items()}
-        with torch.no_grad():
-            weights.load_tensors(targets, tensors)
+        self._pieces.load(tensors)
 
     def tensors(self) -> list[Tensor]:
         """All weights."""
