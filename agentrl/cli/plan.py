@@ -126,7 +126,10 @@ def _conversations(config: RunConfig) -> list[PlanLine]:
     custom = config.custom_reward_function
     score = f"{custom.name} in {custom.path}" if custom.path else "by data_source"
     weights = config.reward_model.combine
-    parts = [f"{config.reward_manager_name} manager, score function {score}"] if weights.outcome else []
+    manager = f"{config.reward_manager_name} manager"
+    if config.reward_manager_name == "prime" and not custom.path:
+        manager = "naive manager (prime has processes for a custom_reward_function alone)"
+    parts = [f"{manager}, score function {score}"] if weights.outcome else []
     if config.reward_model.enable:
         parts.append(f"{weights.model:g} x the score of the reward model {config.reward_model.model.path}")
     judge = config.reward_model.judge

@@ -81,7 +81,7 @@ def parallel_problems(key: str, fsdp: FSDPConfig, world: int, model_key: str, mo
             f"{key}.{SP}: got {sp}, but {model_key}.use_remove_padding is false, and ranks share only packed rows: "
             "set it to true"
         )
-    if max(sp, tp) > 1 and (own := _model_config(model)) is not None:
+    if max(sp, tp) > 1 and (own := model_config(model)) is not None:
         yield from model_problems(key, fsdp, own)
 
 
@@ -200,7 +200,7 @@ def _divisors(count: int) -> str:
     return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} or {found[-1]}"
 
 
-def _model_config(model: Model) -> Any:
+def model_config(model: Model) -> Any:
     """The configuration of a model; None: another check or the loading of the model tells what is wrong."""
     from transformers import AutoConfig
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from agentrl.config.idle import Idle
 from agentrl.config.machine import OWN_ENGINES, engine_name, uses_cuda
+from agentrl.config.parallel_checks import model_config
 from agentrl.config.root import RunConfig
 
 Transport = Literal["disk", "ipc", "distributed", "tensor", "adapter"]
@@ -83,3 +84,19 @@ def check_weight_sync(config: RunConfig) -> Iterator[str]:
         )
     elif asked == "ipc" and uses_cuda(config) and not shares_gpus(config):
         yield f"{_KEY}: got ipc, but engines have GPUs of their own: use distributed or disk"
+    if engine == "hf" and (family := _computed_family(config)):
+        yield (
+            f"{_KEY}: got {asked}, but transformers computes the weights of '{family}' from a whole checkpoint, which "
+            "the engine hf gets by disk alone: use disk"
+        )
+
+
+def _computed_family(config: RunConfig) -> str | None:
+    """The type of a model whose weights transformers does more to than to stack, join and transpose those of files."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    own = model_config(config.actor_rollout_ref.model)
+    family = "" if own is None else str(own.model_type)
+    converters = get_checkpoint_conversion_mapping(family) or []
+    made_by = {type(operation).__name__ for each in converters for operation in getattr(each, "operations", ())}
+    return family if made_by - {"MergeModulelist", "Concatenate", "Transpose"} else None

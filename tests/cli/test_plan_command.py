@@ -70,6 +70,16 @@ def test_a_plan_without_a_place_for_engines_counts_none() -> None:
     assert "but an engine is on one machine, and the largest of --cluster 1x1x24 has 1 GPU: wanted 1\n" in said
 
 
+def test_the_manager_prime_is_named_where_it_has_processes(tmp_path: Path) -> None:
+    prime = [*SEVEN, "trainer.n_gpus_per_node=8", "--cluster", "1x8x80", "reward_model.reward_manager=prime"]
+    built_in = "naive manager (prime has processes for a custom_reward_function alone), score function by data_source"
+    assert f"reward:        {built_in}\n" in plan(*prime)
+    own = tmp_path / "own.py"
+    own.write_text("def compute_score(*arguments):\n    return 0.0\n")
+    said = plan(*prime, f"custom_reward_function.path={own}")
+    assert f"reward:        prime manager, score function compute_score in {own}\n" in said
+
+
 def test_a_gpu_whose_speed_nobody_knows_is_named() -> None:
     said = plan(*SEVEN, "trainer.n_gpus_per_node=8", "--cluster", "1x8x80@H300")
     assert "time:          not known: agentrl knows no peak of H300, but those of GB200, GH200, B200, H20, " in said

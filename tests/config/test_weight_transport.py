@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from agentrl.config.root import RunConfig
 from agentrl.config.weight_transport import check_weight_sync
 
 
-def problems(name: str, device: str, **rollout: Any) -> list[str]:
+def problems(name: str, device: str, model: str = "", **rollout: Any) -> list[str]:
     config = RunConfig()
+    config.actor_rollout_ref.model.path = model
     config.trainer.device = device  # type: ignore[assignment]
     section = config.actor_rollout_ref.rollout
     section.name, section.weight_sync = name, "ipc"  # type: ignore[assignment]
@@ -34,3 +37,12 @@ def test_on_a_cpu_only_agentrls_own_engines_share_memory() -> None:
     assert problems("embedded", "cpu") == problems("hf", "cpu", addresses=["http://a:1"]) == []
     (dies,) = problems("sglang", "cpu")
     assert "ends an SGLang server on a CPU" in dies
+
+
+def test_the_engine_hf_takes_weights_in_pieces_unless_transformers_computes_with_them(tmp_path: Path) -> None:
+    """`sarvam_moe` has one `query_key_value` in its checkpoint and three weights in the model."""
+    for family, says in (("qwen3_moe", None), ("mixtral", None), ("sarvam_moe", "weights of 'sarvam_moe'")):
+        AutoConfig.for_model(family).save_pretrained(tmp_path / family)
+        got = problems("hf", "cpu", str(tmp_path / family))
+        assert [says in problem for problem in got] == ([True] if says else [])
+        assert problems("embedded", "cpu", str(tmp_path / family)) == []

@@ -79,7 +79,8 @@ class BatchQueue(RequestQueue):
         while self.waiting and len(rows) < self.max_running:
             first = self.waiting[0]
             longest = max(longest, len(first.prompt) + first.max_new_tokens)
-            if rows and longest * (len(rows) + 1) > self.max_tokens:
+            padded = bool(rows) and first.total != rows[0].total
+            if (rows and longest * (len(rows) + 1) > self.max_tokens) or (padded and self.model.reads_padding):
                 break
             rows.append(self.waiting.popleft())
         self._rows, self.running = rows, set(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 from agentrl.errors import UserInputError
-from agentrl.inference.embedded import weights
 from agentrl.inference.embedded.model_spec import read_json_object, stop_ids
 from agentrl.inference.embedded.options import EngineOptions
-from agentrl.inference.embedded.weights import Target
+from agentrl.inference.hf.pieces import Pieces
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_POSITIONS = 2048
 """Longest context of a model whose config names none."""
@@ -40,7 +42,7 @@ class HFModel:
         options: model folder, device and type.
 
     Raises:
-        UserInputError: no such folder, no causal language model, or weights are missing.
+        UserInputError: no such folder, no causal language model, one that cannot generate, or weights are missing.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -51,6 +53,13 @@ class HFModel:
         self.lm = self._load(self.folder, self.folder).to(self.device)
         self.lm.generation_config = self._plain_generation()
         self.spec = self._spec()
+        self._pieces = Pieces(self.lm)
+        self.reads_padding = self._reads_padding()
+        """Rows are right only in batches in which none is padded: those of one length."""
+        if self.reads_padding:
+            logger.warning(
+                "'%s': %s reads padding, so only rows of one length share a batch", self.folder, self.spec.family
+            )
 
     def load_folder(self, folder: str | Path) -> None:
         """Replace all weights by those in a folder.
@@ -70,12 +79,13 @@ class HFModel:
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the given weights; others keep their values.
 
+        Args:
+            tensors: by the names and in the shapes of the model's checkpoint.
+
         Raises:
-            UserInputError: a name or a shape that the model does not have. The old weights are kept.
+            UserInputError: as `Pieces.load`. The old weights are kept.
         """
-        targets = {name: Target(value) for name, value in self.lm.state_dict(keep_vars=False).items()}
-        with torch.no_grad():
-            weights.load_tensors(targets, tensors)
+        self._pieces.load(tensors)
 
     def tensors(self) -> list[Tensor]:
         """All weights."""
@@ -90,11 +100,43 @@ class HFModel:
         return values
 
     def cache_bytes(self) -> int:
-        """Bytes of keys and values of one token, if every layer keeps them all."""
+        """Bytes of keys and values of one token, if every layer keeps them all.
+
+        A layer without attention heads (Mamba, RWKV) counts as if it had keys and values of the model's width.
+
+        Raises:
+            UserInputError: the config names no layers or no width.
+        """
         text = self.lm.config.get_text_config()
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        return int(2 * text.num_hidden_layers * heads * width * self.dtype.itemsize)
+        try:
+            widths = [_kv_width(layer) for layer in _layers(text)]
+        except AttributeError as error:
+            raise UserInputError(
+                f"{self.folder}: the config of '{self.spec.family}' does not tell the bytes of a token ({error})"
+            ) from error
+        return 2 * sum(widths) * self.dtype.itemsize
+
+    @torch.no_grad()
+    def _reads_padding(self) -> bool:
+        """Whether masked ids before a row change its next token, as in models without a mask for them (RWKV)."""
+        logits = []
+        for ids, mask in (([1, 2, 3], [1, 1, 1]), ([0, 0, 0, 1, 2, 3], [0, 0, 0, 1, 1, 1])):
+            try:
+                made = self.lm.generate(
+                    input_ids=torch.tensor([ids], device=self.device),
+                    attention_mask=torch.tensor([mask], device=self.device),
+                    max_new_tokens=1,
+                    output_logits=True,
+                    return_dict_in_generate=True,
+                )
+            except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+                raise UserInputError(
+                    f"{self.folder}: transformers cannot generate with this model ({error})"
+                ) from error
+            logits.append(made.logits[0].float().log_softmax(dim=-1).nan_to_num(neginf=0.0))
+        alone, behind = logits
+        noise = 1e-3 if self.dtype == torch.float32 else 0.2  # in 16 bits, experts may change with the batch
+        return bool((alone - behind).std() > noise * alone.std())
 
     def _load(self, folder: str | Path, config: Path) -> Any:
         from safetensors import SafetensorError
@@ -132,3 +174,18 @@ class HFModel:
             multiplied_weights=int(self.lm.num_parameters()),
             raw=raw,
         )
+
+
+def _layers(text: Any) -> list[Any]:
+    """The configuration of each layer; most models have one for all."""
+    each = getattr(text, "per_layer_config", None)
+    return [text if each is None else each[number] for number in range(text.num_hidden_layers)]
+
+
+def _kv_width(layer: Any) -> int:
+    """Elements of the keys of one token in a layer with this configuration."""
+    heads = getattr(layer, "num_attention_heads", None)
+    if not heads:
+        return int(layer.hidden_size)
+    width = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+    return int((getattr(layer, "num_key_value_heads", None) or heads) * width)

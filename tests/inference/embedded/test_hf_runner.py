@@ -61,6 +61,48 @@ def test_models_of_other_families(
     assert result["meta_info"]["weight_version"] == "1"
 
 
+SHAPES: dict[str, dict[str, Any]] = {
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},  # no attention heads
+    "rwkv": {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "gemma4_text": {  # heads of two widths
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "global_head_dim": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 300,
+        "num_kv_shared_layers": 0,
+    },
+}
+
+
+@pytest.mark.parametrize(("family", "elements"), [("mamba", 64), ("rwkv", 64), ("gpt2", 64), ("gemma4_text", 24)])
+def test_rows_of_any_kind_of_model_do_not_depend_on_their_batch(
+    family: str, elements: int, tmp_path: Path, make_harness: Callable[..., Harness]
+) -> None:
+    """RWKV reads padding: its rows of other lengths wait for another batch."""
+    fields = {"vocab_size": len(byte_tokenizer()), "bos_token_id": 1, "eos_token_id": 258, "pad_token_id": 0}
+    torch.manual_seed(0)
+    lm = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SHAPES[family], **fields))
+    for parameter in lm.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    lm.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    harness = make_harness(tmp_path, runner="hf", max_context_length=32)
+    assert harness.scheduler.model.cache_bytes() == 2 * elements * 4
+    prompts = [[5, 6, 7], [9, 11, 12, 8, 13, 14], [3, 4, 5]]
+    requests = [harness.submit(prompt, ignore_eos=True, max_new_tokens=4) for prompt in prompts]
+    harness.run()
+    for prompt, request in zip(prompts, requests, strict=True):
+        alone = make_harness(tmp_path, runner="hf", max_context_length=32)
+        assert alone.generate(prompt, ignore_eos=True, max_new_tokens=4)["output_ids"] == request.ids
+
+
 def test_a_batch_is_left_when_as_many_wait(hf: Harness, make_harness: Callable[..., Harness]) -> None:
     """What a request samples does not depend on the batches it goes through."""
     alone = make_harness(runner="hf")
