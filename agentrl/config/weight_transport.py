@@ -83,3 +83,9 @@ def check_weight_sync(config: RunConfig) -> Iterator[str]:
         )
     elif asked == "ipc" and uses_cuda(config) and not shares_gpus(config):
         yield f"{_KEY}: got ipc, but engines have GPUs of their own: use distributed or disk"
+    elif asked == "distributed" and not given and uses_cuda(config) and shares_gpus(config):
+        yield (
+            f"{_KEY}: got distributed, but engines are on the GPUs of the ranks, and NCCL refuses a group with one GPU "
+            "twice (rank 0's, which the first engine has too): use ipc or disk, or give engines GPUs of their own "
+            f"({_ROLLOUT}placement=split)"
+        )
