@@ -48,12 +48,12 @@ class Cluster:
     Attributes:
         machines: in the order in which they are numbered.
         source: what it was made from, for messages: `--cluster 4x8x80`, `the Ray cluster`, `this machine`.
-        reached_by_ray: whether a run may use several machines; False: Ray is not started on others.
+        reached_by_ray: whether Ray runs on them already; False: a run needs `ray_init.address` for more than one.
     """
 
     machines: tuple[Machine, ...]
     source: str = "the cluster"
-    reached_by_ray: bool = True
+    reached_by_ray: bool = False
 
     @property
     def gpus(self) -> int:
@@ -117,7 +117,7 @@ class Cluster:
             if kind is not None and (gib is None or like.gpu_name is None or gpu_kind(like.gpu_name) != kind):
                 gib = float(kind.gib)  # as it is usually sold; where one is here it was measured: an A100 may have 40
             machines.append(Machine(count, gib, name or like.gpu_name, host))
-        return cls(tuple(machines), "the Ray cluster")
+        return cls(tuple(machines), "the Ray cluster", reached_by_ray=True)
 
 
 def this_machine() -> Cluster:
@@ -127,13 +127,13 @@ def this_machine() -> Cluster:
     count = torch.cuda.device_count()
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     if not count:
-        return Cluster((Machine(0, host_gib=host),), "this machine", reached_by_ray=False)
+        return Cluster((Machine(0, host_gib=host),), "this machine")
     try:
         properties = torch.cuda.get_device_properties(0)
         machine = Machine(count, properties.total_memory / GIB, properties.name, host)
     except (AssertionError, RuntimeError):  # a driver that counts GPUs, and a torch that cannot use them
         machine = Machine(count, host_gib=host)
-    return Cluster((machine,), "this machine", reached_by_ray=False)
+    return Cluster((machine,), "this machine")
 
 
 def as_asked(parts: Iterable[int], like: Machine | None = None) -> Cluster:

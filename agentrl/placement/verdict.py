@@ -164,6 +164,8 @@ def _gpus_that_do(config: RunConfig, machine: Machine, lengths: Lengths) -> tupl
     for nodes, each in ((1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8), (16, 8), (32, 8), (64, 8)):
         cluster = Cluster((replace(machine, gpus=each),) * nodes)
         sizes: list[Change] = [("trainer.nnodes", nodes), ("trainer.n_gpus_per_node", each)]
+        if config.trainer.backend == "local":
+            sizes.insert(0, ("trainer.backend", "ray"))
         for tp in divisors(each):
             tried = [*sizes, (f"{_AR}.rollout.tensor_model_parallel_size", tp), *_gentle(config)]
             if _fits(config, cluster, tried, lengths):
