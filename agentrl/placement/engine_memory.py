@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl.config.engine_flags import most_cache_tokens
 from agentrl.config.root import RunConfig
 from agentrl.placement.cluster import GIB
 from agentrl.placement.layout import RunPlacement
@@ -76,6 +77,8 @@ def engine_memory(
     else:  # vLLM's share holds everything, SGLang's weights and cache
         all_of_it = OVERHEAD if placement.engine == "vllm" else 0.0
         cache = rollout.gpu_memory_utilization * gib * GIB - weights - all_of_it
+    if placement.engine == "sglang" and (limit := most_cache_tokens(config)) is not None:
+        cache = min(cache, limit * per_token)
     parts = (("engine's weights", weights), ("KV cache", max(0.0, cache)), ("engine's process", OVERHEAD))
     total = sum(size for _, size in parts)
     tokens = max(0.0, cache) / per_token
