@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.config.trainer import MOST_MACHINES, MOST_RANKS
 from agentrl.errors import ConfigError
-from agentrl.placement.gpus import gpu_kind
+from agentrl.placement.gpus import alike, usual_gib
 
 GIB = 2**30
 _PART = re.compile(r"(\d+)x(\d+)(?:x(\d+(?:\.\d+)?))?(?:@([\w-]+))?")
@@ -84,10 +84,10 @@ class Cluster:
             found = _PART.fullmatch(part)
             if found is None or not 1 <= int(found[1]) <= MOST_MACHINES or int(found[2]) > MOST_RANKS:
                 raise ConfigError(f"--cluster: got '{text}', {_WANTED}")
-            gpus, kind = int(found[2]), None if found[4] is None else gpu_kind(found[4])
-            if gpus and found[3] is None and kind is None:
+            gpus, usual = int(found[2]), None if found[4] is None else usual_gib(found[4])
+            if gpus and found[3] is None and usual is None:
                 raise ConfigError(f"--cluster: got '{text}' without the memory of a GPU in GiB, {_WANTED}")
-            memory = float(found[3] or (kind.gib if kind else 0)) if gpus else None
+            memory = float(found[3] or usual or 0) if gpus else None
             if memory == 0:
                 raise ConfigError(f"--cluster: got '{text}', a GPU with 0 GiB, {_WANTED}")
             machines += [Machine(gpus, memory, found[4] if gpus else None)] * int(found[1])
@@ -112,10 +112,9 @@ class Cluster:
             )
             host = None if memory is None else float(memory) / GIB
             like = gpu if gpu is not None and count else Machine(0)
-            kind = None if name is None else gpu_kind(name)
-            gib = like.gpu_gib
-            if kind is not None and (gib is None or like.gpu_name is None or gpu_kind(like.gpu_name) != kind):
-                gib = float(kind.gib)  # as it is usually sold; where one is here it was measured: an A100 may have 40
+            gib = like.gpu_gib  # measured: Ray calls both sizes of an A100 so
+            if name is not None and not (gib and like.gpu_name and alike(name, like.gpu_name, gib)):
+                gib = usual_gib(name) if count else None
             machines.append(Machine(count, gib, name or like.gpu_name, host))
         return cls(tuple(machines), "the Ray cluster", reached_by_ray=True)
 

@@ -65,6 +65,7 @@ def plan(config: RunConfig, cluster: Cluster) -> RunPlacement:
         made.engines.clear()  # they run somewhere already
     made.problems += _port_problems(made)
     made.notes += _ray_note(made)
+    made.notes += _memory_note(made)
     order = [pool.name for pool in pools_in_use(config)]
     ranks = sorted(made.ranks, key=lambda rank: (order.index(rank.pool), rank.rank))
     return RunPlacement(
@@ -99,6 +100,17 @@ def _ray_note(made: _Plan) -> Iterator[str]:
             f"{len(used)} machines of {made.cluster.source} are used, but without ray_init.address the run starts a "
             "private Ray on one of them alone: run `ray start` on each, and set ray_init.address=auto"
         )
+
+
+def _memory_note(made: _Plan) -> Iterator[str]:
+    """GPUs of unknown memory hold anything, as far as a plan can tell."""
+    used = {rank.machine for rank in made.ranks if rank.gpu is not None}
+    used |= {engine.machine for engine in made.engines if engine.gpus}
+    unknown = [made.cluster.machines[number] for number in sorted(used)]
+    unknown = [machine for machine in unknown if machine.gpu_gib is None]
+    if unknown and not made.problems:
+        names = " and ".join(dict.fromkeys(machine.gpu_name or "the GPU" for machine in unknown))
+        yield f"memory of {names} not known: not compared (--cluster 1x8x80 says it: machines x GPUs x GiB)"
 
 
 def runs_on_gpus(config: RunConfig, cluster: Cluster) -> bool:
