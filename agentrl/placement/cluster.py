@@ -106,11 +106,12 @@ class Cluster:
             if not node.get("Alive", True):
                 continue
             resources = node.get("Resources", {})
-            count, memory = int(resources.get("GPU", 0)), resources.get("memory")
+            count = int(resources.get("GPU", 0))
+            memory = [float(resources[key]) for key in ("memory", "object_store_memory") if key in resources]
             name = next(
                 (key.removeprefix("accelerator_type:") for key in resources if "accelerator_type:" in key), None
             )
-            host = None if memory is None else float(memory) / GIB
+            host = sum(memory) / GIB if memory else None  # what was free when Ray started
             like = gpu if gpu is not None and count else Machine(0)
             gib = like.gpu_gib  # measured: Ray calls both sizes of an A100 so
             if name is not None and not (gib and like.gpu_name and alike(name, like.gpu_name, gib)):

@@ -15,7 +15,8 @@ OVERHEAD = 2.0 * GIB
 """Of SGLang beside weights and cache: CUDA, its graphs, activations of a prefill step."""
 ASLEEP = 1.5 * GIB
 """What is left of its process once weights and cache are released."""
-_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+"""Of a weight, by `rollout.dtype`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def engine_memory(
     if first is None or gib is None:
         return None
     rollout, tp = config.actor_rollout_ref.rollout, first.tp
-    each = _BYTES[rollout.dtype]
+    each = BYTES.get(rollout.dtype, 2)
     weights = shape.parameters * each / tp
     per_token = shape.kv_elements * each / min(tp, shape.kv_heads)
     most = float(rollout.max_num_seqs or "inf")

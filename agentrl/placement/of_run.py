@@ -107,15 +107,15 @@ def engine_count(config: RunConfig) -> int:
 def check_places(config: RunConfig) -> None:
     """Check that the machines of a run on GPUs have room for its ranks and engines, and that engines can be so large.
 
-    What a forecast says about memory is a warning: it is not exact.
+    What a forecast says about memory, of GPUs or of machines, is a warning: it is not exact.
 
     Raises:
         ConfigError: lists everything that cannot work. Of a running cluster, the run checks again once it is connected.
     """
-    if not uses_cuda(config) or planned_gpus() is not None:
+    if planned_gpus() is not None:
         return
     placement = place(config)
-    if placement.problems:
+    if placement.problems and uses_cuda(config):
         raise ConfigError(list(placement.problems))
     for problem in memory_problems(config, placement, Lengths.most(config)):
         logger.warning("too large, by the forecast: %s", problem)
