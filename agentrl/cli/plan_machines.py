@@ -26,8 +26,9 @@ _SHOWN = 0.05 * GIB
 def machine_lines(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[PlanLine]:
     """A topic and a sentence for each machine, phase and part of a step; on CPUs only the memory of a rank."""
     shape = find_shape(config.actor_rollout_ref.model.path)
+    notes = [("note", note) for note in placement.notes]
     if not placement.on_gpus:
-        return _memory_of_processes(config, placement, lengths)
+        return [*_memory_of_processes(config, placement, lengths), *notes]
     lines = [("cluster", f"{placement.cluster} ({placement.cluster.source})"), *_machines(placement)]
     if shape is None:
         path = config.actor_rollout_ref.model.path
@@ -38,6 +39,7 @@ def machine_lines(config: RunConfig, placement: RunPlacement, lengths: Lengths) 
                 f"not known: '{path}' is no folder with a whole config.json, not in the hub's cache and not among "
                 "known models",
             ),
+            *notes,
         ]
     lines.append(("sizes", f"{shape} ({shape.source})"))
     lines += [line for gpu in forecast(config, placement, lengths) for line in _memory(gpu)]
@@ -50,7 +52,7 @@ def machine_lines(config: RunConfig, placement: RunPlacement, lengths: Lengths) 
                 f"{lengths.longest:,} tokens at once, {engine.at_once:,.0f} of {lengths.usual:,.0f}",
             )
         )
-    return [*lines, *_time(config, placement, lengths), *(("note", note) for note in placement.notes)]
+    return [*lines, *_time(config, placement, lengths), *notes]
 
 
 def _left_out(config: RunConfig) -> list[PlanLine]:

@@ -84,6 +84,12 @@ def check_weight_sync(config: RunConfig) -> Iterator[str]:
         )
     elif asked == "ipc" and uses_cuda(config) and not shares_gpus(config):
         yield f"{_KEY}: got ipc, but engines have GPUs of their own: use distributed or disk"
+    elif asked == "distributed" and not given and uses_cuda(config) and shares_gpus(config):
+        yield (
+            f"{_KEY}: got distributed, but engines are on the GPUs of the ranks, and NCCL refuses a group with one GPU "
+            "twice (rank 0's, which the first engine has too): use ipc or disk, or give engines GPUs of their own "
+            f"({_ROLLOUT}placement=split)"
+        )
     if engine == "hf" and (family := _computed_family(config)):
         yield (
             f"{_KEY}: got {asked}, but transformers computes the weights of '{family}' from a whole checkpoint, which "

@@ -123,8 +123,8 @@ def _sglang_command(config: RunConfig, index: int, host: str, port: int) -> list
         command += ["--enable-metrics"]
     if rollout.weight_sync == "adapter":
         command += _lora_flags(model)
-    if frees_engines(config) and "--enable-memory-saver" not in server.args:
-        command += [] if "enable_memory_saver" in rollout.engine_kwargs.sglang else ["--enable-memory-saver"]
+    if frees_engines(config):
+        command += ["--enable-memory-saver"]
     if not uses_cuda(config):
         command += _cpu_flags(rollout)
     if uses_cuda(config):

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.config.trainer import MOST_MACHINES, MOST_RANKS
 from agentrl.errors import ConfigError
-from agentrl.placement.gpus import gpu_kind
+from agentrl.placement.gpus import alike, usual_gib
 
 GIB = 2**30
 _PART = re.compile(r"(\d+)x(\d+)(?:x(\d+(?:\.\d+)?))?(?:@([\w-]+))?")
@@ -48,12 +48,12 @@ class Cluster:
     Attributes:
         machines: in the order in which they are numbered.
         source: what it was made from, for messages: `--cluster 4x8x80`, `the Ray cluster`, `this machine`.
-        reached_by_ray: whether a run may use several machines; False: Ray is not started on others.
+        reached_by_ray: whether Ray runs on them already; False: a run needs `ray_init.address` for more than one.
     """
 
     machines: tuple[Machine, ...]
     source: str = "the cluster"
-    reached_by_ray: bool = True
+    reached_by_ray: bool = False
 
     @property
     def gpus(self) -> int:
@@ -84,10 +84,10 @@ class Cluster:
             found = _PART.fullmatch(part)
             if found is None or not 1 <= int(found[1]) <= MOST_MACHINES or int(found[2]) > MOST_RANKS:
                 raise ConfigError(f"--cluster: got '{text}', {_WANTED}")
-            gpus, kind = int(found[2]), None if found[4] is None else gpu_kind(found[4])
-            if gpus and found[3] is None and kind is None:
+            gpus, usual = int(found[2]), None if found[4] is None else usual_gib(found[4])
+            if gpus and found[3] is None and usual is None:
                 raise ConfigError(f"--cluster: got '{text}' without the memory of a GPU in GiB, {_WANTED}")
-            memory = float(found[3] or (kind.gib if kind else 0)) if gpus else None
+            memory = float(found[3] or usual or 0) if gpus else None
             if memory == 0:
                 raise ConfigError(f"--cluster: got '{text}', a GPU with 0 GiB, {_WANTED}")
             machines += [Machine(gpus, memory, found[4] if gpus else None)] * int(found[1])
@@ -106,18 +106,18 @@ class Cluster:
             if not node.get("Alive", True):
                 continue
             resources = node.get("Resources", {})
-            count, memory = int(resources.get("GPU", 0)), resources.get("memory")
+            count = int(resources.get("GPU", 0))
+            memory = [float(resources[key]) for key in ("memory", "object_store_memory") if key in resources]
             name = next(
                 (key.removeprefix("accelerator_type:") for key in resources if "accelerator_type:" in key), None
             )
-            host = None if memory is None else float(memory) / GIB
+            host = sum(memory) / GIB if memory else None  # what was free when Ray started
             like = gpu if gpu is not None and count else Machine(0)
-            kind = None if name is None else gpu_kind(name)
-            gib = like.gpu_gib
-            if kind is not None and (gib is None or like.gpu_name is None or gpu_kind(like.gpu_name) != kind):
-                gib = float(kind.gib)  # as it is usually sold; where one is here it was measured: an A100 may have 40
+            gib = like.gpu_gib  # measured: Ray calls both sizes of an A100 so
+            if name is not None and not (gib and like.gpu_name and alike(name, like.gpu_name, gib)):
+                gib = usual_gib(name) if count else None
             machines.append(Machine(count, gib, name or like.gpu_name, host))
-        return cls(tuple(machines), "the Ray cluster")
+        return cls(tuple(machines), "the Ray cluster", reached_by_ray=True)
 
 
 def this_machine() -> Cluster:
@@ -127,13 +127,13 @@ def this_machine() -> Cluster:
     count = torch.cuda.device_count()
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     if not count:
-        return Cluster((Machine(0, host_gib=host),), "this machine", reached_by_ray=False)
+        return Cluster((Machine(0, host_gib=host),), "this machine")
     try:
         properties = torch.cuda.get_device_properties(0)
         machine = Machine(count, properties.total_memory / GIB, properties.name, host)
     except (AssertionError, RuntimeError):  # a driver that counts GPUs, and a torch that cannot use them
         machine = Machine(count, host_gib=host)
-    return Cluster((machine,), "this machine", reached_by_ray=False)
+    return Cluster((machine,), "this machine")
 
 
 def as_asked(parts: Iterable[int], like: Machine | None = None) -> Cluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl.config.engine_flags import most_cache_tokens
 from agentrl.config.root import RunConfig
 from agentrl.placement.cluster import GIB
 from agentrl.placement.layout import RunPlacement
@@ -14,7 +15,8 @@ OVERHEAD = 2.0 * GIB
 """Of SGLang beside weights and cache: CUDA, its graphs, activations of a prefill step."""
 ASLEEP = 1.5 * GIB
 """What is left of its process once weights and cache are released."""
-_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+"""Of a weight, by `rollout.dtype`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def engine_memory(
     if first is None or gib is None:
         return None
     rollout, tp = config.actor_rollout_ref.rollout, first.tp
-    each = _BYTES[rollout.dtype]
+    each = BYTES.get(rollout.dtype, 2)
     weights = shape.parameters * each / tp
     per_token = shape.kv_elements * each / min(tp, shape.kv_heads)
     most = float(rollout.max_num_seqs or "inf")
@@ -76,6 +78,8 @@ def engine_memory(
     else:  # vLLM's share holds everything, SGLang's weights and cache
         all_of_it = OVERHEAD if placement.engine == "vllm" else 0.0
         cache = rollout.gpu_memory_utilization * gib * GIB - weights - all_of_it
+    if placement.engine == "sglang" and (limit := most_cache_tokens(config)) is not None:
+        cache = min(cache, limit * per_token)
     parts = (("engine's weights", weights), ("KV cache", max(0.0, cache)), ("engine's process", OVERHEAD))
     total = sum(size for _, size in parts)
     tokens = max(0.0, cache) / per_token

@@ -106,6 +106,14 @@ class Model:
     optimizer_offload: bool
     steps: int
     """Optimizer steps of an update; moments that are offloaded stay from the first one to its end."""
+    on_host: float = 0.0
+    """Bytes in main memory all the time (`offload_policy`), not counted in `held`."""
+
+    @property
+    def offloaded(self) -> float:
+        """Bytes in main memory, some of them outside passes alone."""
+        own = self.held.weights if self.param_offload else 0.0
+        return self.on_host + own + (self.held.optimizer if self.optimizer_offload else 0.0)
 
     def resting(self) -> float:
         """Bytes between its passes."""
@@ -128,10 +136,8 @@ def forecast(config: RunConfig, placement: RunPlacement, lengths: Lengths | None
     if shape is None or not placement.ranks:
         return []
     lengths = lengths or Lengths.most(config)
-    found, pools = [], pools_in_use(config)
-    if config.trainer.backend == "local":  # every role is in this process
-        pools = [replace(pools[0], roles=tuple(roles_of(config)))]
-    for pool in pools:
+    found = []
+    for pool in pools_of_processes(config):
         shared = any(each.pool == pool.name for each in placement.engines)
         models = models_of(config, pool, lengths, on_gpus=placement.on_gpus)
         for gib, count in _by_size(placement, [rank.machine for rank in placement.ranks_of(pool.name)]).items():
@@ -144,6 +150,12 @@ def forecast(config: RunConfig, placement: RunPlacement, lengths: Lengths | None
         if engine is not None:
             found.append(GPUMemory("engines", count, _capacity(gib), (Phase("rollout", engine.parts),)))
     return found
+
+
+def pools_of_processes(config: RunConfig) -> list[Pool]:
+    """The pools of a run; with `trainer.backend=local` one process has every role."""
+    pools = pools_in_use(config)
+    return [replace(pools[0], roles=tuple(roles_of(config)))] if config.trainer.backend == "local" else pools
 
 
 def forecast_rank(config: RunConfig, cluster: Cluster) -> float:
@@ -210,6 +222,7 @@ def _model(
         param_offload=fsdp.param_offload and on_gpus,
         optimizer_offload=fsdp.optimizer_offload and on_gpus,
         steps=_steps(config, role),
+        on_host=kept.weights + kept.gradients + kept.optimizer if on_host else 0.0,
     )
 
 

@@ -11,7 +11,7 @@ from agentrl.config.planned import planned_gpus
 from agentrl.config.resource_pools import pools_in_use
 from agentrl.config.root import RunConfig
 from agentrl.errors import ConfigError, InfrastructureError
-from agentrl.placement.cluster import Cluster, as_asked, this_machine
+from agentrl.placement.cluster import Cluster, Machine, as_asked, this_machine
 from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.planner import mode_of, plan
@@ -45,15 +45,24 @@ def cluster_of(config: RunConfig) -> Cluster:
     Of a cluster that is named by `ray_init.address` and not connected to yet, nothing is known: it counts as the
     machines that the run asks for.
     """
-    here = this_machine()
     if config.trainer.backend == "ray":
         if ray_is_connected():
-            import ray
-
-            return Cluster.of_ray(ray.nodes(), here.machines[0] if here.gpus else None)
+            return _connected_cluster()
         if config.ray_init.address is not None:
-            return as_asked(_parts(config), here.machines[0] if here.gpus else None)
-    return here
+            return as_asked(_parts(config), _gpu_here())
+    return this_machine()
+
+
+def _connected_cluster() -> Cluster:
+    import ray
+
+    return Cluster.of_ray(ray.nodes(), _gpu_here())
+
+
+def _gpu_here() -> Machine | None:
+    """This machine, if it has GPUs: their memory is measured."""
+    (here,) = this_machine().machines
+    return here if here.gpus else None
 
 
 def ray_cluster(address: str) -> Cluster:
@@ -68,7 +77,7 @@ def ray_cluster(address: str) -> Cluster:
     try:
         require_listener(address)
         ray.init(address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
-        return Cluster.of_ray(ray.nodes())
+        return _connected_cluster()
     except (InfrastructureError, OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"ray_init.address: got '{address}', but no Ray cluster can be reached there "
@@ -98,15 +107,15 @@ def engine_count(config: RunConfig) -> int:
 def check_places(config: RunConfig) -> None:
     """Check that the machines of a run on GPUs have room for its ranks and engines, and that engines can be so large.
 
-    What a forecast says about memory is a warning: it is not exact.
+    What a forecast says about memory, of GPUs or of machines, is a warning: it is not exact.
 
     Raises:
         ConfigError: lists everything that cannot work. Of a running cluster, the run checks again once it is connected.
     """
-    if not uses_cuda(config) or planned_gpus() is not None:
+    if planned_gpus() is not None:
         return
     placement = place(config)
-    if placement.problems:
+    if placement.problems and uses_cuda(config):
         raise ConfigError(list(placement.problems))
     for problem in memory_problems(config, placement, Lengths.most(config)):
         logger.warning("too large, by the forecast: %s", problem)

@@ -42,13 +42,16 @@ def plan(config: RunConfig, cluster: Cluster) -> RunPlacement:
     """Place a run's ranks and engines; asks neither this machine nor Ray.
 
     Where the cluster is too small, ranks and engines are placed on the machines that the run asks for, so that the plan
-    still shows what would run; `problems` says what is missing.
+    still shows what would run; `problems` says what is missing. With `trainer.backend=local` one machine is used, the
+    one with most GPUs; on several, Ray without an address is a note.
 
     Args:
         config: the run.
         cluster: the machines that it may use.
     """
     made = _Plan(config, cluster, [])
+    if config.trainer.backend == "local" and len(cluster.machines) > 1:
+        _take_one_machine(made)
     on_gpus = runs_on_gpus(config, cluster)
     mode = mode_of(config, on_gpus=on_gpus)
     shape = find_shape(config.actor_rollout_ref.model.path)
@@ -58,8 +61,11 @@ def plan(config: RunConfig, cluster: Cluster) -> RunPlacement:
         _on_cpus(made)
     engine = engine_of(config, on_gpus=on_gpus)
     made.problems += _mesh_problems(config)
-    if mode != "given":
-        made.problems += _port_problems(made)
+    if mode == "given":
+        made.engines.clear()  # they run somewhere already
+    made.problems += _port_problems(made)
+    made.notes += _ray_note(made)
+    made.notes += _memory_note(made)
     order = [pool.name for pool in pools_in_use(config)]
     ranks = sorted(made.ranks, key=lambda rank: (order.index(rank.pool), rank.rank))
     return RunPlacement(
@@ -68,10 +74,43 @@ def plan(config: RunConfig, cluster: Cluster) -> RunPlacement:
         mode,
         engine,
         tuple(ranks),
-        tuple(made.engines) if mode != "given" else (),  # those that are given run somewhere already
+        tuple(made.engines),
         tuple(made.problems),
         tuple(made.notes),
     )
+
+
+def _take_one_machine(made: _Plan) -> None:
+    """Go on with the machine that has most GPUs: `local` reaches no other."""
+    cluster = made.cluster
+    most = max(cluster.machines, key=lambda machine: (machine.gpus, machine.gpu_gib or 0.0))
+    made.cluster = Cluster((most,), "the one machine of trainer.backend=local")
+    made.notes.append(
+        f"trainer.backend=local runs on one machine: only one of the {len(cluster.machines)} of {cluster.source} is "
+        "used; trainer.backend=ray with ray_init.address=auto uses more"
+    )
+
+
+def _ray_note(made: _Plan) -> Iterator[str]:
+    """What a plan over several machines needs: without an address, Ray would be private to the run's own."""
+    used = {rank.machine for rank in made.ranks} | {engine.machine for engine in made.engines}
+    private = made.config.trainer.backend == "ray" and made.config.ray_init.address is None
+    if private and len(used) > 1 and not made.cluster.reached_by_ray and not made.problems:
+        yield (
+            f"{len(used)} machines of {made.cluster.source} are used, but without ray_init.address the run starts a "
+            "private Ray on one of them alone: run `ray start` on each, and set ray_init.address=auto"
+        )
+
+
+def _memory_note(made: _Plan) -> Iterator[str]:
+    """GPUs of unknown memory hold anything, as far as a plan can tell."""
+    used = {rank.machine for rank in made.ranks if rank.gpu is not None}
+    used |= {engine.machine for engine in made.engines if engine.gpus}
+    unknown = [made.cluster.machines[number] for number in sorted(used)]
+    unknown = [machine for machine in unknown if machine.gpu_gib is None]
+    if unknown and not made.problems:
+        names = " and ".join(dict.fromkeys(machine.gpu_name or "the GPU" for machine in unknown))
+        yield f"memory of {names} not known: not compared (--cluster 1x8x80 says it: machines x GPUs x GiB)"
 
 
 def runs_on_gpus(config: RunConfig, cluster: Cluster) -> bool:
@@ -162,7 +201,8 @@ def _room_problems(made: _Plan, pools: list[Pool]) -> Iterator[str]:
     if need > cluster.gpus:
         yield (
             f"{key}: {_count(need, 'rank')} {'needs' if need == 1 else 'need'} {_count(need, 'GPU')}{parts}, but "
-            f"{cluster.source} has {cluster.gpus}{several}: {_LOWER}, or use a larger cluster{_nearest(pools, cluster)}"
+            f"{cluster.source} has {cluster.gpus}{several}: {_LOWER}, or use a larger cluster{_by_ray(made.config)}"
+            f"{_nearest(pools, cluster)}"
         )
         return
     with_gpus = [machine.gpus for machine in cluster.machines if machine.gpus]
@@ -180,6 +220,11 @@ def _room_problems(made: _Plan, pools: list[Pool]) -> Iterator[str]:
             f"{pool.key}: no machine of {cluster.source} ({cluster}) has {_count(count, 'free GPU')} for the ranks of "
             f"{pool.name} beside the others{parts}: {_LOWER}"
         )
+
+
+def _by_ray(config: RunConfig) -> str:
+    private = config.trainer.backend == "ray" and config.ray_init.address is None
+    return " (ray_init.address=auto for more than one machine)" if private else ""
 
 
 def _nearest(pools: list[Pool], cluster: Cluster) -> str:

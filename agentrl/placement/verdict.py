@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from agentrl.placement.cluster import GIB, Cluster, Machine
 from agentrl.placement.engine_memory import engine_memory, smallest_gib
 from agentrl.placement.engine_sizes import divisors, size_problems, tp_of
 from agentrl.placement.forecast import GPUMemory, Phase, forecast
+from agentrl.placement.host_memory import host_memory, policy_gib
 from agentrl.placement.layout import RunPlacement
 from agentrl.placement.lengths import Lengths
 from agentrl.placement.model_shape import ModelShape, find_shape
@@ -23,17 +23,54 @@ Change = tuple[str, object]
 
 
 def memory_problems(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> list[str]:
-    """What does not fit into the GPUs of a plan, one sentence for each kind of GPU and for the engines."""
+    """What does not fit into a plan: a sentence for each kind of GPU, for the engines, and for main memory."""
     shape = find_shape(config.actor_rollout_ref.model.path)
-    if shape is None or not placement.on_gpus:
+    if shape is None:
         return []
     config = with_engine(config, placement.engine)
+    return [*_gpu_problems(config, placement, lengths, shape), *_host_problems(config, placement, lengths)]
+
+
+def _gpu_problems(config: RunConfig, placement: RunPlacement, lengths: Lengths, shape: ModelShape) -> list[str]:
+    if not placement.on_gpus:
+        return []
     full = [gpu for gpu in forecast(config, placement, lengths) if not gpu.fits]
     problems = [_too_much(gpu, placement, config, shape) for gpu in full]
     problems += list(_cache_problems(config, placement, shape, lengths))
     if problems:
         problems[-1] += _remedy(config, placement, lengths)
     return problems
+
+
+def _host_problems(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> Iterator[str]:
+    """The machine that lacks most main memory."""
+    full = [host for host in host_memory(config, placement, lengths) if not host.fits]
+    if not full:
+        return
+    host = max(full, key=lambda host: host.bytes)
+    parts = " + ".join(f"{name} {_gib(size)}" for name, size in host.parts if size >= 0.05 * GIB)
+    said = (
+        f"memory: machine {host.machine} of {placement.cluster.source} has {_gib(host.capacity or 0)} GiB of main "
+        f"memory, but the run needs {_gib(host.bytes)} there: {parts}"
+    )
+    changes: list[Change] = []
+    for change in [] if placement.on_gpus else _small(config):
+        changes.append(change)
+        changed = changed_config(config, changes)
+        if all(other.fits for other in host_memory(changed, plan(changed, placement.cluster), lengths)):
+            yield f"{said}. It fits with {_told(changes)}"
+            return
+    offload = " or offload less (fsdp_config.param_offload, optimizer_offload, offload_policy)" * placement.on_gpus
+    yield f"{said}: take machines with more main memory{offload or ', fewer ranks, a smaller model, or GPUs'}"
+
+
+def _small(config: RunConfig) -> list[Change]:
+    """Settings that make ranks on CPUs smaller."""
+    changes: list[Change] = [
+        (f"{_AR}.model.enable_gradient_checkpointing", True),
+        (f"{_AR}.actor.ppo_max_token_len_per_gpu", min(4096, config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)),
+    ]
+    return [*changes, ("trainer.n_gpus_per_node", 1)] if config.trainer.n_gpus_per_node > 1 else changes
 
 
 def _too_much(gpu: GPUMemory, placement: RunPlacement, config: RunConfig, shape: ModelShape) -> str:
@@ -78,7 +115,7 @@ def _remedy(config: RunConfig, placement: RunPlacement, lengths: Lengths) -> str
     for changes in _candidates(config, placement):
         if _fits(config, placement.cluster, changes, lengths):
             needed = _needed(config, placement.cluster, changes, lengths)
-            return f". It fits with {_told(needed)}{_of_the_host(needed, config, placement)}"
+            return f". It fits with {_told(needed)}{_of_the_host(needed, config, placement, lengths)}"
     machines = [placement.cluster.machines[rank.machine] for rank in placement.ranks]
     machine = min(machines, key=lambda machine: machine.gpu_gib or 0.0)
     if (found := _gpus_that_do(config, machine, lengths)) is not None:
@@ -93,14 +130,11 @@ def _told(changes: list[Change]) -> str:
     return " ".join(f"{key}={_yaml(value)}" for key, value in changes)
 
 
-def _of_the_host(changes: list[Change], config: RunConfig, placement: RunPlacement) -> str:
-    """What `offload_policy` takes of the main memory of the machine with most ranks."""
-    if (f"{_AR}.actor.fsdp_config.offload_policy", True) not in changes:
-        return ""
-    shape, ranks = find_shape(config.actor_rollout_ref.model.path), placement.ranks_of("global_pool")
-    most = max(Counter(rank.machine for rank in ranks).values(), default=1)
-    gib = 16 * (shape.parameters if shape else 0) * most / max(1, len(ranks)) / GIB
-    return f" ({gib:.0f} GiB of main memory for it, and slow optimizer steps on the CPU)"
+def _of_the_host(changes: list[Change], config: RunConfig, placement: RunPlacement, lengths: Lengths) -> str:
+    """What `offload_policy` takes of the main memory of the machine with most of it."""
+    changed = changed_config(config, changes)
+    gib = policy_gib(changed, plan(changed, placement.cluster), lengths)
+    return f" ({gib:.0f} GiB of main memory for it, and slow optimizer steps on the CPU)" if gib else ""
 
 
 def _gentle(config: RunConfig) -> list[Change]:
@@ -164,6 +198,8 @@ def _gpus_that_do(config: RunConfig, machine: Machine, lengths: Lengths) -> tupl
     for nodes, each in ((1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8), (16, 8), (32, 8), (64, 8)):
         cluster = Cluster((replace(machine, gpus=each),) * nodes)
         sizes: list[Change] = [("trainer.nnodes", nodes), ("trainer.n_gpus_per_node", each)]
+        if config.trainer.backend == "local":
+            sizes.insert(0, ("trainer.backend", "ray"))
         for tp in divisors(each):
             tried = [*sizes, (f"{_AR}.rollout.tensor_model_parallel_size", tp), *_gentle(config)]
             if _fits(config, cluster, tried, lengths):
@@ -177,6 +213,8 @@ def _fits(config: RunConfig, cluster: Cluster, changes: Sequence[Change], length
     placement = plan(changed, cluster)
     shape = find_shape(changed.actor_rollout_ref.model.path)
     if placement.problems or shape is None or any(not gpu.fits for gpu in forecast(changed, placement, lengths)):
+        return False
+    if any(not host.fits for host in host_memory(changed, placement, lengths)):
         return False
     return not list(_cache_problems(changed, placement, shape, lengths))
 

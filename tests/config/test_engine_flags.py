@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config import RunConfig, load_config
+from agentrl.config.engine_choice import CONTEXT_MARGIN
 from agentrl.config.engine_flags import (
     _VLLM_NEVER,
     SGLANG_FLAGS,
@@ -38,6 +39,14 @@ def config_with(engine: str, device: str = "cpu", **flags: object) -> RunConfig:
         ("sglang", "context_length", r"sglang\.context_length: agentrl gives this flag itself: set .*max_model_len$"),
         ("sglang", "context-length", r"sglang\.context-length: .*max_model_len$"),
         ("sglang", "base_gpu_id", r"sglang\.base_gpu_id: cannot be given: each engine sees GPUs of its own"),
+        ("sglang", "gpu_id_step", r"sglang\.gpu_id_step: cannot be given: each engine sees GPUs of its own"),
+        ("sglang", "pp_size", r"pp_size: cannot be given: give an engine more GPUs with .*tensor_model_parallel_size"),
+        ("sglang", "pipeline_parallel_size", r"cannot be given: give an engine more GPUs with "),
+        ("vllm", "pipeline_parallel_size", r"cannot be given: give an engine more GPUs with "),
+        ("vllm", "prefill-context-parallel-size", r"cannot be given: give an engine more GPUs with "),
+        ("vllm", "nnodes", r"vllm\.nnodes: cannot be given: each engine is on one machine"),
+        ("vllm", "kv_cache_memory_bytes", r"cannot be given: set .*gpu_memory_utilization, by which the memory"),
+        ("vllm", "num_gpu_blocks_override", r"cannot be given: set .*gpu_memory_utilization"),
         ("sglang", "dp_size", r"dp_size: cannot be given: set .*server\.launch for more engines"),
         (
             "vllm",
@@ -60,7 +69,9 @@ def test_it_is_said_before_anything_starts(tmp_path: Path) -> None:
     for name, given, flag in (
         ("sglang", "--base-gpu-id=4", "--base-gpu-id"),
         ("sglang", "--api-key,secret", "--api-key"),
+        ("sglang", "--pp-size=2", "--pp-size"),
         ("vllm", "--logprobs-mode=raw_logprobs", "--logprobs-mode"),
+        ("vllm", "-pp=2", "-pp"),
     ):
         settings = [f"{ROLLOUT}name={name}", f"{ROLLOUT}server.python=python", f"{ROLLOUT}server.args=[{given}]"]
         with pytest.raises(ConfigError, match=rf"server\.args: got {flag}, but "):
@@ -75,6 +86,7 @@ def test_it_is_said_before_anything_starts(tmp_path: Path) -> None:
         ("sglang", "--model-path=other", "model.path"),
         ("sglang", "--tp-size=4", "rollout.tensor_model_parallel_size"),
         ("vllm", "--tensor_parallel_size=4", "rollout.tensor_model_parallel_size"),
+        ("vllm", "-tp", "rollout.tensor_model_parallel_size"),
         ("vllm", "--model", "model.path"),
     ],
 )
@@ -93,6 +105,44 @@ def test_on_a_cpu_flags_of_gpus_are_the_users_own() -> None:
     for flag in ("mem_fraction_static", "tp_size"):
         assert not list(check_engine_flags(config_with("sglang", **{flag: 2})))
         assert list(check_engine_flags(config_with("sglang", "cuda", **{flag: 2})))
+
+
+def with_args(config: RunConfig, *args: str) -> RunConfig:
+    config.actor_rollout_ref.rollout.server.args = list(args)
+    return config
+
+
+def test_a_cache_in_tokens_holds_a_trajectory() -> None:
+    """The default of prompts and responses together, and what SGLang leaves unused."""
+    plain = config_with("sglang")
+    need = plain.data.max_prompt_length + plain.data.max_response_length + CONTEXT_MARGIN
+    for config in (
+        config_with("sglang", max_total_tokens=need - 1),
+        config_with("sglang", **{"max-total-tokens": str(need - 1)}),
+        with_args(config_with("sglang"), "--max-total-tokens", str(need - 1)),
+        with_args(config_with("sglang", max_total_tokens=need), f"--max_total_tokens={need - 1}"),
+    ):
+        (problem,) = check_engine_flags(config)
+        assert f"max_total_tokens: got {need - 1}, but a trajectory has up to {need - CONTEXT_MARGIN} tokens" in problem
+        assert problem.endswith(f"wanted at least {need}")
+    assert not list(check_engine_flags(config_with("sglang", max_total_tokens=need)))
+    (odd,) = check_engine_flags(config_with("sglang", max_total_tokens="many"))
+    assert "wanted a whole number of tokens" in odd
+
+
+def test_servers_that_share_gpus_can_release_their_memory() -> None:
+    for config in (
+        config_with("sglang", "cuda", enable_memory_saver=False),
+        config_with("vllm", "cuda", enable_sleep_mode=False),
+        config_with("vllm", "cuda", no_enable_sleep_mode=True),
+        with_args(config_with("vllm", "cuda"), "--no-enable-sleep-mode"),
+    ):
+        (problem,) = check_engine_flags(config)
+        assert "but engines release their memory while ranks train: set actor_rollout_ref.rollout.free_cache" in problem
+        config.actor_rollout_ref.rollout.free_cache_engine = False
+        assert not list(check_engine_flags(config))
+    assert not list(check_engine_flags(config_with("sglang", "cpu", enable_memory_saver=False)))
+    assert not list(check_engine_flags(config_with("sglang", "cuda", enable_memory_saver=True)))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

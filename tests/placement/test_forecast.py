@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import SEVEN, run_of
+from made_up import AR, SEVEN, run_of
 
 from agentrl.placement import Cluster, plan
 from agentrl.placement.cluster import GIB
@@ -58,6 +58,18 @@ def test_an_engine_fills_its_share() -> None:
     parts = gib(memory_of(**EIGHT, R__tensor_model_parallel_size=2)["global_pool"], "rollout")
     assert parts["engine's weights"] == pytest.approx(7.09, rel=0.01)
     assert parts["engine's weights"] + parts["KV cache"] == pytest.approx(0.4 * 80)
+
+
+def test_a_cache_in_tokens_is_as_large_as_its_tokens() -> None:
+    flag = {f"{AR}.rollout.engine_kwargs.sglang": {"max_total_tokens": 100_000}}
+    config = run_of("1x8x80", **EIGHT, **flag)
+    placement, shape, lengths = plan(config, Cluster.parse("1x8x80")), find_shape(SEVEN), Lengths.most(config)
+    assert shape is not None
+    engine = engine_memory(config, placement, shape, lengths)
+    assert engine is not None
+    assert engine.cache_tokens == pytest.approx(100_000)
+    assert dict(engine.parts)["KV cache"] == pytest.approx(100_000 * shape.kv_elements * 2)
+    assert engine.whole_at_once == pytest.approx(100_000 / lengths.longest)
 
 
 def test_gpus_of_two_sizes_are_filled_each_by_its_own() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from made_up import AR, planned, run_of
+from made_up import AR, SEVEN, planned, run_of
 
 from agentrl.config import machine
 from agentrl.placement import Cluster, plan
@@ -265,8 +265,14 @@ def test_seven_billion_weights_do_not_fit_on_one_small_card() -> None:
 
 CHECKPOINTING = f"{AR}.model.enable_gradient_checkpointing"
 ADVISED: list[tuple[str, str, dict[str, Any], str]] = [
-    ("1x1x24", "Qwen/Qwen2.5-7B-Instruct", {}, "on 2 machines of 8 GPUs like these with trainer.nnodes=2"),
-    ("1x1x24", "Qwen/Qwen2.5-7B-Instruct", {"ray_init.address": None}, "with ray_init.address=auto trainer.nnodes=2"),
+    ("1x1x24", SEVEN, {}, "on 2 machines of 8 GPUs like these with trainer.nnodes=2"),
+    ("1x1x24", SEVEN, {"ray_init.address": None}, "with ray_init.address=auto trainer.nnodes=2"),
+    (
+        "1x1x24",
+        SEVEN,
+        {"trainer.backend": "local", "ray_init.address": None},
+        "with ray_init.address=auto trainer.back",
+    ),
     (
         "1x1x24",
         "Qwen/Qwen2.5-1.5B-Instruct",
