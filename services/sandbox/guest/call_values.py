@@ -30,7 +30,7 @@ _COPIES: dict[tuple[str, str], Any] = {
     ("_io", "StringIO"): lambda value: [value.getvalue()],
 }
 """Types of the standard library that are rebuilt from a few values; of times, those with a fixed time zone or none."""
-_VIEWS: dict[str, type] = {"keys": type({}.keys()), "items": type({}.items())}
+_VIEWS: dict[str, Any] = {"keys": type({}.keys()), "items": type({}.items())}
 """Views of a dict, which equal sets."""
 _MAKE: dict[str, Any] = {
     "list": list,
