@@ -9,7 +9,9 @@ from typing import Any
 from agentrl.interfaces import BaseInteraction, check_config
 from agentrl.types import InteractionResponse, JsonDict, Message
 
-_NUMBER = re.compile(r"-?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
+_NUMBER = re.compile(r"-?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
+_GOES_ON = re.compile(r",+[0-9]|[-–—−:][0-9]")
+"""Behind a marked number: `1,2`, `7:30` and `10-12` are not their first numbers."""
 _RIGHT = "Your answer is correct."
 _WRONG = "Your answer is wrong. Check your steps, then answer again."
 
@@ -32,7 +34,7 @@ class Gsm8kInteraction(BaseInteraction):
     async def start_interaction(self, **interaction_kwargs: Any) -> None:
         """Needs `ground_truth`; `query` is accepted but not used."""
         truth = interaction_kwargs.get("ground_truth")
-        self._truth = _read_number(str(truth))
+        self._truth = _read_number(f"#### {truth}")
         if truth is None or self._truth is None:
             raise ValueError(f"`interaction_kwargs.ground_truth`: got {truth!r}, wanted a number")
 
@@ -51,8 +53,10 @@ class Gsm8kInteraction(BaseInteraction):
 def _read_number(text: str) -> Fraction | None:
     """The number after the last `####`, else the last number of the text."""
     _, marker, end = text.rpartition("####")
-    found = _NUMBER.findall(end)
-    number, _, divisor = found[0 if marker else -1].partition("/") if found else ("", "", "")
-    if not number or (divisor and not int(divisor)):
+    found = list(_NUMBER.finditer(end))
+    if not found or (marker and _GOES_ON.match(end, found[0].end())):
+        return None
+    number, _, divisor = found[0 if marker else -1][0].partition("/")
+    if divisor and not int(divisor):
         return None
     return Fraction(number.replace(",", "").rstrip(".")) / int(divisor or 1)

@@ -9,7 +9,9 @@ from typing import Any
 from agentrl.interfaces import TOOL_CONFIG, BaseTool, check_config
 from agentrl.types import JsonDict, ToolResponse
 
-_NUMBER = re.compile(r"-?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
+_NUMBER = re.compile(r"-?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
+_GOES_ON = re.compile(r",+[0-9]|[-–—−:][0-9]")
+"""Behind a marked number: `1,2`, `7:30` and `10-12` are not their first numbers."""
 
 
 class CalcGsm8kReward(BaseTool):
@@ -45,7 +47,7 @@ class CalcGsm8kReward(BaseTool):
     async def create(self, **create_kwargs: Any) -> None:
         """Needs `ground_truth` in the row's `create_kwargs`."""
         truth = create_kwargs.get("ground_truth")
-        self._truth = read_number(str(truth))
+        self._truth = read_number(f"#### {truth}")
         if truth is None or self._truth is None:
             raise ValueError(f"`create_kwargs.ground_truth`: got {truth!r}, wanted a number")
 
@@ -67,8 +69,10 @@ class CalcGsm8kReward(BaseTool):
 def read_number(text: str) -> Fraction | None:
     """The number after the last `####`, else the last one; `1,234.`, `$1234` and `1234.0` are the same number."""
     _, marker, end = text.rpartition("####")
-    found = _NUMBER.findall(end)
-    number, _, divisor = found[0 if marker else -1].partition("/") if found else ("", "", "")
-    if not number or (divisor and not int(divisor)):
+    found = list(_NUMBER.finditer(end))
+    if not found or (marker and _GOES_ON.match(end, found[0].end())):
+        return None
+    number, _, divisor = found[0 if marker else -1][0].partition("/")
+    if divisor and not int(divisor):
         return None
     return Fraction(number.replace(",", "").rstrip(".")) / int(divisor or 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import warnings
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ _NO_CODE = frozenset(
 )
 """Marks of blocks that show what a program reads or prints, or that are prose."""
 _LANGUAGES = frozenset(("java", "c", "csharp", "php", "kotlin", *(tag for tags in _TAGS.values() for tag in tags)))
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 _MORE_INDENT = 3
 """Spaces by which the closing fence may be indented more than the opening one: four make it a line of the code."""
 
@@ -61,18 +63,23 @@ def last_code_block(text: str, language: str | None = None) -> str | None:
 
     Args:
         text: what the model wrote.
-        language: prefer blocks marked as this language. Without such a block, the last one that is not marked as an
-            output or as prose counts; None: whatever its mark is.
+        language: the last block marked as this language that can be a program in it, else the last unmarked one that
+            can, else one with another mark. Blocks that cannot (values, a session, a usage line, what does not parse)
+            count only where no other is left, in the same order, and never where they are marked as an output or as
+            prose. None: the last block, whatever its mark is.
     """
     blocks = _blocks(text)
     blocks = [block for block in blocks if block.text.strip()] or blocks  # the last may be cut off at its beginning
     if language is None:
         return blocks[-1].text if blocks else None
     tags = _TAGS.get(language, (language.lower(),))
-    found = [block for block in blocks if block.tag in tags] or [block for block in blocks if block.tag not in _NO_CODE]
-    if language == "python":  # an unmarked block may show the output of the one before it
-        found = [block for block in found if block.tag or not _only_values(block.text)] or found
-    return found[-1].text if found else None
+    ranked = []
+    for place, block in enumerate(blocks):
+        marked = block.tag in tags
+        if marked or block.tag not in _NO_CODE:
+            program = (marked or block.tag not in _LANGUAGES) and _may_run(block.text, language)
+            ranked.append((program, marked, not block.tag, place))
+    return blocks[max(ranked)[-1]].text if ranked else None
 
 
 def without_fence(code: str) -> str:
@@ -145,15 +152,21 @@ def _before_closing(line: str, fence: str) -> tuple[str | None, bool]:
     return line, False
 
 
-def _only_values(code: str) -> bool:
-    """Whether a text is not Python, or does nothing as Python: `[1, 2]`, `5`, `yes`."""
+def _may_run(code: str, language: str) -> bool:
+    """Whether a text can be a program: not `[1, 2]`, `yes`, `>>> f(1)`, nor, as Python, a use of what it lacks."""
+    if language != "python":
+        return re.match(r"\s*(?:>>>|[$>]) |[^a-zA-Z]*$", code) is None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            body = ast.parse(code).body
+            tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    parts = list(ast.walk(tree))
+    if any(isinstance(part, _DEFINITIONS) for part in parts):
         return True
-    return not any(
-        not isinstance(node, ast.Expr) or any(isinstance(part, ast.Call | ast.Await) for part in ast.walk(node))
-        for node in body
-    )
+    names = [part for part in parts if isinstance(part, ast.Name)]
+    bound = {name.id for name in names if isinstance(name.ctx, ast.Store)} | vars(builtins).keys()
+    bound.update(str(getattr(part, key)) for part in parts for key in ("arg", "name", "rest") if hasattr(part, key))
+    acts = any(isinstance(part, ast.Call | ast.Await | ast.stmt) and not isinstance(part, ast.Expr) for part in parts)
+    return acts and all(name.id in bound for name in names)

@@ -44,8 +44,9 @@ def read_tests(value: Any) -> list[CodeTest]:
 
     A pair of input and output is a call of a function if `fn_name` (LiveCodeBench: `func_name`, or `metadata` with it)
     stands in it or beside the list, unless its `testtype` is `stdin`. A call's input is a list of arguments, taken as
-    they are, with an output that is taken as it is; or text with one JSON value per line, with an output that is JSON
-    text (all outputs of such calls are plain text where one of them is not JSON).
+    they are, with an output that is taken as it is; or text with one JSON value per line, or another value that is the
+    one argument, with an output that is JSON text (all outputs of such calls are plain text where one
+    of them is not JSON).
 
     Args:
         value: asserts (`["assert f(1) == 2"]`), `[{input, output, testtype?}]`, `[{assert}]`, `{inputs, outputs}`,
@@ -186,8 +187,10 @@ def _call(name: str, given: Any, wanted: Any) -> CodeTest:
     """`{"input": [["true"]], "output": "true"}` wants the text "true"; `{"input": "[1]", "output": "true"}` True."""
     if isinstance(given, list | tuple):
         return CodeTest(call=FunctionCall(name, tuple(given), wanted))
+    if not isinstance(given, str):
+        return CodeTest(call=FunctionCall(name, (given,), _JsonText(wanted) if isinstance(wanted, str) else wanted))
     try:
-        arguments = tuple(json.loads(line) for line in str(given).split("\n") if line.strip())
+        arguments = tuple(json.loads(line) for line in given.split("\n") if line.strip())
     except ValueError as error:
         raise ValueError(f"got the input {given!r:.200}, wanted one JSON value per line ({error})") from None
     return CodeTest(call=FunctionCall(name, arguments, _JsonText(wanted) if isinstance(wanted, str) else wanted))
@@ -201,9 +204,9 @@ def _read_test(item: Any, beside: Mapping[str, Any]) -> CodeTest:
     if isinstance(item, dict) and (key := next((key for key in _OUTPUTS if key in item), None)) is not None:
         name = _calls_function(item, beside)
         given, wanted = next((item[key] for key in _INPUTS if key in item), None), item[key]
-        if name is not None:
+        if name is not None and any(key in item for key in _INPUTS):
             return _call(name, given, wanted)
-        if wanted is not None:
+        if name is None and wanted is not None:
             return CodeTest(stdin=_text(given), stdout=_text(wanted))
     raise ValueError(f"got the test {item!r:.200}, wanted {_WANTED}")
 

@@ -59,6 +59,81 @@ def test_the_last_block_that_is_code(text: str) -> None:
     assert last_code_block(text, "python") == "x = 1"
 
 
+@pytest.mark.parametrize("program", ["```python\nx = 1\n```", "```\nx = 1\n```"])
+@pytest.mark.parametrize(
+    "later",
+    [
+        "This prints:\n```python\n[1, 2]\n```",
+        "```python\n>>> f(1)\n2\n```",
+        "```pycon\n>>> x = 1\n>>> f(1)\n2\n```",
+        "```python\n3 4\n```",
+        "```py\nO(n log n) time\n```",
+        "```python\nO(n)\n```",
+        "Use it like this:\n```python\nprint(f(1))\n```",
+        "```python\nf(1) # 2\nf([y for y in z])\n```",
+        "```python\nnumbers = [1, 2]\nfor n in numbers:\n    print(f(n))\n```",
+        "```python\nassert f(1) == 2\n```",
+        "```ipython\n%timeit f(1)\n```",
+        "```python\n$ python main.py\n```",
+        "```python\n# nothing else\n```",
+        "```bash\npython3 main.py\n```",
+        "```sh\nx=2\n```",
+        "```sql\nSELECT 1;\n```",
+        "```xml\n<a/>\n```",
+        "```mermaid\ngraph TD\n```",
+        "```\n3 4\n```",
+    ],
+)
+def test_a_block_that_is_no_program_does_not_hide_the_one_before_it(program: str, later: str) -> None:
+    assert last_code_block(f"{program}\n{later}\n", "python") == "x = 1"
+    assert last_code_block(f"{later}\n{program}\n", "python") == "x = 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\ndef f(:\n```\n```bash\nx=2\n```", "def f(:"),
+        ("```\ndef f(:\n```\n```sql\nSELECT 1;\n```", "def f(:"),
+        ("```python\n>>> f(1)\n2\n```", ">>> f(1)\n2"),
+        ("```bash\nls\n```", "ls"),
+    ],
+)
+def test_where_no_block_is_a_program(text: str, code: str) -> None:
+    assert last_code_block(text, "python") == code
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(sum(map(int, input().split())))",
+        "print([y for y in input()], (lambda n, *m: n)(1))",
+        "try:\n    print(int(input()))\nexcept ValueError as error:\n    print(error)",
+        "match input().split():\n    case [a, *b]:\n        print(a, b)",
+        "match {}:\n    case {'a': 1, **c} as d:\n        print(c, d)",
+        "pass",
+        "import math\nprint(anything)",
+        "def f(rows: List[int]):\n    return rows",
+    ],
+)
+def test_short_programs_are_programs(code: str) -> None:
+    assert last_code_block(f"```python\nx = 1\n```\n```python\n{code}\n```", "python") == code
+
+
+@pytest.mark.parametrize(
+    ("language", "later"),
+    [
+        ("bash", "```bash\n$ ./main.sh\n42\n```"),
+        ("nodejs", "```js\n> f(1)\n2\n```"),
+        ("cpp", "```cpp\n3 4\n```"),
+        ("cpp", "```\n[1, 2]\n```"),
+        ("cpp", "```bash\ng++ main.cpp\n```"),
+    ],
+)
+def test_sessions_and_values_in_other_languages(language: str, later: str) -> None:
+    for mark in (language, ""):
+        assert last_code_block(f"```{mark}\necho 1;\n```\n{later}\n", language) == "echo 1;"
+
+
 def test_a_fence_within_the_code_does_not_end_it() -> None:
     code = 'def f():\n    """\n    ```\n    f()\n    ```\n    """\n    return 1'
     assert last_code_block(f"```python\n{code}\n```", "python") == code

@@ -29,6 +29,13 @@ def call(*arguments: Any, returns: Any) -> CodeTest:
             [call(1, returns="yes"), call(2, returns="12")],
         ),
         ({"fn_name": "f", "inputs": ["1"], "outputs": [None]}, [call(1, returns=None)]),
+        (
+            {"fn_name": "f", "inputs": [5, None, {"a": 1}, True, 0.5], "outputs": ["6", "1", "[2]", "null", 3]},
+            [
+                *(call(5, returns=6), call(None, returns=1), call({"a": 1}, returns=[2]), call(True, returns=None)),
+                call(0.5, returns=3),
+            ],
+        ),
         ({"fn_name": "Solution().f", "inputs": [["a"]], "outputs": ["b"]}, [call("a", returns="b")]),
         ({"fn_name": "f", "input": [1, 2], "output": [3, 4]}, [call(1, 2, returns=[3, 4])]),
         ({"input": ["1", "2"], "output": ["3", "4"]}, [CodeTest("1", "3"), CodeTest("2", "4")]),

@@ -324,7 +324,7 @@ SEARCH, MATH, TACO = "searchR1_nq", "lighteval/MATH", "taco"
         (MATH, "null", "the text 'null', which stands for no answer"),
         (MATH, " None", "the text 'None', which stands for no answer"),
         (MATH, "['\\\\frac12']", "is how Python shows a list or a mapping, and no answer"),
-        (MATH, '{"answer": "5"}', "is how Python shows a list or a mapping"),
+        (MATH, '["72"]', "and no answer: write one answer as text"),
         (SEARCH, {"target": [None]}, "holds no gold answer"),
         (SEARCH, {"target": ["the", "..."]}, "no answer can equal the ground truth"),
         (SEARCH, "!", "no answer can equal the ground truth"),

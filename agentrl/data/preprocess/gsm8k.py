@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -47,7 +48,10 @@ def read_gsm8k(source: Path | str, split: str) -> Iterator[JsonDict]:
 def final_answer(solution: str) -> str | None:
     """The number after the last `####`, without thousands separators; None if not found."""
     _, marker, tail = solution.rpartition("####")
-    return tail.strip().replace(",", "").removeprefix("$") or None if marker else None
+    number = tail.strip().removeprefix("$")
+    if re.fullmatch(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?", number):
+        number = number.replace(",", "")
+    return number or None if marker else None
 
 
 def gsm8k_row(row: JsonDict, split: str, index: int, variant: Variant, file: str) -> JsonDict:

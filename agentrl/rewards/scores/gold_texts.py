@@ -17,18 +17,19 @@ def none_as_text(value: Any) -> str | None:
     return None
 
 
-def container_as_text(value: Any) -> str | None:
+def container_as_text(value: Any, wanted: str = "the list or the mapping itself, or JSON text") -> str | None:
     """Why a text is no answer: it is how Python or numpy show a list or a mapping of texts; None: it may be one.
 
     `"['a', 'b']"`, `"['a' 'b']"` and `"{'target': 'a'}"` are such texts; `"[1, 2)"`, `"{1, 2}"` and `"[x]"` are not.
+
+    Args:
+        value: the ground truth.
+        wanted: what it should be instead.
     """
     if not isinstance(value, str):
         return None
     if _ARRAY.match(value) or _holds_text(value):
-        return (
-            f"the ground truth {value!r:.200} is how Python shows a list or a mapping, and no answer: write the list "
-            "or the mapping itself, or JSON text"
-        )
+        return f"the ground truth {value!r:.200} is how Python shows a list or a mapping, and no answer: write {wanted}"
     return None
 
 

@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from agentrl.errors import RewardError
-from agentrl.rewards.scores.numbers import LOOSE_NUMBER, last_number, to_number
+from agentrl.rewards.scores.numbers import NUMBER, last_number, to_number
 
-MARKED_NUMBER = re.compile(r"####[ \t]*(" + LOOSE_NUMBER + r")(?![.,]?[\w/])")
-"""A marker and the number after it. `3/4`, `72abc` and `1.2.3` do not count as 3, 72 and 1.2: they are not numbers."""
+MARKED_NUMBER = re.compile(r"####[ \t]*(" + NUMBER + r")(?![.,]?[\w/]|,+\d|[-–—−:]\d)")
+"""A marker and the number after it. `3/4`, `1.2.3`, `1,2`, `7:30` and `10-12` do not count as their first numbers."""
 
 
 def extract_answer(solution_str: str, method: Literal["strict", "flexible"] = "strict") -> Decimal | None:

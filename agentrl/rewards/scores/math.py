@@ -28,7 +28,7 @@ def math_gold_problem(ground_truth: Any) -> str | None:
     boxed = last_boxed(str(ground_truth))
     if not squeeze(clean(str(ground_truth) if boxed is None else boxed)):
         return f"the ground truth {ground_truth!r:.200} holds no answer"
-    return none_as_text(ground_truth) or container_as_text(ground_truth)
+    return none_as_text(ground_truth) or container_as_text(ground_truth, "one answer as text")
 
 
 def compute_score(solution_str: str, ground_truth: Any, format_score: float = 0.0, score: float = 1.0) -> float:

@@ -20,15 +20,18 @@ _COPIES: dict[tuple[str, str], Any] = {
     ("decimal", "Decimal"): lambda value: [str(value)],
     ("datetime", "date"): lambda value: [value.year, value.month, value.day],
     ("datetime", "timedelta"): lambda value: [value.days, value.seconds, value.microseconds],
-    ("datetime", "time"): lambda value: [value.hour, value.minute, value.second, value.microsecond],
+    ("datetime", "time"): lambda value: [value.hour, value.minute, value.second, value.microsecond, value.tzinfo],
     ("datetime", "datetime"): lambda value: [
-        *(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
+        *(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
     ],
+    ("datetime", "timezone"): lambda value: list(value.__getinitargs__()),
     ("uuid", "UUID"): lambda value: [str(value)],
     ("pathlib", "PosixPath"): lambda value: [str(value)],
     ("_io", "StringIO"): lambda value: [value.getvalue()],
 }
-"""Types of the standard library that are rebuilt from a few plain values; of times, those without a time zone."""
+"""Types of the standard library that are rebuilt from a few values; of times, those with a fixed time zone or none."""
+_VIEWS: dict[str, Any] = {"keys": type({}.keys()), "items": type({}.items())}
+"""Views of a dict, which equal sets."""
 _MAKE: dict[str, Any] = {
     "list": list,
     "dict": dict,
@@ -197,8 +200,12 @@ class Table:
             type_name = value.__name__
             if vars(builtins).get(type_name) is value:
                 return ["type", type_name]
-        if kind_name in _COPIES and getattr(value, "tzinfo", None) is None:
-            return ["copy", *kind_name, _COPIES[kind_name](value)]
+        zone = type(getattr(value, "tzinfo", None))
+        if kind_name in _COPIES and (zone is type(None) or (zone.__module__, zone.__name__) in _COPIES):
+            return ["copy", *kind_name, [self.encode(part) for part in _COPIES[kind_name](value)]]
+        for name, view in _VIEWS.items():
+            if isinstance(value, view):
+                return ["view", name, [self.encode(part) for part in value]]
         if kind_name[0] == "numpy" and hasattr(value, "tolist"):
             plain = value.tolist()
             if not hasattr(value, "ndim") or value.ndim == 0:
@@ -233,7 +240,10 @@ class Table:
             module, name, parts = rest
             if (module, name) not in _COPIES:
                 raise ValueError(f"got a value of {module}.{name}")
-            return getattr(__import__(module), name)(*parts)
+            return getattr(__import__(module), name)(*map(self.decode, parts))
+        if kind == "view":
+            parts = [self.decode(part) for part in rest[1]]
+            return dict(parts).items() if rest[0] == "items" else dict.fromkeys(parts).keys()
         if kind == "ndarray":
             return __import__("numpy").array(self.decode(rest[1]), dtype=rest[0])
         if kind == "namedtuple":

@@ -80,6 +80,26 @@ RIGHT = [
         ),
         "assert f(1) == 2\nif __name__ == '__main__': assert isinstance(g(), P)",
     ),
+    (
+        "def f(d): return d.keys(), d.items()\ndef g(k): return sorted(k), 1 in k",
+        (
+            "k, i = f({2: 'a', 1: 'b'})\nassert k == {1, 2} and {1, 2} == k and i == {(1, 'b'), (2, 'a')}\n"
+            "assert list(k) == [2, 1] and k & {1} == {1} and list(f({1: [2]})[1]) == [(1, [2])]\n"
+            "assert g({2: 0, 1: 0}.keys()) == ([1, 2], True)"
+        ),
+    ),
+    (
+        (
+            "from datetime import *\ndef f(h): return datetime(2020, 1, 1, 5, tzinfo=timezone(timedelta(hours=h)))\n"
+            "def g(x): return x"
+        ),
+        (
+            "from datetime import *\nutc = timezone.utc\nassert f(0) == datetime(2020, 1, 1, 5, tzinfo=utc) > f(1)\n"
+            "assert f(0).tzinfo is utc and f(2).utcoffset() == timedelta(hours=2) and g(f(1)) == f(1)\n"
+            "assert g(time(1, tzinfo=utc)) == time(1, tzinfo=utc)\n"
+            "assert g(timezone(timedelta(1, -1), 'X')).tzname(None) == 'X'"
+        ),
+    ),
     ("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)"),
     ("def queue(x): return x\ndef f(x): return x", "assert queue(1) == f(1) == 1"),
     ("class calendar:\n days = 7\ndef f(x): return x", "assert calendar.days == f(7)"),
