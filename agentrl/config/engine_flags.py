@@ -148,7 +148,7 @@ def most_cache_tokens(config: RunConfig) -> int | None:
     """The limit that a run sets for the KV cache of an SGLang server, in tokens; None: its memory is the limit.
 
     Raises:
-        ValueError: it is no whole number.
+        ValueError: the value is not a whole number.
     """
     flag, rollout = "max-total-tokens", config.actor_rollout_ref.rollout
     given = {name.replace("_", "-"): value for name, value in rollout.engine_kwargs.sglang.items()}.get(flag)
