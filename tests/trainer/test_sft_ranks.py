@@ -129,7 +129,8 @@ def test_a_run_that_is_killed_goes_on(tiny_model_dir: Path, rows: str, tmp_path:
     command = [sys.executable, "-m", "agentrl", "sft", str(tmp_path / "sft.yaml")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
-        while not (tmp_path / "run" / "global_step_4").exists() and time.monotonic() < deadline:
+        latest = tmp_path / "run" / "latest_checkpointed_iteration.txt"
+        while not (latest.exists() and int(latest.read_text()) >= 4) and time.monotonic() < deadline:
             assert process.poll() is None, "ended by itself"
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)

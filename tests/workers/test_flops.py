@@ -43,7 +43,8 @@ def test_rows_add_up(tiny_model_dir: Path) -> None:
         ("NVIDIA H200", 989e12),
         ("NVIDIA L40S", 362e12),
         ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("NVIDIA GeForce RTX 4090", None),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA GeForce GTX 1080", None),
     ],
 )
 def test_the_peak_of_a_gpu(monkeypatch: pytest.MonkeyPatch, name: str, peak: float | None) -> None:

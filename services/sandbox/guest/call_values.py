@@ -200,8 +200,7 @@ class Table:
             type_name = value.__name__
             if vars(builtins).get(type_name) is value:
                 return ["type", type_name]
-        zone = type(getattr(value, "tzinfo", None))
-        if kind_name in _COPIES and (zone is type(None) or (zone.__module__, zone.__name__) in _COPIES):
+        if kind_name in _COPIES and _copied_zone(value):
             return ["copy", *kind_name, [self.encode(part) for part in _COPIES[kind_name](value)]]
         for name, view in _VIEWS.items():
             if isinstance(value, view):
@@ -249,6 +248,12 @@ class Table:
         if kind == "namedtuple":
             return collections.namedtuple(rest[0], rest[1])(*map(self.decode, rest[2]))
         return self._resolve([kind, *rest])
+
+
+def _copied_zone(value: Any) -> bool:
+    """Whether a value's time zone, if it has one, is rebuilt too."""
+    zone = type(getattr(value, "tzinfo", None))
+    return zone is type(None) or (zone.__module__, zone.__name__) in _COPIES
 
 
 def _type(name: str) -> type:

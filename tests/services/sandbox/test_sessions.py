@@ -96,8 +96,9 @@ def test_a_session_that_is_stopped_between_two_runs(server: Server) -> None:
     with Session(server, memory_limit_MB=200) as session:
         code = "import subprocess, sys\ncode = 'import time; x = b\"x\" * (120 << 20); time.sleep(60)'"
         session.run(f"{code}\nfor _ in range(2): subprocess.Popen([sys.executable, '-S', '-c', code])")
-        time.sleep(2)
-        told = session.run("1")["stderr"]
+        deadline = time.monotonic() + 20
+        while not (told := session.run("1")["stderr"]) and time.monotonic() < deadline:
+            time.sleep(0.5)
         assert told.startswith("This interpreter is new: the last one has ended (it used more than 200 MB of memory),")
 
 
