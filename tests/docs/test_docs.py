@@ -235,7 +235,8 @@ def addresses(page: str) -> Iterator[dict[str, str]]:
 def test_a_page_works_as_written(
     page: str, folder: Path, environment: dict[str, str], engine: str, addresses: dict[str, str]
 ) -> None:
-    overrides = f"'actor_rollout_ref.rollout.server.addresses=[{engine}]' trainer.backend=local"
+    rollout = "actor_rollout_ref.rollout"
+    overrides = f"{rollout}.name=embedded '{rollout}.server.addresses=[{engine}]' trainer.backend=local"
     printed = run_page(ROOT / page, folder, environment, overrides, addresses)
     assert printed
     missing = [text for text in SAID.get(page, ()) if text not in "".join(printed)]
