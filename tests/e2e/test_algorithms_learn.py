@@ -1,4 +1,4 @@
-"""Algorithms learn: from the demo's warm start each reaches a bar on held-out expressions."""
+"""Algorithms learn: from the demo's warm start each reaches what GRPO does there (`test_demos_learn.py`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ BAR = 0.95
 HELD_OUT_SUCCESS = "val-core/agentrl/arithmetic/reward/mean@1"
 ACCURACY = HELD_OUT_SUCCESS.replace("reward", "acc")
 """The score without DAPO's penalty for long responses."""
-GRPO_STEPS = 40
-RECIPES = ("demo", *(f"demo_{name}" for name in ("ppo", "rloo", "reinforce_plus_plus", "remax", "gspo", "dapo")))
+STEPS = 60
+"""One and a half times those of GRPO."""
+RECIPES = [f"demo_{name}" for name in ("ppo", "rloo", "reinforce_plus_plus", "remax", "gspo", "dapo")]
 
 
 @pytest.fixture(scope="module")
@@ -43,4 +44,4 @@ def test_it_reaches_the_bar(recipe: str, start: WarmStart, tmp_path: Path) -> No
     curve = {step: metrics[success] for step, metrics in recorder.metrics.items() if success in metrics}
     assert curve[0] < 0.5, curve  # calling does not pay off yet
     assert max(curve.values()) >= BAR, curve
-    assert max(curve) <= GRPO_STEPS * (1 if recipe == "demo" else 1.5)
+    assert max(curve) <= STEPS

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +19,7 @@ from needs import needs_filter
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
 
-
-MARK = "AGENTRL_TEST_DEMO"
-"""In the environment of a demo and of all that it starts."""
+SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Bar:
 
 
 BARS = {
+    "calculator": Bar(0.95, 0.50, "tool_rate", 0.95),
     "search": Bar(0.85, 0.35, "tool_rate", 0.95),
     "python": Bar(0.80, 0.30, "tool_rate", 0.95),
     "interaction": Bar(0.80, 0.30, "second_right", 0.75),
@@ -41,23 +43,32 @@ BARS = {
 
 
 def demo(folder: Path, name: str, *arguments: str) -> str:
-    """Run a demo in a folder; it must leave no process behind. Returns what it printed."""
+    """Run a demo in a folder; it must leave no process and no temporary file behind. Returns what it printed."""
     command = [sys.executable, "-m", "agentrl", "demo", name, "--out", str(folder), *arguments, "ray_init.num_cpus=2"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", MARK: str(folder)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not marked_processes(str(folder))
+    with orphans_come_here(), tempfile.TemporaryDirectory() as temporary:  # not in `folder`: paths of sockets are short
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}  # torch's own, for later processes
+        environment = {**os.environ, **cache, "HF_HUB_OFFLINE": "1", "TMPDIR": temporary}
+        before = running_children()
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not running_children() - before
+        assert not os.listdir(temporary)
     return done.stdout
 
 
-def marked_processes(value: str) -> list[str]:
-    """Processes that a demo started, and their children."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(MARK) == value and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-    return found
+@contextmanager
+def orphans_come_here() -> Iterator[None]:
+    """Whatever outlives its parent becomes a child of this process, those of a sandbox too."""
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def running_children() -> set[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return {child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE}
 
 
 @pytest.mark.parametrize("name", BARS)

@@ -85,24 +85,34 @@ import sys, time
 from pathlib import Path
 from agentrl.cli.demo.description import DataRequest
 from agentrl.cli.demo.service import running_service
-with running_service("retrieval", [], Path(sys.argv[1])) as url:
+with running_service(sys.argv[1], [], Path(sys.argv[2])) as url:
     print(url, flush=True)
     time.sleep(60)
 """
 
 
+ASKED = {
+    "retrieval": ("/retrieve", {"queries": ["Australia"]}),
+    "sandbox": ("/run_code", {"code": "print(1)", "language": "python"}),
+}
+
+
+@pytest.mark.parametrize("service", ASKED)
 @pytest.mark.parametrize(
     "number",
     [pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow), pytest.param(signal.SIGKILL, id="SIGKILL")],
 )
-def test_a_service_ends_with_its_demo_however_that_ends(tmp_path, number):
-    hold = [sys.executable, "-c", HOLD, str(tmp_path / "log")]
+def test_a_service_ends_with_its_demo_however_that_ends(tmp_path, service, number):
+    if service == "sandbox":
+        needs_filter()
+    hold = [sys.executable, "-c", HOLD, service, str(tmp_path / "log")]
     with subprocess.Popen(hold, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
-        children = psutil.Process(process.pid).children(recursive=True)
-        answer = httpx.post(f"{url}/retrieve", json={"queries": ["Australia"]}, trust_env=False)
+        path, body = ASKED[service]
+        answer = httpx.post(f"{url}{path}", json=body, trust_env=False)
         assert answer.status_code == 200
+        children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2
         os.kill(process.pid, number)
         process.wait(30)
