@@ -17,8 +17,8 @@ BAR = 0.95
 HELD_OUT_SUCCESS = "val-core/agentrl/arithmetic/reward/mean@1"
 ACCURACY = HELD_OUT_SUCCESS.replace("reward", "acc")
 """The score without DAPO's penalty for long responses."""
-STEPS = 60
-"""One and a half times those of GRPO."""
+STEPS = 1.5 * load_config("demo").trainer.total_training_steps
+"""Those of GRPO and half as many again."""
 RECIPES = [f"demo_{name}" for name in ("ppo", "rloo", "reinforce_plus_plus", "remax", "gspo", "dapo")]
 
 
