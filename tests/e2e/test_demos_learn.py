@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +14,9 @@ import psutil
 import pytest
 from needs import needs_filter
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
+from services.sandbox.process_tree import adopting_orphans
 
-SET_CHILD_SUBREAPER = 36
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ BARS = {
 def demo(folder: Path, name: str, *arguments: str) -> str:
     """Run a demo in a folder; it must leave no process and no temporary file behind. Returns what it printed."""
     command = [sys.executable, "-m", "agentrl", "demo", name, "--out", str(folder), *arguments, "ray_init.num_cpus=2"]
-    with orphans_come_here(), tempfile.TemporaryDirectory() as temporary:  # not in `folder`: paths of sockets are short
+    with adopting_orphans(), tempfile.TemporaryDirectory() as temporary:  # not in `folder`: paths of sockets are short
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}  # torch's own, for later processes
         environment = {**os.environ, **cache, "HF_HUB_OFFLINE": "1", "TMPDIR": temporary}
         before = running_children()
@@ -54,16 +51,6 @@ def demo(folder: Path, name: str, *arguments: str) -> str:
         assert not running_children() - before
         assert not os.listdir(temporary)
     return done.stdout
-
-
-@contextmanager
-def orphans_come_here() -> Iterator[None]:
-    """Whatever outlives its parent becomes a child of this process, those of a sandbox too."""
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def running_children() -> set[psutil.Process]:
