@@ -14,7 +14,7 @@ import psutil
 import pytest
 from needs import needs_filter
 
-from services.sandbox.process_tree import adopting_orphans
+from agentrl.services.sandbox.process_tree import adopting_orphans
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
 
