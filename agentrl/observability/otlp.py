@@ -6,9 +6,11 @@ time limit, compression, certificates, sampler, attributes of the resource (`OTE
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -73,7 +75,7 @@ class OtlpSender:
         self._attributes = dict(attributes)
         self._resources: dict[str, Resource] = {}
         self._waiting: queue.Queue[Timelines | None] = queue.Queue(MOST_WAITING)
-        self._failing = False
+        self._failing = self._closed = False
         self._thread = threading.Thread(target=self._send_all, name="agentrl-traces", daemon=True)
         self._thread.start()
 
@@ -92,19 +94,21 @@ class OtlpSender:
             self._tell_failure(f"{MOST_WAITING} steps wait to be sent")
 
     def close(self) -> None:
-        """Send what waits, for a few seconds at most."""
-        try:
+        """Send what waits, for a few seconds at most; what is left then is dropped."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
-        except queue.Full:
-            return  # the thread is a daemon: it ends with the process
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._closed = True
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # and what waits to be tried again is given up
         self._thread.join(CLOSE_TIMEOUT_S)
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
-        logging.getLogger(type(self._exporter).__module__).removeFilter(self._said)
+        if not self._thread.is_alive():  # else its lines are still kept away
+            logging.getLogger(type(self._exporter).__module__).removeFilter(self._said)
 
     def _send_all(self) -> None:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        while (timelines := self._waiting.get()) is not None:
+        while (timelines := self._waiting.get()) is not None and not self._closed:
             spans = [*self._spans(timelines)]
             for first in range(0, len(spans), BATCH):
                 if self._exporter.export(spans[first : first + BATCH]) is not SpanExportResult.SUCCESS:

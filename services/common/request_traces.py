@@ -21,7 +21,6 @@ from agentrl.services.common.logs import log
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.trace import Tracer
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
@@ -61,11 +60,13 @@ class RequestTraces:
         resource = Resource.create()  # `OTEL_SERVICE_NAME` counts
         if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": f"agentrl-{service}"}))
-        logging.getLogger(OTLPSpanExporter.__module__).addFilter(_FirstLine())
-        processor = BatchSpanProcessor(OTLPSpanExporter())
+        self._told = _FirstLine()
+        self._logger = logging.getLogger(OTLPSpanExporter.__module__)
+        self._logger.addFilter(self._told)
+        self._processor = BatchSpanProcessor(OTLPSpanExporter())
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        provider.add_span_processor(processor)
-        atexit.register(_end, processor)
+        provider.add_span_processor(self._processor)
+        atexit.register(self.close)
         self._tracer: Tracer = provider.get_tracer("agentrl.services")
 
     def send(
@@ -90,6 +91,16 @@ class RequestTraces:
         span.end(start + int(seconds * 1e9))
 
 
+    def close(self) -> None:
+        """Send what is left, but a collector that does not answer holds up no exit."""
+        atexit.unregister(self.close)
+        ending = threading.Thread(target=self._processor.shutdown, daemon=True)
+        ending.start()
+        ending.join(CLOSE_TIMEOUT_S)
+        if not ending.is_alive():  # else its lines are still kept away
+            self._logger.removeFilter(self._told)
+
+
 @lru_cache
 def traces_of(service: str) -> RequestTraces | None:
     """Sends spans, if the variables of OpenTelemetry name a collector; one for a process."""
@@ -108,13 +119,6 @@ def _context_of(parent: Parent) -> Context:
     flags = TraceFlags(int(parent.sampled))
     remote = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags)
     return set_span_in_context(NonRecordingSpan(remote))
-
-
-def _end(processor: BatchSpanProcessor) -> None:
-    """Send what is left, but a collector that does not answer holds up no exit."""
-    ending = threading.Thread(target=processor.shutdown, daemon=True)
-    ending.start()
-    ending.join(CLOSE_TIMEOUT_S)
 
 
 class _FirstLine(logging.Filter):

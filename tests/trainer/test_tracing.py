@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,6 +206,7 @@ def test_a_collector_that_cannot_be_reached_costs_one_line(
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 1
     assert lines[0].startswith("traces cannot be sent, and the run goes on without them: ")
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentrl-traces"]
 
 
 def test_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

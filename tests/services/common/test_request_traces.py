@@ -32,6 +32,9 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
         yield found
+        traces = request_traces.traces_of("test")
+        assert traces is not None
+        traces.close()
     request_traces.traces_of.cache_clear()
 
 
