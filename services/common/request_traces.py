@@ -90,7 +90,6 @@ class RequestTraces:
             span.set_status(Status(StatusCode.ERROR))
         span.end(start + int(seconds * 1e9))
 
-
     def close(self) -> None:
         """Send what is left, but a collector that does not answer holds up no exit."""
         atexit.unregister(self.close)
