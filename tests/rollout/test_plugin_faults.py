@@ -123,7 +123,7 @@ class Other(Gsm8kInteraction):
 class Loop(ToolAgent):
     async def run(self, sampling_params, **row):
         if row["extra_info"].get("loop") == "swallows cancellation":
-            await stubborn(3.0)
+            await stubborn(6.0)
         output = await super().run(sampling_params, **row)
         match row["extra_info"].get("loop"):
             case "exits":
@@ -298,8 +298,8 @@ def test_a_loop_that_swallows_its_cancellation_holds_nobody_up(
     manager = make_manager(make_engine().address)
     began = time.monotonic()
     out = manager.generate_sequences(batch_of([sample(0), sample(1, extra_info={"loop": "swallows cancellation"})]))
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 5.5
     assert list(out.non_tensor_batch["row"]) == [0]
     (failure,) = out.meta_info["failures"]
     assert failure["error"] == "TimeoutError: the trajectory's deadline passed"
-    time.sleep(max(0.0, began + 3.2 - time.monotonic()))  # it ends now
+    time.sleep(max(0.0, began + 6.2 - time.monotonic()))  # it ends now
