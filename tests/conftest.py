@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import subprocess
@@ -68,6 +69,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def nothing_said_yet() -> None:
     """A line that is logged once per process is logged once per test."""
     said_once._counts.clear()
+
+
+@pytest.fixture(autouse=True)
+def _logs() -> Iterator[None]:
+    """What a command or a service sets up for its process's log ends with its test."""
+    before = {logger: _state_of(logger) for logger in _loggers()}
+    yield
+    for logger in _loggers():
+        level, logger.propagate, logger.handlers, logger.filters = before.get(logger, (logging.NOTSET, True, [], []))
+        if level != logger.level:
+            logger.setLevel(level)  # clears what the loggers below it remember
+
+
+def _state_of(logger: logging.Logger) -> tuple[int, bool, list[Any], list[Any]]:
+    return logger.level, logger.propagate, [*logger.handlers], [*logger.filters]
+
+
+def _loggers() -> list[logging.Logger]:
+    named = logging.root.manager.loggerDict.items()
+    return [each for name, each in named if name.startswith("agentrl") and isinstance(each, logging.Logger)]
 
 
 @pytest.fixture(autouse=True)
