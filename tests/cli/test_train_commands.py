@@ -55,10 +55,11 @@ def test_dry_runs_of_a_real_models_arithmetic(tmp_path: Path, tiny_model_dir: Pa
     data = write_words(tmp_path, train=20, test=8, seed=1, demonstrations=16)
     # The tiny model's ids are bytes: more of them than the recipes allow for.
     given = [f"model.path={tiny_model_dir}", f"data.train_files={data['demonstrations']}", "data.max_length=600"]
+    given += [f"trainer.default_local_dir={tmp_path / 'sft'}"]  # whatever the folder of the suite has
     result = runner.invoke(app, ["sft", "arithmetic_smollm2_sft", *given, "--dry-run"])
     assert result.exit_code == 0, result.stderr
     files = [f"data.train_files={data['train']}", f"data.val_files={data['test']}", "data.max_prompt_length=300"]
-    given = [f"actor_rollout_ref.model.path={tiny_model_dir}", *files]
+    given = [f"actor_rollout_ref.model.path={tiny_model_dir}", *files, f"trainer.default_local_dir={tmp_path / 'run'}"]
     result = runner.invoke(app, ["train", "arithmetic_smollm2", *given, "--dry-run"])
     assert result.exit_code == 0, result.stderr
     assert (
