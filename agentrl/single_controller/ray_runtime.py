@@ -12,11 +12,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import psutil
 
 from agentrl.errors import ConfigError, InfrastructureError
 from agentrl.leftovers import owned_prefix, remove_leftovers
@@ -123,21 +125,7 @@ def init_ray(
             "ray_init.address=auto to run on that cluster",
             named,
         )
-    folder = _temp_dir()
-    try:
-        _start(
-            ray,
-            address="local",
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            include_dashboard=False,
-            log_to_driver=log_to_driver,
-            _temp_dir=folder,
-        )
-    except BaseException:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    folder = _start_private(ray, num_cpus=num_cpus, num_gpus=num_gpus, log_to_driver=log_to_driver)
     return RaySession(private=True, owns_connection=True, folder=folder, timeline=timeline)
 
 
@@ -186,12 +174,39 @@ def require_listener(address: str) -> None:
         raise InfrastructureError(f"no Ray cluster at ray_init.address={address}: {error}") from error
 
 
+def _start_private(ray: Any, **options: Any) -> str:
+    """A cluster on this machine; returns its folder. Tried once more where Ray gave itself too little time."""
+    for more in (True, False):
+        folder = _temp_dir()
+        try:
+            _start(ray, address="local", include_dashboard=False, _temp_dir=folder, **options)
+            return folder
+        except BaseException as error:
+            ray.shutdown()
+            _kill_those_of(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            if not more or not isinstance(error, InfrastructureError) or isinstance(error.__cause__, ValueError):
+                raise
+            logger.warning("%s; it is tried once more", error)
+    raise AssertionError("the last try returns or raises")
+
+
+def _kill_those_of(folder: str) -> None:
+    """End what a start that failed has left: it would go on starting, beside the next."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any(folder in part for part in child.cmdline()):
+                for each in (*child.children(recursive=True), child):
+                    with suppress(psutil.Error):
+                        each.kill()
+
+
 def _start(ray: Any, **options: Any) -> None:
     try:
         with warnings.catch_warnings(), _python_path():
             warnings.simplefilter("ignore")
             ray.init(logging_level=logging.ERROR, configure_logging=True, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+    except Exception as error:  # Ray raises just that where one of its processes does not report within 30 s
         raise InfrastructureError(f"Ray did not start ({options.get('address')}): {error}") from error
 
 
