@@ -193,12 +193,13 @@ def test_every_module_says_what_it_is_for() -> None:
 BROAD_EXCEPT_ALLOWED = {
     "agentrl/rollout/guarded_call.py",
     "agentrl/rollout/worker.py",
+    "agentrl/single_controller/ray_runtime.py",  # Ray raises `Exception` itself where its start takes too long
     "agentrl/reported.py",  # values of plug-ins' own classes, in a log that must never end a run
 }
 
 
 @pytest.mark.parametrize("path", [*core_files(), *plugin_files()], ids=lambda p: str(p.relative_to(ROOT)))
-def test_broad_except_only_at_the_two_boundaries(path: Path) -> None:
+def test_broad_except_only_at_the_boundaries(path: Path) -> None:
     if str(path.relative_to(ROOT)) in BROAD_EXCEPT_ALLOWED or "testing" in path.parts:
         return
     for node in ast.walk(syntax(path)):

@@ -176,19 +176,25 @@ def require_listener(address: str) -> None:
 
 def _start_private(ray: Any, **options: Any) -> str:
     """A cluster on this machine; returns its folder. Tried once more where Ray gave itself too little time."""
-    for more in (True, False):
-        folder = _temp_dir()
-        try:
-            _start(ray, address="local", include_dashboard=False, _temp_dir=folder, **options)
-            return folder
-        except BaseException as error:
-            ray.shutdown()
-            _kill_those_of(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            if not more or not isinstance(error, InfrastructureError) or isinstance(error.__cause__, ValueError):
-                raise
-            logger.warning("%s; it is tried once more", error)
-    raise AssertionError("the last try returns or raises")
+    try:
+        return _try_private(ray, **options)
+    except InfrastructureError as error:
+        if isinstance(error.__cause__, ValueError):  # an option is wrong
+            raise
+        logger.warning("%s; it is tried once more", error)
+    return _try_private(ray, **options)
+
+
+def _try_private(ray: Any, **options: Any) -> str:
+    folder = _temp_dir()
+    try:
+        _start(ray, address="local", include_dashboard=False, _temp_dir=folder, **options)
+    except BaseException:
+        ray.shutdown()
+        _kill_those_of(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
 
 
 def _kill_those_of(folder: str) -> None:
