@@ -99,8 +99,8 @@ class OtlpSender:
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        self._closed = True
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # and what waits to be tried again is given up
+        self._closed = True  # and what waits to be tried again is given up
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
         self._thread.join(CLOSE_TIMEOUT_S)
         if not self._thread.is_alive():  # else its lines are still kept away
             logging.getLogger(type(self._exporter).__module__).removeFilter(self._said)
