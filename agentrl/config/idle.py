@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from agentrl.config.base import Section
@@ -68,8 +69,13 @@ def asks_for_nothing(config: Section, key: str) -> bool:
     return not value and bool(value == type(config).model_fields[name].get_default(call_default_factory=True))
 
 
-def _fits(key: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(key, pattern) for pattern in patterns)
+def _fits(key: str, patterns: tuple[str, ...]) -> bool:
+    return _any_of(patterns).match(key) is not None
+
+
+@cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)) or "(?!)")
 
 
 def value_at(config: Any, key: str) -> Any:

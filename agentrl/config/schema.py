@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -37,6 +38,7 @@ def walk(model: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInf
             yield from walk(section, f"{prefix}{name}.")
 
 
+@cache
 def find_field(model: type[Section], path: str) -> FieldInfo | None:
     """The field at a dotted path, or None."""
     name, _, rest = path.partition(".")

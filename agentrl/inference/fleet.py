@@ -13,15 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import httpx
-
 from agentrl.config.machine import uses_cuda
 from agentrl.config.root import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, EngineTimeout, EngineUnavailable
 from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.engine_host import MOST_FAILED_STARTS, HostReport, Seat
 from agentrl.inference.guard import GRACE_S
-from agentrl.inference.health import is_well_now
+from agentrl.inference.health import is_well_now, plain_client
 from agentrl.inference.hosts import HostLostError, HostPlace, LocalPlace
 from agentrl.placement import of_run
 
@@ -349,7 +347,7 @@ def _answering(addresses: Sequence[str], path: str, timeout_s: float) -> list[st
     def answers(address: str) -> bool:
         return is_well_now(client, address, path)
 
-    with httpx.Client(timeout=timeout_s, trust_env=False) as client, ThreadPoolExecutor() as threads:
+    with plain_client(addresses, timeout_s) as client, ThreadPoolExecutor() as threads:
         return [a for a, good in zip(addresses, threads.map(answers, addresses), strict=True) if good]
 
 

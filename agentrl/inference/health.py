@@ -11,7 +11,7 @@ scheduler makes a health check good that is under way. So a server that is not r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -47,6 +47,12 @@ async def _shows_signs(status: Status) -> bool:
         return health.result() == 200
     finally:
         health.cancel()
+
+
+def plain_client(addresses: Iterable[str], timeout_s: float) -> httpx.Client:
+    """For short questions to servers. Certificates, which take time to load, only where an address is of https."""
+    secure = any(address.startswith("https:") for address in addresses)
+    return httpx.Client(timeout=timeout_s, trust_env=False, verify=secure)
 
 
 def is_well_now(http: httpx.Client, address: str, path: str) -> bool:

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from agentrl.config.trainer import TrainerConfig
 from agentrl.errors import UserInputError
 from agentrl.inference.engine_load import EngineLoad
+from agentrl.inference.health import plain_client
 from agentrl.observability.relabelled import relabelled
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers
@@ -145,14 +146,14 @@ def _pages_of(engines: list[str]) -> dict[str, str | None]:
 
     def ask(address: str) -> str | None:
         try:
-            answer = client.get(f"{address}/metrics", timeout=ENGINE_TIMEOUT_S)
+            answer = client.get(f"{address}/metrics", follow_redirects=True)
         except httpx.HTTPError:
             return None
         return answer.text if answer.is_success else None
 
     if not engines:
         return {}
-    with httpx.Client(trust_env=False, follow_redirects=True) as client, ThreadPoolExecutor(_MOST_ASKED) as threads:
+    with plain_client(engines, ENGINE_TIMEOUT_S) as client, ThreadPoolExecutor(_MOST_ASKED) as threads:
         return dict(zip(map(_label, engines), threads.map(ask, engines), strict=True))
 
 

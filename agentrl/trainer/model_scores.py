@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,8 +29,9 @@ from agentrl.single_controller import WorkerGroup
 from agentrl.single_controller.dispatch import PARTITIONS
 from agentrl.trainer.balance import partition_by_tokens
 from agentrl.types import Message, Sample, StopReason
-from agentrl.workers.classifier import ClassifierInfo, read_classifier, require_whole
-from agentrl.workers.reward_model import conversation_batch
+
+if TYPE_CHECKING:
+    from agentrl.workers.classifier import ClassifierInfo
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class ModelScorer:
         section = config.reward_model
         if not section.enable:
             return None
+        from agentrl.workers.classifier import read_classifier, require_whole
+
         try:
             info = read_classifier(section.model)
         except ConfigError as error:
@@ -176,6 +179,8 @@ class ModelScorer:
         if not rows:
             return scores
         conversations = [self._cut(ids) for ids in read if isinstance(ids, list)]
+        from agentrl.workers.reward_model import conversation_batch
+
         batch = conversation_batch(conversations)
         if self.config.trainer.balance_batch:
             batch.meta_info[PARTITIONS] = partition_by_tokens(list(map(len, conversations)), group.data_size)
