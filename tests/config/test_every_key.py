@@ -145,6 +145,8 @@ class Walk:
         """How the key acts in one of the scenarios, or `nothing: …`."""
         plain = "nothing"
         likely_first = sorted(self.scenarios, key=lambda name: (name not in BASES, not self.may_act(key, name)))
+        if key in UNSEEN:
+            likely_first = list(BASES)
         for name in [ACTS_IN[key]] if key in ACTS_IN else likely_first:
             acts, says = self.verdict_in(key, name)
             if acts or says.startswith("nothing"):

@@ -48,7 +48,7 @@ def run_script(workspace: Workspace, name: str, guard: str = GUARD, **changes: o
     return done.stdout + done.stderr, run.folder
 
 
-@pytest.mark.parametrize("backend", ["local", "ray"])
+@pytest.mark.parametrize("backend", [pytest.param("local", marks=pytest.mark.slow), "ray"])
 def test_a_tool_of_the_script_is_found_in_every_process(workspace: Workspace, backend: str) -> None:
     output, folder = run_script(workspace, f"python_{backend}", trainer__backend=backend)
     assert f"in {folder}" in output, output
@@ -57,13 +57,13 @@ def test_a_tool_of_the_script_is_found_in_every_process(workspace: Workspace, ba
     assert yaml.safe_load((folder / "tools.yaml").read_text()) == {"tools": [{"class_name": "times"}]}
 
 
-@pytest.mark.parametrize("backend", ["local", "ray"])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_script_that_trains_while_it_is_imported_says_what_is_missing(workspace: Workspace, backend: str) -> None:
     output, _ = run_script(workspace, f"unguarded_{backend}", guard="if True:", trainer__backend=backend)
     assert 'trains while it is imported: put `if __name__ == "__main__":` before `train`' in output
 
 
-@pytest.mark.parametrize("backend", ["local", "ray"])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_session_without_a_file(workspace: Workspace, backend: str) -> None:
     name = f"session_{backend}"
     run = workspace.run(

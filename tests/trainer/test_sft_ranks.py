@@ -25,6 +25,7 @@ from agentrl.trainer.sft import SFTTrainer, run_sft
 from agentrl.workers.fsdp_model import FSDPModel
 
 Weights = dict[str, torch.Tensor]
+MUON, LORA = {"optim.name": "muon"}, {"model.lora_rank": 4, "optim.lr": 1e-2}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,11 @@ def ray() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize("way", [{}, {"optim.name": "muon"}, {"model.lora_rank": 4, "optim.lr": 1e-2}], ids=str)
+@pytest.mark.parametrize(
+    "way",
+    [{}, *(pytest.param(way, marks=pytest.mark.slow) for way in (MUON, LORA))],
+    ids=str,
+)
 def test_two_ranks_equal_one(way: dict[str, Any], tiny_model_dir: Path, rows: str, tmp_path: Path) -> None:
     """Batches of 5 rows, forward passes of at most 60 tokens: the ranks need different numbers of passes."""
     changes = {

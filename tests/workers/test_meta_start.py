@@ -35,12 +35,12 @@ ALONE = [
 ]
 SPREAD = [
     *(f"actor/{family}/shard 2" for family in CORE),
-    *("actor/qwen3_moe/shard 2 x tp 2", "lora/qwen3_moe/shard 2", "critic/qwen3_moe/shard 2", "actor/llama/tp 2"),
+    *("actor/qwen3_moe/shard 2 x tp 2", "lora/qwen3_moe/shard 2", "critic/qwen3_moe/shard 2"),
 ]
 SLOW = [
     *("actor/qwen2/shard 2 x tp 2", "actor/qwen3/shard 2 x tp 2", "actor/llama/shard 2 x tp 2"),
     *("reward_model/qwen3_moe/shard 2", "actor/qwen2/replicate 2", "actor/qwen3/shard 4", "critic/qwen2/sp 2 x tp 2"),
-    "actor/llama/replicate 2 x tp 2",
+    *("actor/llama/replicate 2 x tp 2", "actor/llama/tp 2"),
 ]
 SAVED = ["save/llama/", "save/llama/shard 2", "save/llama/shard 2 x tp 2", "save/qwen3_moe/", "save/qwen3_moe/shard 2"]
 

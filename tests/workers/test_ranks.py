@@ -127,6 +127,7 @@ def test_two_ranks_of_the_critic_equal_one(make_config: Any, make_group: MakeGro
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_two_ranks_with_lora_equal_one(tmp_path: Path, make_config: Any, make_group: MakeGroup) -> None:
     """Frozen weights in bfloat16, adapters and the computation in float32; the reference is the actor itself."""
     config = config_of(make_config)

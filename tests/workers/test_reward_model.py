@@ -97,8 +97,8 @@ def test_it_is_frozen(make_judge: MakeJudge, tmp_path: Path) -> None:
     ("family", "spread"),
     [
         ("qwen2", ""),
-        ("qwen2", "ulysses_sequence_parallel_size"),
         pytest.param("bert", "", marks=pytest.mark.slow),
+        pytest.param("qwen2", "ulysses_sequence_parallel_size", marks=pytest.mark.slow),
         pytest.param("qwen2", "tensor_parallel_size", marks=pytest.mark.slow),
     ],
 )

@@ -25,7 +25,7 @@ from agentrl.workers.lora_files import is_adapter, write_adapter
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["embedded", "hf"])
+@pytest.fixture(scope="module", params=["embedded", pytest.param("hf", marks=pytest.mark.slow)])
 def server(tiny_model_dir: Path, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     """Takes requests of 600 tokens: its context is 608, as SGLang's would be."""
     options = ("--max-context-length", "600", "--runner", request.param, "--weight-version", "0")
@@ -295,7 +295,7 @@ def test_bad_control_calls_change_nothing(path: str, body: Any, server: httpx.Cl
     assert not server.get("/server_info").json()["internal_states"][0]["paused"]
 
 
-@pytest.mark.parametrize("runner", ["embedded", "hf"])
+@pytest.mark.parametrize("runner", ["embedded", pytest.param("hf", marks=pytest.mark.slow)])
 def test_an_abort_ends_a_known_request_and_those_whose_ids_begin_with_its_id(runner: str, tiny_model_dir: Path) -> None:
     options = ("--max-context-length", "2000", "--runner", runner)
     with serving(tiny_model_dir, *options) as server, ThreadPoolExecutor(3) as pool:
