@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,9 @@ from agentrl.inference.weights.group_sender import GroupSender
 from agentrl.inference.weights.handles import device_handles
 from agentrl.inference.weights.shared_memory import SharedMemory
 from agentrl.types import JsonDict
-from agentrl.workers.weight_source import Bucket, WeightSource
+
+if TYPE_CHECKING:
+    from agentrl.workers.weight_source import Bucket, WeightSource
 
 PARTING_S = 1.0
 """How long engines may take to leave the last group when a run ends."""

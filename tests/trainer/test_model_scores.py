@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -274,3 +276,10 @@ def test_greedy_rollouts_get_the_model_s_score_too(tiny_model_dir: Path, classif
     metrics = scored.meta_info["metrics"]
     assert (metrics["rollout/greedy/score/mean"], metrics["rollout/greedy/failed"]) == (6.0, 2.0)
     assert len(scored.meta_info["failures"]) == metrics["reward_model/left_out"] == 1
+
+
+def test_a_trainer_without_a_reward_model_loads_none_of_its_modules() -> None:
+    """Those of ranks take a second, which a dry run need not wait for."""
+    code = "import sys, agentrl.trainer.ppo; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"agentrl.workers.fsdp_model", "torch.distributed.tensor"} & set(told.stdout.split())

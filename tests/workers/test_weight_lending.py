@@ -10,6 +10,7 @@ from simulated_cuda import simulated_cuda
 
 from agentrl.workers import weight_senders
 from agentrl.workers.weight_senders import SendJob
+from agentrl.workers.weight_source import WeightSource
 
 
 def test_a_rank_that_fails_does_not_gather_on_alone(
@@ -29,7 +30,7 @@ def test_a_rank_that_fails_does_not_gather_on_alone(
     monkeypatch.setattr(weight_senders, "device_handles", handles)
     worker = make_actor(make_config())
     with simulated_cuda(monkeypatch):
-        source = weight_senders.WeightSource(worker.model, worker._lm)
+        source = WeightSource(worker.model, worker._lm)
         sender = weight_senders.WeightSender(source, torch.bfloat16, torch.device("cuda"))
         buckets, gpu = source.buckets, torch.device("cuda")
         monkeypatch.setattr(
@@ -61,7 +62,7 @@ def test_every_engine_rank_gets_the_handles_of_its_gpu(
     worker = make_actor(make_config())
     with simulated_cuda(monkeypatch):
         sender = weight_senders.WeightSender(
-            weight_senders.WeightSource(worker.model, worker._lm), torch.bfloat16, torch.device("cuda")
+            WeightSource(worker.model, worker._lm), torch.bfloat16, torch.device("cuda")
         )
         if not offloaded:
             monkeypatch.setattr(sender._source, "buckets", on_gpu(sender._source.buckets))
