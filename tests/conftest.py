@@ -43,8 +43,6 @@ settings.load_profile("agentrl")
 
 ALONE = ("e2e/test_first_run", "e2e/test_ends")
 """Tests that look at what runs leave in shared memory, and those whose runs are killed: never at once."""
-LONG = ("e2e", "workers", "docs", "config", "trainer")
-"""Folders of files that last minutes."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -62,10 +60,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Several workers begin with the folders of long files: none is left for the end, when the others are idle."""
+    """Several workers begin with whole runs, whose files are few tests that last long: none is left for the end."""
     if hasattr(config, "workerinput"):
-        folders = {folder: number for number, folder in enumerate(LONG)}
-        items.sort(key=lambda item: folders.get(item.nodeid.split("/")[1], len(LONG)))
+        items.sort(key=lambda item: "e2e" not in item.path.parts)
 
 
 @pytest.fixture(autouse=True)

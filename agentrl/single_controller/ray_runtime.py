@@ -42,6 +42,9 @@ _QUIET = {
     # Torch's profiler says on stderr that it starts and stops.
     "KINETO_LOG_LEVEL": "99",
 }
+_TRIES = 4
+"""Starts of a private cluster: its processes give each other half a minute, which is in their code."""
+_PAUSE_S = 0.2
 _TIMELINE_WAIT_S = 10.0
 """How long the calls of a run may take to reach the timeline when it ends."""
 _TIMELINE_INTERVAL_MS = "200"
@@ -175,26 +178,53 @@ def require_listener(address: str) -> None:
 
 
 def _start_private(ray: Any, **options: Any) -> str:
-    """A cluster on this machine; returns its folder. Tried once more where Ray gave itself too little time."""
-    try:
-        return _try_private(ray, **options)
-    except InfrastructureError as error:
-        if isinstance(error.__cause__, ValueError):  # an option is wrong
-            raise
-        logger.warning("%s; it is tried once more", error)
+    """A cluster on this machine; returns its folder. Tried again where Ray gave itself too little time."""
+    for _ in range(_TRIES - 1):
+        try:
+            return _try_private(ray, **options)
+        except InfrastructureError as error:
+            if isinstance(error.__cause__, ValueError):  # an option is wrong
+                raise
+            logger.warning("%s; it is tried once more", error)
     return _try_private(ray, **options)
 
 
 def _try_private(ray: Any, **options: Any) -> str:
     folder = _temp_dir()
     try:
-        _start(ray, address="local", include_dashboard=False, _temp_dir=folder, **options)
+        with _calm():
+            _start(ray, address="local", include_dashboard=False, _temp_dir=folder, **options)
     except BaseException:
         ray.shutdown()
         _kill_those_of(folder)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Ray asks without a pause whether its node has reported, and so keeps a core from the node that is to report."""
+    try:
+        from ray._private import services
+
+        ask = services.get_node
+    except (ImportError, AttributeError):  # another Ray, which waits in another way
+        yield
+        return
+
+    def ask_calmly(*args: Any) -> Any:
+        try:
+            return ask(*args)
+        except RuntimeError:
+            time.sleep(_PAUSE_S)
+            raise
+
+    services.get_node = ask_calmly
+    try:
+        yield
+    finally:
+        services.get_node = ask
 
 
 def _kill_those_of(folder: str) -> None:
