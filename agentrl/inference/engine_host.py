@@ -26,7 +26,7 @@ from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.clients import client_class
 from agentrl.inference.exits import how_it_ended
 from agentrl.inference.guard import GRACE_S
-from agentrl.inference.health import is_well_now, plain_client
+from agentrl.inference.health import is_well_now, quick_client
 from agentrl.inference.picture_requests import KEEPS_IDS
 from agentrl.inference.sglang import launch_command, resolve_engine
 
@@ -107,7 +107,7 @@ class EngineHost:
         self._start_timeout_s = server.start_timeout_s
         self._alive_path = client_class(config).alive_path
         timeout_s = min(HEALTH_TIMEOUT_S, server.request_timeout_s)
-        self._client = plain_client((), timeout_s)  # it speaks http
+        self._client = quick_client(timeout_s)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()  # of what starts and stops processes: a stop may come while another call waits
         self._stopped = self._out = self._was_well = False

@@ -19,7 +19,7 @@ from agentrl.errors import AgentRLError, ConfigError, EngineTimeout, EngineUnava
 from agentrl.inference.client import HEALTH_TIMEOUT_S
 from agentrl.inference.engine_host import MOST_FAILED_STARTS, HostReport, Seat
 from agentrl.inference.guard import GRACE_S
-from agentrl.inference.health import is_well_now, plain_client
+from agentrl.inference.health import is_well_now, quick_client
 from agentrl.inference.hosts import HostLostError, HostPlace, LocalPlace
 from agentrl.placement import of_run
 
@@ -347,7 +347,7 @@ def _answering(addresses: Sequence[str], path: str, timeout_s: float) -> list[st
     def answers(address: str) -> bool:
         return is_well_now(client, address, path)
 
-    with plain_client(addresses, timeout_s) as client, ThreadPoolExecutor() as threads:
+    with quick_client(timeout_s) as client, ThreadPoolExecutor() as threads:
         return [a for a, good in zip(addresses, threads.map(answers, addresses), strict=True) if good]
 
 

@@ -11,8 +11,10 @@ scheduler makes a health check good that is under way. So a server that is not r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import ssl
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import httpx
 
@@ -49,10 +51,15 @@ async def _shows_signs(status: Status) -> bool:
         health.cancel()
 
 
-def plain_client(addresses: Iterable[str], timeout_s: float) -> httpx.Client:
-    """For short questions to servers. Certificates, which take time to load, only where an address is of https."""
-    secure = any(address.startswith("https:") for address in addresses)
-    return httpx.Client(timeout=timeout_s, trust_env=False, verify=secure)
+def quick_client(timeout_s: float) -> httpx.Client:
+    """For short questions to servers."""
+    return httpx.Client(timeout=timeout_s, trust_env=False, verify=_certificates())
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Loading them takes longer than the questions, so it is done once in a process."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def is_well_now(http: httpx.Client, address: str, path: str) -> bool:

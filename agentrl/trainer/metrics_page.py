@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from agentrl.config.trainer import TrainerConfig
 from agentrl.errors import UserInputError
 from agentrl.inference.engine_load import EngineLoad
-from agentrl.inference.health import plain_client
+from agentrl.inference.health import quick_client
 from agentrl.observability.relabelled import relabelled
 from agentrl.observability.tracker import RunInfo, Tracker
 from agentrl.observability.trackers import Trackers
@@ -153,7 +153,7 @@ def _pages_of(engines: list[str]) -> dict[str, str | None]:
 
     if not engines:
         return {}
-    with plain_client(engines, ENGINE_TIMEOUT_S) as client, ThreadPoolExecutor(_MOST_ASKED) as threads:
+    with quick_client(ENGINE_TIMEOUT_S) as client, ThreadPoolExecutor(_MOST_ASKED) as threads:
         return dict(zip(map(_label, engines), threads.map(ask, engines), strict=True))
 
 

@@ -17,7 +17,7 @@ from engine_servers import serve_embedded
 from agentrl.errors import EngineError, EngineRequestError
 from agentrl.inference import client as engine_client
 from agentrl.inference.client import EngineClient
-from agentrl.inference.health import is_well, is_well_now, plain_client
+from agentrl.inference.health import is_well, is_well_now, quick_client
 from agentrl.testing.scripted_engine import ScriptedEngine
 
 
@@ -138,15 +138,17 @@ async def test_an_engine_that_is_silent_in_an_update_is_left_in_its_own_time(mon
     await engine.stop()
 
 
-@pytest.mark.parametrize(("addresses", "loads"), [((), 0), (["http://a:1"], 0), (["http://a:1", "https://b"], 1)])
-def test_certificates_are_loaded_for_https_alone(
-    addresses: list[str], loads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[ssl.SSLContext] = []
-    load = ssl.create_default_context
-    monkeypatch.setattr(
-        ssl, "create_default_context", lambda *args, **kwargs: made.append(load(*args, **kwargs)) or made[-1]
-    )
-    plain_client(addresses, 1.0).close()
-    assert len(made) == loads
-    assert all(context.verify_mode is ssl.CERT_REQUIRED for context in made)
+def test_certificates_are_loaded_once_and_always_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[ssl.SSLContext] = []
+    plain = httpx.Client
+
+    def client(**options: Any) -> httpx.Client:
+        used.append(options["verify"])
+        return plain(**options)
+
+    monkeypatch.setattr(httpx, "Client", client)
+    for _ in range(2):
+        quick_client(1.0).close()
+    assert used[0] is used[1]
+    assert used[0].verify_mode is ssl.CERT_REQUIRED
+    assert used[0].check_hostname
