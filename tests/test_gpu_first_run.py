@@ -18,6 +18,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PARTS = ["machine", "rig", "decode", "update", "phases", "transport", "demo"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_part_runs_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "out.json"

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,9 @@ class Walk:
     def verdict(self, key: str) -> str:
         """How the key acts in one of the scenarios, or `nothing: …`."""
         plain = "nothing"
-        likely_first = sorted(self.scenarios, key=lambda name: (name not in BASES, not self.may_act(key, name)))
-        if key in UNSEEN:
-            likely_first = list(BASES)
+        likely_first = (
+            list(BASES) if key in UNSEEN else sorted(self.scenarios, key=lambda name: self.unlikely(key, name))
+        )
         for name in [ACTS_IN[key]] if key in ACTS_IN else likely_first:
             acts, says = self.verdict_in(key, name)
             if acts or says.startswith("nothing"):
@@ -155,10 +156,15 @@ class Walk:
                 plain = says
         return f"unseen: {UNSEEN[key]}" if key in UNSEEN else f"nothing: {key} acts in no scenario; plain: {plain}"
 
-    def may_act(self, key: str, name: str) -> bool:
-        """A scenario sets the key or its section, and the key has another value."""
-        if not any(f"{key}.".startswith(f"{given}.") for given in self.scenarios[name]):
-            return False
+    def unlikely(self, key: str, name: str) -> tuple[bool, bool, int]:
+        """Smaller for a scenario that is for every key, that sets this one, or that sets one in a section near it."""
+        given = [each for each in self.scenarios[name] if f"{key}.".startswith(f"{each}.")]
+        does_not_set = not (given and self.has_another_value(key, name))
+        sections = accumulate(key.split(".")[:-1], "{}.{}".format)
+        near = sum(any(each.startswith(f"{section}.") for each in self.scenarios[name]) for section in sections)
+        return name not in BASES, does_not_set, 0 if name in BASES else -near
+
+    def has_another_value(self, key: str, name: str) -> bool:
         with suppress(StopIteration):
             self.value(key, name)
             return True

@@ -23,7 +23,7 @@ def engine_processes(process: Process) -> list[psutil.Process]:
     return [p for p in process.family() if "agentrl.inference.embedded" in p.cmdline()]
 
 
-@pytest.mark.parametrize("backend", ["ray", "local"])
+@pytest.mark.parametrize("backend", [pytest.param("ray", marks=pytest.mark.slow), "local"])
 def test_ctrl_c_stops_clean_and_the_run_goes_on_later(workspace: Workspace, engine: str, backend: str) -> None:
     # On Ray with an engine of its own, so that there is something that could be left running.
     addresses = None if backend == "ray" else [engine]
@@ -57,6 +57,7 @@ def test_a_dead_engine_is_started_again_with_the_weights_of_the_run(workspace: W
     assert [int(row["step"]) for row in run.metrics] == list(range(1, len(run.metrics) + 1))
 
 
+@pytest.mark.slow
 def test_a_dead_engine_that_is_not_ours_ends_the_run(workspace: Workspace) -> None:
     with serving(workspace.model) as address:
         changes = {"server__addresses": [address], "server__retries": 1}

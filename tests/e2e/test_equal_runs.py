@@ -19,8 +19,8 @@ def samples(run: Run, step: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def plain(workspace: Workspace) -> Run:
-    """Four steps on Ray, never interrupted."""
-    return complete(workspace.run("plain", trainer__backend="ray", **SETTINGS))
+    """Four steps in process, never interrupted."""
+    return complete(workspace.run("plain", **SETTINGS))
 
 
 def complete(run: Run) -> Run:
@@ -40,13 +40,15 @@ SETTINGS: dict[str, Any] = {
 """Eight rows in batches of three: the third step starts the second epoch."""
 
 
+@pytest.mark.slow
 def test_ray_and_local_give_the_same_numbers(workspace: Workspace, plain: Run) -> None:
-    local = complete(workspace.run("local", **SETTINGS))
+    ray = complete(workspace.run("ray", trainer__backend="ray", **SETTINGS))
     for step in plain.steps:
-        assert samples(local, step) == samples(plain, step)
-        same(plain.steps[step], local.steps[step], 0.0)
+        assert samples(ray, step) == samples(plain, step)
+        same(plain.steps[step], ray.steps[step], 0.0)
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_numbers_of_one(workspace: Workspace, plain: Run, engine: str) -> None:
     changes = {"trainer__n_gpus_per_node": 2, "actor_rollout_ref__rollout__server__addresses": [engine]}
     double = complete(workspace.run("double", trainer__backend="ray", **SETTINGS, **changes))
@@ -58,8 +60,9 @@ def test_two_ranks_give_the_numbers_of_one(workspace: Workspace, plain: Run, eng
         same(left, right, 1e-4)
 
 
-def test_killed_in_step_3_and_resumed_is_as_if_nothing_happened(workspace: Workspace, plain: Run) -> None:
-    run = workspace.run("killed", trainer__backend="ray", **SETTINGS)
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+def test_killed_in_step_3_and_resumed_is_as_if_nothing_happened(workspace: Workspace, plain: Run, backend: str) -> None:
+    run = workspace.run(f"killed_{backend}", trainer__backend=backend, **SETTINGS)
     with started("train", str(run.recipe)) as process:
         wait_for_steps(run, 2, process)
         process.send(signal.SIGKILL)

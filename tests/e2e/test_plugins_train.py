@@ -235,6 +235,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.mark.slow
 def test_the_example_package_passes_its_own_tests(installed: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(installed.parent / "source" / "tests")],
@@ -283,6 +284,7 @@ def test_a_run_with_the_example_package_trains_by_agent_name(
         assert row["stop_reason"] == "interaction_done"
 
 
+@pytest.mark.slow
 def test_plug_ins_in_the_folder_of_the_run_are_found_by_rays_workers_too(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_roles_in_pools_of_their_own_learn_what_one_rank_learns(
     workspace: Workspace, engine: str, events: list[str]
 ) -> None:

@@ -63,7 +63,8 @@ def test_a_script_that_trains_while_it_is_imported_says_what_is_missing(workspac
     assert 'trains while it is imported: put `if __name__ == "__main__":` before `train`' in output
 
 
-@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["local", "ray"])
 def test_a_session_without_a_file(workspace: Workspace, backend: str) -> None:
     name = f"session_{backend}"
     run = workspace.run(

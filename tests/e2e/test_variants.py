@@ -260,6 +260,7 @@ def test_two_engines_serve_one_run(make, workspace: Workspace, engine: str) -> N
     assert recorder.metrics[2]["training/rollout_probs_diff_max"] < 1e-5
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_when_one_of_its_engines_is_lost(make, workspace: Workspace, engine: str) -> None:
     class Killer(Recorder):
         def on_rollouts(self, step: int, batch: DataProto) -> None:

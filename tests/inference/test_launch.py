@@ -81,7 +81,7 @@ def engine_processes() -> list[psutil.Process]:
     return [c for c in children if c.cmdline()[1:3] == ["-m", "agentrl.inference.embedded"]]
 
 
-@pytest.mark.parametrize("guard_too", [False, True])
+@pytest.mark.parametrize("guard_too", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_servers_that_are_stopped_are_killed_and_started_again(
     config: RunConfig, start: Callable[[RunConfig], EngineFleet], guard_too: bool
 ) -> None:
@@ -101,6 +101,7 @@ def test_servers_that_are_stopped_are_killed_and_started_again(
     assert family() == before
 
 
+@pytest.mark.slow
 def test_a_server_that_never_starts_again_is_given_up(
     config: RunConfig, start: Callable[[RunConfig], EngineFleet], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_taken_port_is_told_before_anything_starts(config: RunConfig, tmp_path
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.slow
 def test_another_server_on_the_same_port_is_not_taken_for_ours(
     config: RunConfig, start: Callable[[RunConfig], EngineFleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def gpus_of_ranks(pool: ResourcePool) -> list[str]:
     return [name for names in ray.get([task.options(**each).remote() for each in options]) for name in names]
 
 
+@pytest.mark.slow
 def test_an_engine_shares_the_gpus_of_two_ranks(
     cluster: Machines, tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

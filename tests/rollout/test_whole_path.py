@@ -123,6 +123,7 @@ def test_the_engines_log_probs_are_the_models(
     torch.testing.assert_close(out.batch["rollout_log_probs"][mask], expected[mask], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced(
     ray_session: None, config: RunConfig, make_engine: MakeEngine, play: Any
 ) -> None:

@@ -128,6 +128,7 @@ def test_errors_of_the_constructor(fail: str, error: type[AgentRLError], message
     assert rank_processes() <= before
 
 
+@pytest.mark.slow
 def test_groups_on_one_pool_share_its_gpus_and_give_them_back() -> None:
     import ray
 
@@ -144,6 +145,7 @@ def test_groups_on_one_pool_share_its_gpus_and_give_them_back() -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_ranks_on_two_machines_are_placed_machine_by_machine() -> None:
     with create_worker_group("ray", ResourcePool([1, 1]), EchoWorker) as group:
         assert [(w["rank"], w["local"]) for w in group.where()] == [(0, 0), (1, 0)]

@@ -91,6 +91,7 @@ def test_a_group_alone_says_so_too() -> None:
         create_worker_group("ray", gpus(3), EchoWorker)
 
 
+@pytest.mark.slow
 def test_each_pool_has_gpus_of_its_own_and_gives_them_back() -> None:
     pools = {"main": gpus(1), "critic": gpus(1), "cpu": ResourcePool()}
     reserve(pools)

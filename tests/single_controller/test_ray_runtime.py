@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from agentrl.leftovers import owned_prefix
 
@@ -94,6 +95,7 @@ def test_it_is_quiet_and_leaves_neither_process_nor_folder() -> None:
     assert not abandoned.exists(), "the folder of a killed run goes at the next start"
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_given_a_second_try() -> None:
     process = start("sys.stdin.readline()", BUSY.format(times=1))
     folder, _ = read_line(process)
@@ -107,6 +109,7 @@ def test_a_busy_machine_is_given_a_second_try() -> None:
     assert not Path(folder).exists()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_never_starts_is_one_error() -> None:
     process = start("pass", BUSY.format(times=9))
     output, errors = process.communicate(timeout=120)

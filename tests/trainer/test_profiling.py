@@ -95,6 +95,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_profile(
     assert "step 1: its profile is not written" in caplog.text
 
 
+@pytest.mark.slow
 def test_ranks_of_ray_and_its_timeline(tmp_path: Path) -> None:
     """Two ranks and a reference are in tests/e2e/test_first_run.py."""
     config = run_config(tmp_path, profile_steps=[1], backend="ray")

@@ -106,6 +106,7 @@ def gsm8k(tmp_path: Path) -> str:
     return write_rows(tmp_path / "gsm8k.parquet", GSM8K)
 
 
+@pytest.mark.slow
 def test_verls_torchrun_command_trains_on_two_ranks(tiny_model_dir: Path, gsm8k: str, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc_per_node=2"),

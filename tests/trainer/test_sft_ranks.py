@@ -126,6 +126,7 @@ def test_a_resumed_run_is_bit_equal_to_one_that_was_not_stopped(
     assert same(weights_of(tmp_path / "exported"), weights_of(whole))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on(tiny_model_dir: Path, rows: str, tmp_path: Path) -> None:
     """`kill -9` of the command after its second checkpoint; the same command then finishes the run."""
     changes = {"data.train_batch_size": 2, "trainer.total_training_steps": 40, "trainer.save_freq": 2}

@@ -106,6 +106,7 @@ def test_rejected_tokens_add_nothing_and_count_in_the_mean(
     assert metrics["actor/rollout_rs_masked_fraction"] == pytest.approx(1 - seen["kept"] / int(mask.sum()))
 
 
+@pytest.mark.slow
 def test_two_ranks_correct_as_one_and_take_their_own_log_probs_as_one(
     tmp_path: Path,
     batch: DataProto,

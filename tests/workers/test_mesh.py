@@ -19,26 +19,21 @@ from agentrl.data_proto import DataProto
 from agentrl.testing.models import build_tiny_classifier, build_tiny_model
 
 pytestmark = pytest.mark.timeout(900)  # the first test starts the ranks of all
-# Of the quick ones all have four ranks, which start once; each mesh of four and each family is among them.
+# The quick ones are on two meshes of four ranks, each of which starts once; sp and tp and each family are among them.
 QUICK = [
     *("actor/qwen2/sp 2 x tp 2", "actor/qwen3_moe/sp 2 x tp 2"),
-    *("critic/qwen3/sp 2 x tp 2", "sft/llama/sp 2 x tp 2", "muon/llama/shard 2 x tp 2"),
-    *("lora/qwen2/shard 2 x sp 2", "lora/qwen3_moe/replicate 2 x shard 2"),
+    *("critic/qwen3/sp 2 x tp 2", "sft/llama/sp 2 x tp 2", "lora/qwen2/shard 2 x sp 2"),
 ]
-SLOW = [
-    job
-    for job in (f"{role}/{family}/{mesh}" for role in ROLES for family in FAMILIES for mesh in MESHES)
-    if job not in QUICK and not (job.startswith("lora/") and "tp" in job)  # refused: tests/config/test_parallel.py
-]
-BUCKETS = [
-    *("buckets/llama/shard 2 x tp 2", "buckets/qwen3_moe/replicate 2 x shard 2", "buckets/qwen3/sp 2 x tp 2"),
-    *("buckets_bfloat16/qwen3_moe/shard 2 x tp 2", "buckets_lora/qwen2/replicate 2 x shard 2"),
-]
+EVERY = [f"{role}/{family}/{mesh}" for role in ROLES for family in FAMILIES for mesh in MESHES]
+SLOW = [job for job in (*EVERY, "lora/qwen3_moe/replicate 2 x shard 2") if job not in QUICK]
+BUCKETS = ["buckets/qwen3/sp 2 x tp 2", "buckets_bfloat16/qwen3_moe/sp 2 x tp 2", "buckets_lora/qwen2/shard 2 x sp 2"]
 SLOW_BUCKETS = [
+    *("buckets/llama/shard 2 x tp 2", "buckets/qwen3_moe/replicate 2 x shard 2"),
+    *("buckets_bfloat16/qwen3_moe/shard 2 x tp 2", "buckets_lora/qwen2/replicate 2 x shard 2"),
     *("buckets/qwen2/shard 2", "buckets/qwen3_moe/shard 2", "buckets/qwen3/tp 2", "buckets_bfloat16/qwen3_moe/tp 2"),
     "buckets_lora/qwen2/shard 2",
 ]
-CHECKPOINTS = ("shard 2 x tp 2", "replicate 2 x shard 2", "shard 2 x sp 2")
+CHECKPOINTS, SLOW_CHECKPOINTS = ("shard 2 x sp 2",), ("shard 2 x tp 2", "replicate 2 x shard 2")
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +89,16 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def quick(models: Path, first_update: object, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    checkpoints = [f"{what}/llama/{mesh}" for mesh in CHECKPOINTS for what in ("save", "load")]
-    return Runs(models, tmp_path_factory.mktemp("quick"), [*QUICK, *checkpoints, *BUCKETS])
+    return Runs(models, tmp_path_factory.mktemp("quick"), [*QUICK, *checkpoints(CHECKPOINTS), *BUCKETS])
 
 
 @pytest.fixture(scope="module")
-def slow(models: Path, alone: None, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(models, tmp_path_factory.mktemp("slow"), [*SLOW, *SLOW_BUCKETS])
+def slow(models: Path, first_update: object, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(models, tmp_path_factory.mktemp("slow"), [*SLOW, *checkpoints(SLOW_CHECKPOINTS), *SLOW_BUCKETS])
+
+
+def checkpoints(meshes: Sequence[str]) -> list[str]:
+    return [f"{what}/llama/{mesh}" for mesh in meshes for what in ("save", "load")]
 
 
 @pytest.mark.parametrize("job", QUICK)
@@ -146,7 +144,7 @@ def test_buckets_hold_the_tensors_of_the_checkpoint_once(job: str, models: Path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", SLOW_BUCKETS)
-def test_buckets_of_two_ranks(job: str, models: Path, slow: Runs) -> None:
+def test_buckets_of_other_meshes(job: str, models: Path, slow: Runs) -> None:
     assert_buckets(job, models, slow)
 
 
@@ -189,11 +187,23 @@ def first_update(models: Path, alone: None) -> Iterator[tuple[Any, dict[str, Any
 def test_checkpoints_are_read_by_other_meshes(
     mesh: str, models: Path, quick: Runs, first_update: tuple[Any, dict[str, Any]]
 ) -> None:
+    assert_read(mesh, models, quick, first_update)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", SLOW_CHECKPOINTS)
+def test_checkpoints_of_more_meshes(
+    mesh: str, models: Path, slow: Runs, first_update: tuple[Any, dict[str, Any]]
+) -> None:
+    assert_read(mesh, models, slow, first_update)
+
+
+def assert_read(mesh: str, models: Path, runs: Runs, first_update: tuple[Any, dict[str, Any]]) -> None:
     """What a mesh writes one rank reads, and the other way round: weights and moments."""
     one, expected = first_update
-    assert_state(quick.found[f"load/llama/{mesh}"][0], expected)
+    assert_state(runs.found[f"load/llama/{mesh}"][0], expected)
     one.load_checkpoint(str(models / mesh))
-    assert_state(state_of(one.model), quick.found[f"save/llama/{mesh}"][0])
+    assert_state(state_of(one.model), runs.found[f"save/llama/{mesh}"][0])
 
 
 def assert_state(got: dict[str, Any], expected: dict[str, Any]) -> None:

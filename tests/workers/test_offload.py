@@ -87,6 +87,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path) -> dict[bool
         return {offload: run_worker(str(tiny_model_dir), offload=offload) for offload in (False, True)}
 
 
+@pytest.mark.slow
 def test_one_and_two_ranks_learn_the_same_with_offloading(
     one_rank: dict[bool, dict[str, torch.Tensor]], tiny_model_dir: Path, tmp_path: Path
 ) -> None:

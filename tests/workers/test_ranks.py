@@ -98,6 +98,7 @@ def test_two_ranks_equal_one(tmp_path: Path, make_config: Any, make_group: MakeG
     assert_close(weights_of(one, tmp_path / "one_end"), weights_of(two, tmp_path / "two_end"))
 
 
+@pytest.mark.slow
 def test_two_ranks_agree_on_sharing_prompts(tmp_path: Path, make_config: Any, make_group: MakeGroup) -> None:
     """Rank 1 alone would not share: its only trained row has a prompt of its own."""
     config = make_config()
@@ -114,6 +115,7 @@ def test_two_ranks_agree_on_sharing_prompts(tmp_path: Path, make_config: Any, ma
     assert_close(weights_of(one, tmp_path / "one"), weights_of(two, tmp_path / "two"))
 
 
+@pytest.mark.slow
 def test_two_ranks_of_the_critic_equal_one(make_config: Any, make_group: MakeGroup) -> None:
     config = config_of(make_config)
     config.critic.optim.lr = 1e-3

@@ -90,6 +90,7 @@ def test_the_numbers_of_an_earlier_demo_are_gone_before_the_next_begins(tmp_path
     assert kept.exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_warm_start_ends_with_130_and_leaves_nothing_half_made(tmp_path):
     command = [
         sys.executable,

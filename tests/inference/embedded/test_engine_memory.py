@@ -27,7 +27,7 @@ BOTH = {"tags": ["kv_cache", "weights"]}
 ENDLESS = {"input_ids": [1], "sampling_params": {"max_new_tokens": 500, "ignore_eos": True}, "rid": "long"}
 
 
-@pytest.fixture(scope="module", params=["embedded", "hf"])
+@pytest.fixture(scope="module", params=["embedded", pytest.param("hf", marks=pytest.mark.slow)])
 def server(tiny_model_dir: Path, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
     port = free_port()
     options = ("--max-context-length", "600", "--runner", request.param)
