@@ -48,7 +48,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `pytest -n 3` files stay whole: what a file starts is ended before its worker goes on."""
+    """With several workers files stay whole: what a file starts is ended before its worker goes on."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):

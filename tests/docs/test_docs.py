@@ -6,9 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from judge_endpoint import judging
 from needs import needs
 from pages import blocks, run_page
 from service_process import serve
-from zygote import CLIENT
+from warm_commands import warm_commands
 
 from agentrl.rollout.pools.local import LoopThread
 from agentrl.testing.models import build_tiny_classifier, build_tiny_model, byte_tokenizer
@@ -169,25 +166,6 @@ def folder(tmp_path: Path, model: Path, reward_model: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with `agentrl` and `python`, which run in forks of one warm process."""
-    place = tmp_path_factory.mktemp("commands")
-    path = place / "zygote"
-    process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("zygote.py")), str(path)])
-    for program in ("agentrl", "python"):
-        (place / program).write_text(CLIENT.format(python=sys.executable, path=str(path), program=program))
-        (place / program).chmod(0o755)
-    give_up = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-    yield place
-    process.kill()
-    process.wait()
-
-
-@pytest.fixture(scope="session")
 def engine() -> Iterator[str]:
     """An engine that answers at once, for the pages' trainings."""
     tokenizer = byte_tokenizer()
@@ -209,9 +187,9 @@ def engine() -> Iterator[str]:
 
 
 @pytest.fixture
-def environment(commands: Path) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The warm commands come first."""
-    return {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "COLUMNS": "100"}
+    return {**os.environ, "PATH": f"{warm_commands()}:{os.environ['PATH']}", "COLUMNS": "100"}
 
 
 @pytest.fixture

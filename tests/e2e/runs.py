@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from engine_servers import free_port
+from warm_commands import warm_commands
 
 from agentrl.config import RunConfig, load_config
 from agentrl.trainer.run import run_training
@@ -182,12 +183,14 @@ class Process:
             return False
 
 
-def start(*arguments: str) -> Process:
+COLD = (sys.executable, "-c", "from agentrl.cli import main; main()")
+
+
+def start(*arguments: str, program: Sequence[str] = COLD) -> Process:
     """Start `agentrl ARGUMENTS`."""
     mark = uuid.uuid4().hex
-    command = [sys.executable, "-c", "from agentrl.cli import main; main()", *arguments]
     popen = subprocess.Popen(
-        command,
+        [*program, *arguments],
         env={**os.environ, MARK: mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -198,9 +201,9 @@ def start(*arguments: str) -> Process:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[Process]:
+def started(*arguments: str, program: Sequence[str] = COLD) -> Iterator[Process]:
     """As `start`; at the end no process of it may be left."""
-    process = start(*arguments)
+    process = start(*arguments, program=program)
     try:
         yield process
         # Agents of a Ray whose driver was killed first try to report that, for up to a minute.
@@ -213,9 +216,9 @@ def started(*arguments: str) -> Iterator[Process]:
             process.popen.stdout.close()
 
 
-def finished(*arguments: str) -> tuple[int, str]:
-    """Run `agentrl ARGUMENTS` to its end; exit code and output. It may leave no process."""
-    with started(*arguments) as process:
+def finished(*arguments: str, cold: bool = False) -> tuple[int, str]:
+    """Run `agentrl ARGUMENTS` to its end, in a warm process; exit code and output. It may leave no process."""
+    with started(*arguments, program=COLD if cold else [str(warm_commands() / "agentrl")]) as process:
         return process.finish()
 
 

@@ -83,6 +83,7 @@ def test_a_taken_port_is_told(workspace: Workspace) -> None:
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint(workspace: Workspace, engine: str) -> None:
     changes = {"actor_rollout_ref__rollout__server__addresses": [engine]}
     run = long_run(workspace, "disk_full", trainer__save_freq=1, **changes)

@@ -54,7 +54,7 @@ def done(workspace: Workspace, collector: Collector) -> Run:
         trainer__otlp_endpoint=collector.url,
         ray_init__timeline_json_file=str(workspace.folder / "timeline.json"),
     )
-    code, output = finished("train", str(run.recipe))
+    code, output = finished("train", str(run.recipe), cold=True)
     assert code == 0, output
     assert "step 2/2" in output
     assert "Traceback" not in output

@@ -144,6 +144,7 @@ def test_a_loop_with_tools_and_its_evaluation(workspace: Workspace, engine: str,
     assert "generated" not in done(*arguments)
 
 
+@pytest.mark.slow
 def test_after_a_kill_a_second_start_goes_on_and_the_result_is_the_same(
     workspace: Workspace, engine: str, folder: Path
 ) -> None:

@@ -270,7 +270,7 @@ def test_a_run_with_the_example_package_trains_by_agent_name(
         actor_rollout_ref__rollout__multi_turn__interaction_config_path=str(configs / "interaction.yaml"),
         custom_reward_function__path="math_expression_score",
     )
-    code, output = finished("train", str(run.recipe))
+    code, output = finished("train", str(run.recipe), cold=True)
     assert code == 0, output
     (metrics,) = run.metrics
     assert metrics["rollout/env_error_rate"] == 0
@@ -309,7 +309,7 @@ def test_plug_ins_in_the_folder_of_the_run_are_found_by_rays_workers_too(
     )
     (run.recipe.parent / "beside_the_recipe.py").write_text("WORTH = 0.25\n")
     monkeypatch.chdir(tmp_path)
-    code, output = finished("train", str(run.recipe))
+    code, output = finished("train", str(run.recipe), cold=True)
     assert code == 0, output
     (metrics,) = run.metrics
     assert metrics["critic/score/mean"] == 0.25

@@ -48,7 +48,7 @@ def run_script(workspace: Workspace, name: str, guard: str = GUARD, **changes: o
     return done.stdout + done.stderr, run.folder
 
 
-@pytest.mark.parametrize("backend", [pytest.param("local", marks=pytest.mark.slow), "ray"])
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_tool_of_the_script_is_found_in_every_process(workspace: Workspace, backend: str) -> None:
     output, folder = run_script(workspace, f"python_{backend}", trainer__backend=backend)
     assert f"in {folder}" in output, output

@@ -54,7 +54,7 @@ def run_with(engine: str, model: Path) -> RunConfig:
     )
 
 
-@pytest.fixture(scope="module", params=["embedded", "hf", "vllm", "sglang"])
+@pytest.fixture(scope="module", params=["embedded", pytest.param("hf", marks=pytest.mark.slow), "vllm", "sglang"])
 def servers(
     request: pytest.FixtureRequest, models: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineFleet]:

@@ -153,6 +153,7 @@ class Sum(Worker):
         return float(value)
 
 
+@pytest.mark.slow
 def test_a_machine_is_lost_with_an_engine_and_a_rank(
     cluster: Machines, tmp_path: Path, tiny_model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_cluster_that_never_starts_is_one_error() -> None:
     assert not [*Path(tempfile.gettempdir()).glob(f"{folder}*")]
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_ends_the_cluster() -> None:
     process = start("group.slow(100).get()")
     folder, _ = read_line(process)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from two_ranks import BATCH, Gradients, gradients_of_all_losses
+from warm_commands import warm_commands
 
 from agentrl.algorithms import AGGREGATION_MODES, POLICY_LOSSES
 from agentrl.workers.token_choice import _random
@@ -41,7 +41,7 @@ def in_small_passes(alone: None, tiny_model_dir: Path) -> All:
 def on_two_ranks(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> All:
     folder = tmp_path_factory.mktemp("two_ranks")
     script, output = Path(__file__).with_name("two_ranks.py"), folder / "gradients.pt"
-    arguments = [sys.executable, str(script), str(tiny_model_dir), str(folder / "meeting")]
+    arguments = [str(warm_commands() / "python"), str(script), str(tiny_model_dir), str(folder / "meeting")]
     ranks = [
         subprocess.Popen([*arguments, str(rank), str(output)], stderr=subprocess.PIPE, text=True) for rank in range(2)
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import torch
 from mesh_ranks import BUCKET_BYTES, FAMILIES, MESHES, ROLES, by_mesh, joined, learn, plan_for, started, state_of
 from safetensors.torch import load_file
+from warm_commands import warm_commands
 
 from agentrl.data_proto import DataProto
 from agentrl.testing.models import build_tiny_classifier, build_tiny_model
@@ -54,7 +54,7 @@ def alone() -> Iterator[None]:
 def spread(models: Path, folder: Path, world: int, jobs: Sequence[str]) -> dict[str, list[Any]]:
     """Run jobs on ranks of their own; what each rank found, by job."""
     script, output = Path(__file__).with_name("mesh_ranks.py"), folder / "found"
-    command = [sys.executable, str(script), str(models), str(world), str(output), *jobs]
+    command = [str(warm_commands() / "python"), str(script), str(models), str(world), str(output), *jobs]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as ranks:
         try:
             errors = ranks.communicate(timeout=850)[1]

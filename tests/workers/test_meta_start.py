@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from mesh_ranks import FAMILIES, by_mesh
 from meta_ranks import PIECE_BYTES, started_whole, world_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+from warm_commands import warm_commands
 
 from agentrl.config.actor import ModelConfig
 from agentrl.errors import ConfigError
@@ -35,14 +35,15 @@ ALONE = [
 ]
 SPREAD = [
     *(f"actor/{family}/shard 2" for family in CORE),
-    *("actor/qwen3_moe/shard 2 x tp 2", "lora/qwen3_moe/shard 2", "critic/qwen3_moe/shard 2"),
+    *("lora/qwen3_moe/shard 2", "critic/qwen3_moe/shard 2"),
 ]
 SLOW = [
-    *("actor/qwen2/shard 2 x tp 2", "actor/qwen3/shard 2 x tp 2", "actor/llama/shard 2 x tp 2"),
+    *(f"actor/{family}/shard 2 x tp 2" for family in CORE),
     *("reward_model/qwen3_moe/shard 2", "actor/qwen2/replicate 2", "actor/qwen3/shard 4", "critic/qwen2/sp 2 x tp 2"),
     *("actor/llama/replicate 2 x tp 2", "actor/llama/tp 2"),
 ]
-SAVED = ["save/llama/", "save/llama/shard 2", "save/llama/shard 2 x tp 2", "save/qwen3_moe/", "save/qwen3_moe/shard 2"]
+SAVED = ["save/llama/", "save/llama/shard 2", "save/qwen3_moe/", "save/qwen3_moe/shard 2"]
+SLOW_SAVED = "save/llama/shard 2 x tp 2"
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,9 @@ class Found:
 
     def __getitem__(self, job: str) -> list[Any]:
         if job not in self._known:
-            slow = job in SLOW
+            slow = [*SLOW, SLOW_SAVED]
             output = Path(tempfile.mkdtemp(dir=self._folder)) / "found"  # ranks that failed left files
-            self._known |= find(self._models, output, SLOW if slow else [*ALONE, *SPREAD, *SAVED])
+            self._known |= find(self._models, output, slow if job in slow else [*ALONE, *SPREAD, *SAVED])
         return self._known[job]
 
 
@@ -78,7 +79,7 @@ def find(models: Path, output: Path, jobs: Sequence[str]) -> dict[str, list[Any]
     """One start of ranks for each mesh."""
     script = Path(__file__).with_name("meta_ranks.py")
     with subprocess.Popen(
-        [sys.executable, str(script), str(models), str(output), *jobs],
+        [str(warm_commands() / "python"), str(script), str(models), str(output), *jobs],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -110,8 +111,7 @@ def test_both_ways_give_the_same_weights(job: str, found: Found) -> None:
     ("mesh", "family"),
     [
         *(("shard 2", family) for family in CORE),
-        ("shard 2 x tp 2", "qwen3_moe"),
-        *slow(*(f"shard 2 x tp 2 of {family}" for family in CORE if family != "qwen3_moe")),
+        *slow(*(f"shard 2 x tp 2 of {family}" for family in CORE)),
     ],
 )
 def test_a_rank_reads_its_part_in_small_pieces(family: str, mesh: str, found: Found, models: Path) -> None:
@@ -129,18 +129,22 @@ def test_a_rank_reads_its_part_in_small_pieces(family: str, mesh: str, found: Fo
         assert sum(held.values()) < total <= sum(held.values()) + uncut
 
 
-@pytest.mark.parametrize("job", SAVED)
+@pytest.mark.parametrize("job", [*SAVED, *slow(SLOW_SAVED)])
 def test_a_checkpoint_in_the_background_is_of_the_moment_when_it_began(job: str, found: Found) -> None:
     """An update meanwhile changes weights and moments, and not what is written; and the checkpoint resumes."""
     assert [rank["odd"] for rank in found[job]] == [[]] * len(found[job])
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "jobs", [SAVED[:2], SAVED[2:], pytest.param([*SAVED[:2], SLOW_SAVED], marks=pytest.mark.slow)], ids=" ".join
+)
 @pytest.mark.parametrize("how", ["at once", "behind/huggingface"])
 def test_the_model_folder_is_the_same_for_any_number_of_ranks(
-    family: str, how: str, found: Found, models: Path
+    jobs: Sequence[str], how: str, found: Found, models: Path
 ) -> None:
-    folders = [models / "saved" / f"{job.split('/')[1]} {job.split('/')[2]}" / how for job in SAVED if family in job]
+    assert all(found[job] for job in jobs)
+    _, family, _ = jobs[0].split("/")
+    folders = [models / "saved" / f"{family} {job.split('/')[2]}" / how for job in jobs]
     first = {file.name: file.read_bytes() for file in folders[0].iterdir()}
     assert len([name for name in first if name.endswith(".safetensors")]) > 2
     for folder in folders[1:]:

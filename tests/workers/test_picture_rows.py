@@ -148,6 +148,7 @@ def test_pictures_that_the_tokens_do_not_show_are_an_error(folders: dict[str, Pa
         reader.arguments(backbone, torch.tensor([ids]), RowMedia([wrong], [len(ids)]))
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_learns(
     folders: dict[str, Path], make_config: Any, make_group: Any, tmp_path: Path
 ) -> None:

@@ -93,14 +93,10 @@ def test_it_is_frozen(make_judge: MakeJudge, tmp_path: Path) -> None:
     assert not worker.compute_rm_score(conversation_batch(TALKS)).batch["model_scores"].requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "spread"),
-    [
-        ("qwen2", ""),
-        pytest.param("bert", "", marks=pytest.mark.slow),
-        pytest.param("qwen2", "ulysses_sequence_parallel_size", marks=pytest.mark.slow),
-        pytest.param("qwen2", "tensor_parallel_size", marks=pytest.mark.slow),
-    ],
+    [("qwen2", ""), ("bert", ""), ("qwen2", "ulysses_sequence_parallel_size"), ("qwen2", "tensor_parallel_size")],
 )
 def test_two_ranks_equal_one(family: str, spread: str, ray_session: RaySession, tmp_path: Path) -> None:
     """With uneven parts, with a rank that has no conversation, and with ranks that share one model or one row."""

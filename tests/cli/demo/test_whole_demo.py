@@ -37,8 +37,9 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(600)
-def test_the_whole_demo_shrunken(tmp_path: Path):
-    first = demo("--out", str(tmp_path), *SHRUNKEN)
+@pytest.mark.parametrize("backend", ["ray", pytest.param("local", marks=pytest.mark.slow)])
+def test_the_whole_demo_shrunken(backend: str, tmp_path: Path):
+    first = demo("--out", str(tmp_path), *SHRUNKEN, f"trainer.backend={backend}")
     assert first.returncode == 0, first.stderr
     assert LAST_LINE.fullmatch(first.stdout.rstrip().splitlines()[-1]), first.stdout
     assert "Warm start written" in first.stdout
@@ -52,10 +53,14 @@ def test_the_whole_demo_shrunken(tmp_path: Path):
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [0, 1, 2]
 
-    again = demo("--out", str(tmp_path), *SHRUNKEN, "trainer.backend=local")
-    assert again.returncode == 0, again.stderr
-    assert "Warm start found" in again.stdout
-    assert LAST_LINE.fullmatch(again.stdout.rstrip().splitlines()[-1])
+
+@pytest.mark.slow
+def test_a_second_demo_finds_the_warm_start_of_the_first(tmp_path: Path):
+    for says in ("written", "found"):
+        done = demo("--out", str(tmp_path), *SHRUNKEN, "trainer.backend=local")
+        assert done.returncode == 0, done.stderr
+        assert f"Warm start {says}" in done.stdout
+        assert LAST_LINE.fullmatch(done.stdout.rstrip().splitlines()[-1])
 
 
 def refusal(*arguments: str) -> str:

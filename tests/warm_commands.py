@@ -1,17 +1,26 @@
-"""Runs the commands of the pages in forks of one process that has imported everything: a start takes milliseconds.
+"""Runs commands in forks of one process that has imported everything: a start takes milliseconds.
 
-`agentrl` and `python` on the pages' PATH are `CLIENT`, which passes arguments, folder and open files to this process.
+`agentrl` and `python` in the folder of `warm_commands` are `CLIENT`, which passes arguments, folder and open files to
+this process. It and what it forked end with the process that started it.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import importlib
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
 
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -25,16 +34,57 @@ sys.exit(int(answer or b"70"))
 """
 WARM = (
     "agentrl.trainer.run",
+    "agentrl.trainer.ppo",
     "agentrl.testing.plugin_check",
     "agentrl.testing.faults",
     "agentrl.trainer.sft",
     "agentrl.jobs.evaluate",
+    "agentrl.workers.actor_rollout_ref",
+    "agentrl.workers.critic",
+    "agentrl.workers.reward_model",
+    "agentrl.workers.sft",
+    "agentrl.agent_loops.react_agent",
+    "agentrl.agent_loops.tool_agent",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen2.tokenization_qwen2",
+    "transformers.generation.utils",
+    "torch.utils.tensorboard",
     "pytest",
 )
+_PR_SET_PDEATHSIG = 1
+
+
+@cache
+def warm_commands() -> Path:
+    """A folder with `agentrl` and `python`, which run in forks of one warm process, started by the first call."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    path = folder / "socket"
+    for program in ("agentrl", "python"):
+        (folder / program).write_text(CLIENT.format(python=sys.executable, path=str(path), program=program))
+        (folder / program).chmod(0o755)
+    process = subprocess.Popen([sys.executable, __file__, str(path)], start_new_session=True)
+    atexit.register(_end, process, folder)
+    give_up = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    return folder
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    process.kill()
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve(path: str) -> None:
     """Accept commands until killed; each runs in a child."""
+    _end_with_parent()
     for name in WARM:
         importlib.import_module(name)
     server = socket.socket(socket.AF_UNIX)
@@ -45,6 +95,7 @@ def serve(path: str) -> None:
         connection, _ = server.accept()
         if os.fork() == 0:
             server.close()
+            _end_with_parent()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             code = _run(connection)
             connection.sendall(str(code).encode())
