@@ -26,7 +26,7 @@ demo: $(STAMP)
 	$(BIN)/agentrl demo
 
 test: setup
-	$(BIN)/python -m pytest -n 4 --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder -m "not slow"
 
 # What takes too long for every change: a real model, each model family on every mesh, several machines.
 test-slow: setup

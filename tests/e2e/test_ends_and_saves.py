@@ -311,7 +311,8 @@ def own_engines() -> list[psutil.Process]:
     return [c for c in children if c.cmdline()[1:3] == ["-m", "agentrl.inference.embedded"]]
 
 
-@pytest.mark.parametrize("stage", ["gen", pytest.param("update_actor", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["gen", "update_actor"])
 def test_an_engine_that_hangs_beside_a_healthy_one(
     make: Callable[..., Run], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:

@@ -54,10 +54,11 @@ def ray() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     "way",
-    [{}, *(pytest.param(way, marks=pytest.mark.slow) for way in (MUON, LORA))],
+    [{}, MUON, LORA],
     ids=str,
 )
 def test_two_ranks_equal_one(way: dict[str, Any], tiny_model_dir: Path, rows: str, tmp_path: Path) -> None:
