@@ -88,8 +88,9 @@ def serve(path: str) -> None:
     for name in WARM:
         importlib.import_module(name)
     server = socket.socket(socket.AF_UNIX)
-    server.bind(path)
+    server.bind(f"{path}.new")
     server.listen()
+    os.rename(f"{path}.new", path)  # whoever sees it may connect
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = server.accept()
