@@ -7,7 +7,6 @@ this process. It and what it forked end with the process that started it.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib
 import json
 import os
@@ -21,6 +20,8 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
+
+from agentrl.rewards.scores.math_zygote import die_with
 
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -51,7 +52,6 @@ WARM = (
     "torch.utils.tensorboard",
     "pytest",
 )
-_PR_SET_PDEATHSIG = 1
 
 
 @cache
@@ -78,13 +78,10 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_with_parent() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def serve(path: str) -> None:
     """Accept commands until killed; each runs in a child."""
-    _end_with_parent()
+    die_with(os.getppid())
+    own = os.getpid()
     for name in WARM:
         importlib.import_module(name)
     server = socket.socket(socket.AF_UNIX)
@@ -96,7 +93,7 @@ def serve(path: str) -> None:
         connection, _ = server.accept()
         if os.fork() == 0:
             server.close()
-            _end_with_parent()
+            die_with(own)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             code = _run(connection)
             connection.sendall(str(code).encode())

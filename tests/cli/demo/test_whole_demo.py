@@ -37,9 +37,8 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("backend", ["ray", pytest.param("local", marks=pytest.mark.slow)])
-def test_the_whole_demo_shrunken(backend: str, tmp_path: Path):
-    first = demo("--out", str(tmp_path), *SHRUNKEN, f"trainer.backend={backend}")
+def test_the_whole_demo_shrunken(tmp_path: Path):
+    first = demo("--out", str(tmp_path), *SHRUNKEN)
     assert first.returncode == 0, first.stderr
     assert LAST_LINE.fullmatch(first.stdout.rstrip().splitlines()[-1]), first.stdout
     assert "Warm start written" in first.stdout
