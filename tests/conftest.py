@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import logging
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ os.environ["COLUMNS"] = "500"  # no message is broken into lines, here and in pr
 import pytest
 import torch
 import torch.distributed as dist
+import typer.testing
 from hypothesis import settings
 from sandbox_server import Sandbox, serve_sandbox
 from transformers import PreTrainedTokenizerFast
@@ -35,6 +39,10 @@ torch.set_num_threads(1)
 # test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Made once per process: httpx reads the certificates of all authorities for every client, also for
+# plain HTTP, and the runner of commands reads the signatures of all at every call. Each takes a tenth of a second.
+ssl.create_default_context = cache(ssl.create_default_context)
+typer.testing._get_command = cache(typer.testing._get_command)
 # No deadline: machines that run tests are shared. The same examples each time, so that no suite fails by chance; others
 # with `pytest --hypothesis-profile=explore`.
 settings.register_profile("agentrl", deadline=None, derandomize=True)
@@ -57,6 +65,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "alone" if file.removeprefix("tests/").startswith(ALONE) else file
 
     return ByFile(config, log)
+
+
+gc.disable()
+"""While tests are collected nothing is garbage, but each pass of the collector goes over all that was found."""
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,6 +103,12 @@ def _state_of(logger: logging.Logger) -> tuple[int, bool, list[Any], list[Any]]:
 
 
 def _loggers() -> list[logging.Logger]:
+    return _loggers_of(len(logging.root.manager.loggerDict))
+
+
+@lru_cache(1)
+def _loggers_of(count: int) -> list[logging.Logger]:
+    """None is ever removed, so they are the same as long as they are as many."""
     named = logging.root.manager.loggerDict.items()
     return [each for name, each in named if name.startswith("agentrl") and isinstance(each, logging.Logger)]
 

@@ -87,21 +87,21 @@ def area(module: str) -> str | None:
     return parts[1] if parts[0] == "agentrl" and len(parts) > 1 else None
 
 
-@pytest.mark.parametrize("path", core_files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_core_imports_point_one_way(path: Path) -> None:
-    own = area(module_name(path))
-    if own is None:  # the face of the package names what is in any area
-        return
-    assert own in LEVEL, f"{path.relative_to(ROOT)}: `{own}` has no layer in {Path(__file__).name}"
-    for line, module in imported_modules(path):
-        other = area(module)
-        if other is None or other == own:
-            assert module != "agentrl", f"{path.relative_to(ROOT)}:{line} imports the face: name the module"
+def test_core_imports_point_one_way() -> None:
+    for path in core_files():
+        own = area(module_name(path))
+        if own is None:  # the face of the package names what is in any area
             continue
-        where = f"{path.relative_to(ROOT)}:{line} imports {module}"
-        assert other not in LINKED, f"{where}: the core finds plug-ins by name through agentrl.plugins"
-        assert other in LEVEL, f"{where}: `{other}` has no layer in {Path(__file__).name}"
-        assert LEVEL[other] < LEVEL[own], f"{where}: wrong direction, `{other}` is not below `{own}`"
+        assert own in LEVEL, f"{path.relative_to(ROOT)}: `{own}` has no layer in {Path(__file__).name}"
+        for line, module in imported_modules(path):
+            other = area(module)
+            if other is None or other == own:
+                assert module != "agentrl", f"{path.relative_to(ROOT)}:{line} imports the face: name the module"
+                continue
+            where = f"{path.relative_to(ROOT)}:{line} imports {module}"
+            assert other not in LINKED, f"{where}: the core finds plug-ins by name through agentrl.plugins"
+            assert other in LEVEL, f"{where}: `{other}` has no layer in {Path(__file__).name}"
+            assert LEVEL[other] < LEVEL[own], f"{where}: wrong direction, `{other}` is not below `{own}`"
 
 
 def test_every_layer_exists() -> None:
@@ -140,40 +140,33 @@ def test_a_circle_is_seen() -> None:
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-@pytest.mark.parametrize("path", plugin_files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_plugin_folders_import_only_the_contracts(path: Path) -> None:
-    own = path.relative_to(ROOT).parts[0]
-    for line, module in imported_modules(path):
-        other = area(module)
-        assert module != "agentrl", f"{path.relative_to(ROOT)}:{line} imports the face: name the module"
-        if other is not None and other != own:
-            assert other in PLUGIN_MAY_IMPORT, f"{path.relative_to(ROOT)}:{line} imports {module}"
+def test_plugin_folders_import_only_the_contracts() -> None:
+    for path in plugin_files():
+        own = path.relative_to(ROOT).parts[0]
+        for line, module in imported_modules(path):
+            other = area(module)
+            assert module != "agentrl", f"{path.relative_to(ROOT)}:{line} imports the face: name the module"
+            if other is not None and other != own:
+                assert other in PLUGIN_MAY_IMPORT, f"{path.relative_to(ROOT)}:{line} imports {module}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *core_files(),
-        *plugin_files(),
-        *sorted((ROOT / "tests").rglob("*.py")),
-        *sorted((ROOT / "benchmarks").rglob("*.py")),
-    ],
-    ids=lambda p: str(p.relative_to(ROOT)),
-)
-def test_plugins_are_never_imported_bare(path: Path) -> None:
-    for line, module in imported_modules(path):
-        top = module.split(".")[0]
-        assert top not in LINKED, f"{path.relative_to(ROOT)}:{line} imports {module}: write agentrl.{module}"
+def test_plugins_are_never_imported_bare() -> None:
+    for path in [*MODULES.values(), *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        for line, module in imported_modules(path):
+            top = module.split(".")[0]
+            assert top not in LINKED, f"{path.relative_to(ROOT)}:{line} imports {module}: write agentrl.{module}"
 
 
-@pytest.mark.parametrize("path", [*core_files(), *plugin_files()], ids=lambda p: str(p.relative_to(ROOT)))
-def test_sizes(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= MAX_FILE_LINES, f"{path.relative_to(ROOT)} is over {MAX_FILE_LINES} lines"
-    for node in ast.walk(syntax(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert length <= MAX_FUNCTION_LINES, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines"
+def test_sizes() -> None:
+    for path in MODULES.values():
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= MAX_FILE_LINES, f"{path.relative_to(ROOT)} is over {MAX_FILE_LINES} lines"
+        for node in ast.walk(syntax(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                assert length <= MAX_FUNCTION_LINES, (
+                    f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines"
+                )
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -198,14 +191,14 @@ BROAD_EXCEPT_ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("path", [*core_files(), *plugin_files()], ids=lambda p: str(p.relative_to(ROOT)))
-def test_broad_except_only_at_the_boundaries(path: Path) -> None:
-    if str(path.relative_to(ROOT)) in BROAD_EXCEPT_ALLOWED or "testing" in path.parts:
-        return
-    for node in ast.walk(syntax(path)):
-        if isinstance(node, ast.ExceptHandler):
-            name = ast.unparse(node.type) if node.type else ""
-            assert name not in ("", "Exception"), f"{path.relative_to(ROOT)}:{node.lineno} catches everything"
+def test_broad_except_only_at_the_boundaries() -> None:
+    for path in MODULES.values():
+        if str(path.relative_to(ROOT)) in BROAD_EXCEPT_ALLOWED or "testing" in path.parts:
+            continue
+        for node in ast.walk(syntax(path)):
+            if isinstance(node, ast.ExceptHandler):
+                name = ast.unparse(node.type) if node.type else ""
+                assert name not in ("", "Exception"), f"{path.relative_to(ROOT)}:{node.lineno} catches everything"
 
 
 SAME_NAME_ALLOWED = {

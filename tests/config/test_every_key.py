@@ -212,12 +212,14 @@ def test_a_key_acts_somewhere(key: str, every: Walk) -> None:
     assert not (verdict := every.verdict(key)).startswith("nothing"), verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [key for key in ELSEWHERE if key.startswith(OF_CONVERSATIONS)])
 def test_a_key_acts_or_is_told_where_rows_have_one_turn(key: str, every: Walk) -> None:
     _, verdict = every.verdict_in(key, "one turn")
     assert not verdict.startswith("nothing"), verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ELSEWHERE)
 def test_a_key_acts_or_is_told_where_nothing_is_trained(key: str, every: Walk) -> None:
     _, verdict = every.verdict_in(key, "only validates")

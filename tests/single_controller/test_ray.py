@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -32,63 +33,68 @@ def two_ranks(**options: float) -> WorkerGroup:
     return create_worker_group("ray", ResourcePool([2], threads_per_rank=1), EchoWorker, **options)
 
 
-def test_two_ranks_compute_together_and_leave_no_process() -> None:
-    with two_ranks(offset=1.0) as group:
-        where = group.where()
-        assert [(w["rank"], w["world"], w["local"], w["threads"]) for w in where] == [(0, 2, 0, 1), (1, 2, 1, 1)]
-        assert len(set(group.environment("MASTER_PORT"))) == 1
-        assert group.environment("RANK") == ["0", "1"]
-        assert group.join() == [3.0, 3.0]
-        assert group.only_zero(7) == (0, 7)
-        assert group.first(7) == (0, 7)
-        assert group.first_of_all([2, 3, 4], scale=5) == (0, [10, 15, 20])
-        future = group.first_of_rows(DataProto({"x": torch.zeros(3)}))
-        assert future.get().batch["y"].tolist() == [0, 0, 0]
-        assert group.all_of_them(7) == [(0, 7), (1, 7)]
-        assert group.each([1, 2], [10, 10]) == [10, 21]
-
-        data = DataProto({"x": torch.arange(5.0)}, {"name": list("abcde")}, {"step": 3})
-        result = group.add(data, extra=0.5)
-        assert result.batch["y"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
-        assert result.non_tensor_batch["who"].tolist() == ["a@0", "b@0", "c@0", "d@1", "e@1"]
-        assert result.meta_info == {"step": 3, "metrics": {"rows": 2.5, "rank/max": 1.0, "rank/min": 0.0}}
-
-        data.meta_info["rank_partitions"] = [[4], [1, 0, 3, 2]]
-        balanced = group.add(data, extra=0.5)
-        assert balanced.batch["y"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
-        assert balanced.non_tensor_batch["who"].tolist() == ["a@1", "b@1", "c@1", "d@1", "e@0"]
-        assert data.batch["x"].tolist() == [0, 1, 2, 3, 4]
-
-        assert group.count(data[:1].select(meta_info_keys=[])) == [1, 0]
-        assert group.size_of(data) == [5, 5]
-        assert group.metrics_only(data).meta_info["metrics"] == {"sum": 5.0}
-
-        started = time.monotonic()
-        future = group.slow(2.0)
-        assert not future.done()
-        assert time.monotonic() - started < 1.8
-        assert future.get() == [0, 1]
-        assert future.done()
-        group.check()
-    assert not {w["pid"] for w in where} & rank_processes()
+@pytest.fixture(scope="module")
+def group(ray_session: RaySession) -> Iterator[WorkerGroup]:
+    """Two ranks that add 1, and leave no process."""
+    with two_ranks(offset=1.0) as ranks:
+        yield ranks
+        pids = {where["pid"] for where in ranks.where()}
+    assert not pids & rank_processes()
 
 
-def test_large_batches_arrive_whole_and_writable() -> None:
-    with create_worker_group("ray", ResourcePool([1]), EchoWorker, 1.0) as group:
-        x = torch.randn(64, 5000)
-        result = group.add(DataProto({"x": x}, {"name": ["a"] * 64}))
-        assert torch.equal(result.batch["y"], x + 1.0)
-        result.batch["y"] += 1
+def test_two_ranks_compute_together(group: WorkerGroup) -> None:
+    where = group.where()
+    assert [(w["rank"], w["world"], w["local"], w["threads"]) for w in where] == [(0, 2, 0, 1), (1, 2, 1, 1)]
+    assert len(set(group.environment("MASTER_PORT"))) == 1
+    assert group.environment("RANK") == ["0", "1"]
+    assert group.join() == [3.0, 3.0]
+    assert group.only_zero(7) == (0, 7)
+    assert group.first(7) == (0, 7)
+    assert group.first_of_all([2, 3, 4], scale=5) == (0, [10, 15, 20])
+    future = group.first_of_rows(DataProto({"x": torch.zeros(3)}))
+    assert future.get().batch["y"].tolist() == [0, 0, 0]
+    assert group.all_of_them(7) == [(0, 7), (1, 7)]
+    assert group.each([1, 2], [10, 10]) == [10, 21]
+
+    data = DataProto({"x": torch.arange(5.0)}, {"name": list("abcde")}, {"step": 3})
+    result = group.add(data, extra=0.5)
+    assert result.batch["y"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
+    assert result.non_tensor_batch["who"].tolist() == ["a@0", "b@0", "c@0", "d@1", "e@1"]
+    assert result.meta_info == {"step": 3, "metrics": {"rows": 2.5, "rank/max": 1.0, "rank/min": 0.0}}
+
+    data.meta_info["rank_partitions"] = [[4], [1, 0, 3, 2]]
+    balanced = group.add(data, extra=0.5)
+    assert balanced.batch["y"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5]
+    assert balanced.non_tensor_batch["who"].tolist() == ["a@1", "b@1", "c@1", "d@1", "e@0"]
+    assert data.batch["x"].tolist() == [0, 1, 2, 3, 4]
+
+    assert group.count(data[:1].select(meta_info_keys=[])) == [1, 0]
+    assert group.size_of(data) == [5, 5]
+    assert group.metrics_only(data).meta_info["metrics"] == {"sum": 5.0}
+
+    started = time.monotonic()
+    future = group.slow(2.0)
+    assert not future.done()
+    assert time.monotonic() - started < 1.8
+    assert future.get() == [0, 1]
+    assert future.done()
+    group.check()
 
 
-def test_errors_of_a_rank() -> None:
-    with two_ranks() as group:
-        with pytest.raises(CheckpointError, match=r"^disk full") as caught:
-            group.fail(1, "user")
-        assert "raised in rank 1 of 2 (EchoWorker), fail" in "".join(caught.value.__notes__)
-        with pytest.raises(WorkerError, match=r"^rank 1 of 2 \(EchoWorker\) failed in fail: KeyError: 'missing'"):
-            group.fail(1, "bug")
-        assert group.only_zero(1) == (0, 1), "an error that every rank survived leaves the group usable"
+def test_large_batches_arrive_whole_and_writable(group: WorkerGroup) -> None:
+    x = torch.randn(64, 5000)
+    result = group.add(DataProto({"x": x}, {"name": ["a"] * 64}))
+    assert torch.equal(result.batch["y"], x + 1.0)
+    result.batch["y"] += 1
+
+
+def test_errors_of_a_rank(group: WorkerGroup) -> None:
+    with pytest.raises(CheckpointError, match=r"^disk full") as caught:
+        group.fail(1, "user")
+    assert "raised in rank 1 of 2 (EchoWorker), fail" in "".join(caught.value.__notes__)
+    with pytest.raises(WorkerError, match=r"^rank 1 of 2 \(EchoWorker\) failed in fail: KeyError: 'missing'"):
+        group.fail(1, "bug")
+    assert group.only_zero(1) == (0, 1), "an error that every rank survived leaves the group usable"
 
 
 def test_a_killed_rank_is_named_at_once_though_the_other_waits_for_it() -> None:
