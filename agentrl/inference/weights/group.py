@@ -69,7 +69,10 @@ class UpdateGroup:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         options.timeout = timedelta(seconds=timeout_s)
-        group.broadcast([flat], options).wait(options.timeout)
+        try:
+            group.broadcast([flat], options).wait(options.timeout)
+        finally:
+            del group  # the traceback of an error holds this frame, and who holds the group keeps the others waiting
         if flat.is_cuda:
             torch.cuda.current_stream(flat.device).synchronize()
 
