@@ -207,7 +207,10 @@ def test_a_killed_server_leaves_no_processes_and_the_next_one_cleans_up() -> Non
         assert left == []
         assert folder.exists()
     with server_folder("sandbox"):
-        assert not folder.exists()
+        deadline = time.monotonic() + 30
+        while folder.exists():  # a server that starts beside this test may have begun to remove it
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
