@@ -49,8 +49,9 @@ settings.register_profile("agentrl", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("agentrl")
 
-ALONE = ("e2e/test_first_run", "e2e/test_ends")
-"""Tests that look at what runs leave in shared memory, and those whose runs are killed: never at once."""
+TOGETHER = ("e2e/test_first_run", "e2e/test_ends"), ("services/sandbox/",)
+"""Files for one worker: tests that look at what runs leave in shared memory and those whose runs are killed, which must
+never be at once; and those that share the services of a session."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -62,7 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "alone" if file.removeprefix("tests/").startswith(ALONE) else file
+            return next((each[0] for each in TOGETHER if file.removeprefix("tests/").startswith(each)), file)
 
     return ByFile(config, log)
 

@@ -1,16 +1,17 @@
 """Runs commands in forks of one process that has imported everything: a start takes milliseconds.
 
 `agentrl` and `python` in the folder of `warm_commands` are `CLIENT`, which passes arguments, folder and open files to
-this process. It and what it forked end with the process that started it.
+this process. It ends with the suite for which it was started, and what it forked with it.
 """
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import importlib
 import json
 import os
 import runpy
+import select
 import shutil
 import signal
 import socket
@@ -18,8 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+import psutil
 
 from agentrl.rewards.scores.math_zygote import die_with
 
@@ -56,31 +60,43 @@ WARM = (
 
 @cache
 def warm_commands() -> Path:
-    """A folder with `agentrl` and `python`, which run in forks of one warm process, started by the first call."""
-    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    """A folder with `agentrl` and `python`, which run in forks of one warm process, started by the first call.
+
+    The workers of one suite share it: it imports for ten seconds.
+    """
+    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    folder = Path(tempfile.gettempdir()) / f"agentrl-warm-{owner}"
+    folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / "socket"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_served(path):
+            _start_server(path, owner)
+    return folder
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
+
+
+def _start_server(path: Path, owner: int) -> None:
+    path.unlink(missing_ok=True)  # of a suite that was killed, whose process had the same number
     for program in ("agentrl", "python"):
-        (folder / program).write_text(CLIENT.format(python=sys.executable, path=str(path), program=program))
-        (folder / program).chmod(0o755)
-    process = subprocess.Popen([sys.executable, __file__, str(path)], start_new_session=True)
-    atexit.register(_end, process, folder)
+        file = path.with_name(program)
+        file.write_text(CLIENT.format(python=sys.executable, path=str(path), program=program))
+        file.chmod(0o755)
+    process = subprocess.Popen([sys.executable, __file__, str(path), str(owner)], start_new_session=True)
     give_up = time.monotonic() + 120
     while not path.exists():
         assert process.poll() is None
         assert time.monotonic() < give_up
         time.sleep(0.05)
-    return folder
+    process.returncode = 0  # it goes on when this process has ended: nobody waits for it
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    process.kill()
-    process.wait()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def serve(path: str) -> None:
-    """Accept commands until killed; each runs in a child."""
-    die_with(os.getppid())
+def serve(path: str, owner: int) -> None:
+    """Accept commands as long as the process `owner` lives; each runs in a child."""
     own = os.getpid()
     for name in WARM:
         importlib.import_module(name)
@@ -89,20 +105,26 @@ def serve(path: str) -> None:
     server.listen()
     os.rename(f"{path}.new", path)  # whoever sees it may connect
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
+    while psutil.pid_exists(owner):
+        if not select.select([server], [], [], 1.0)[0]:
+            continue
         connection, _ = server.accept()
         if os.fork() == 0:
             server.close()
             die_with(own)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             code = _run(connection)
-            connection.sendall(str(code).encode())
+            with suppress(BrokenPipeError):  # the client was killed, or only looked whether somebody serves
+                connection.sendall(str(code).encode())
             os._exit(0)
         connection.close()
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
 
 def _run(connection: socket.socket) -> int:
     head, files, _, _ = socket.recv_fds(connection, 8, 3)
+    if not head:  # somebody looked whether there is a server
+        return 0
     call = b""
     while len(call) < int.from_bytes(head, "big"):
         call += connection.recv(2**16)
@@ -144,4 +166,4 @@ def _start(program: str, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], int(sys.argv[2]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_time import cpu_seconds
+from cpu_time import takes_less
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,8 +117,8 @@ def test_any_text_is_scored(text: str) -> None:
 
 
 def test_scoring_a_long_run_of_digits_takes_no_time() -> None:
-    assert cpu_seconds(lambda: gsm8k.compute_score("#### " + "1" * 20_000 + "x", "72")) < 1
-    assert cpu_seconds(lambda: gsm8k.compute_score("1," * 20_000 + "x", "72", method="flexible")) < 1
+    assert takes_less(lambda: gsm8k.compute_score("#### " + "1" * 20_000 + "x", "72"), 1)
+    assert takes_less(lambda: gsm8k.compute_score("1," * 20_000 + "x", "72", method="flexible"), 1)
 
 
 def test_arithmetic_reads_the_final_answer_only() -> None:
