@@ -7,6 +7,7 @@ this process. It ends with the suite for which it was started, and what it forke
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -105,6 +106,7 @@ def serve(path: str, owner: int) -> None:
     server.listen()
     os.rename(f"{path}.new", path)  # whoever sees it may connect
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()  # a collection in a fork would touch, and so copy, every object made up to here
     while psutil.pid_exists(owner):
         if not select.select([server], [], [], 1.0)[0]:
             continue

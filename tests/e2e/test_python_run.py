@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from runs import Workspace
+from warm_commands import warm_commands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -42,8 +43,9 @@ def run_script(workspace: Workspace, name: str, guard: str = GUARD, **changes: o
     )
     file = workspace.folder / f"{name}.py"
     file.write_text(SCRIPT.format(guard=guard))
+    python = warm_commands() / "python" if changes["trainer__backend"] == "local" else sys.executable
     done = subprocess.run(
-        [sys.executable, str(file), str(run.recipe)], capture_output=True, text=True, check=False, timeout=500
+        [str(python), str(file), str(run.recipe)], capture_output=True, text=True, check=False, timeout=500
     )
     return done.stdout + done.stderr, run.folder
 

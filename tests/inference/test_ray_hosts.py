@@ -27,7 +27,8 @@ from agentrl.single_controller.ray_runtime import init_ray
 from agentrl.trainer.engine_places import reserve_places
 from agentrl.trainer.pools import make_pools
 
-pytestmark = pytest.mark.timeout(900)
+# In `make test` engines on two machines are those of tests/e2e/test_machine_lost.py.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,6 @@ def gpus_of_ranks(pool: ResourcePool) -> list[str]:
     return [name for names in ray.get([task.options(**each).remote() for each in options]) for name in names]
 
 
-@pytest.mark.slow
 def test_an_engine_shares_the_gpus_of_two_ranks(
     cluster: Machines, tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +153,6 @@ class Sum(Worker):
         return float(value)
 
 
-@pytest.mark.slow
 def test_a_machine_is_lost_with_an_engine_and_a_rank(
     cluster: Machines, tmp_path: Path, tiny_model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

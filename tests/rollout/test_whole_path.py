@@ -145,6 +145,7 @@ def test_a_worker_that_is_killed_is_replaced(
     assert list(out.non_tensor_batch["row"]) == list(range(24))
 
 
+@pytest.mark.slow
 def test_workers_record_for_all_and_replay_what_any_recorded(
     ray_session: None, config: RunConfig, make_engine: MakeEngine, tmp_path: Path
 ) -> None:

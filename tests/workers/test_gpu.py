@@ -99,7 +99,10 @@ def on_cpu() -> dict[str, tuple[torch.Tensor, list[float]]]:
 @pytest.mark.parametrize("gpu", [True, False], indirect=True, ids=["varlen", "sdpa"])
 @pytest.mark.parametrize(
     ("family", "offload"),
-    [*((family, (True, True)) for family in FAMILIES), *(("qwen2", pair) for pair in OFFLOADS[:3])],
+    [
+        *(pytest.param(each, (True, True), marks=pytest.mark.slow if each == "llama" else ()) for each in FAMILIES),
+        *(("qwen2", pair) for pair in OFFLOADS[:3]),
+    ],
 )
 def test_two_updates_equal_those_on_a_cpu(
     family: str, offload: tuple[bool, bool], gpu: None, parent: Path, make: Make, on_cpu: Any, request: Any
