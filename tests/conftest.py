@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ torch.set_num_threads(1)
 # test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-# Made once per process: httpx reads the certificates of all authorities for every client, also for
-# plain HTTP, and the runner of commands reads the signatures of all at every call. Each takes a tenth of a second.
+# Made once per process, for each takes a tenth of a second: httpx reads the certificates of all authorities for every
+# client, also for plain HTTP, and the runner of commands reads the signatures of all of them at every call.
 ssl.create_default_context = cache(ssl.create_default_context)
 typer.testing._get_command = cache(typer.testing._get_command)
 # No deadline: machines that run tests are shared. The same examples each time, so that no suite fails by chance; others
@@ -68,12 +68,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log)
 
 
-gc.disable()
-"""While tests are collected nothing is garbage, but each pass of the collector goes over all that was found."""
-
-
-def pytest_collection_finish() -> None:
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is found is garbage, but each pass of Python's own collector would go over all of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
