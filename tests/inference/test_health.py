@@ -141,6 +141,7 @@ async def test_an_engine_that_is_silent_in_an_update_is_left_in_its_own_time(mon
 def test_certificates_are_loaded_once_and_always_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[ssl.SSLContext] = []
     plain = httpx.Client
+    monkeypatch.setattr(ssl, "create_default_context", ssl.create_default_context.__wrapped__)  # not as tests have it
 
     def client(**options: Any) -> httpx.Client:
         used.append(options["verify"])

@@ -124,16 +124,16 @@ def test_an_error_while_the_other_rank_hangs_is_raised_soon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fail", "ranks", "error", "message"),
+    ("fail", "error", "message"),
     [
-        ("config", 1, ConfigError, r"^bad offset 2\.0"),
-        ("bug", 2, WorkerError, r"^rank \d of 2 \(EchoWorker\) failed in __init__: ZeroDivisionError: in init"),
+        ("config", ConfigError, r"^bad offset 2\.0"),
+        ("bug", WorkerError, r"^rank \d of 2 \(EchoWorker\) failed in __init__: ZeroDivisionError: in init"),
     ],
 )
-def test_errors_of_the_constructor(fail: str, ranks: int, error: type[AgentRLError], message: str) -> None:
+def test_errors_of_the_constructor(fail: str, error: type[AgentRLError], message: str) -> None:
     before = rank_processes()
     with pytest.raises(error, match=message):
-        create_worker_group("ray", ResourcePool([ranks]), EchoWorker, 2.0, fail=fail)
+        create_worker_group("ray", ResourcePool([2]), EchoWorker, 2.0, fail=fail)
     assert rank_processes() <= before
 
 
